@@ -1,0 +1,80 @@
+"""The HTTP application: the endpoints of every module, put together, and the few that belong to none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+
+from fastapi import Depends, FastAPI, Response
+from fastapi.middleware.cors import CORSMiddleware
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from bongsu.errors import BongsuError
+from bongsu.http import problems
+from bongsu.http.auth import Gate
+from bongsu.http.problems import Problem, ProblemError
+from bongsu.http.requests import RequestLog
+from bongsu.ingress import http as ingress
+from bongsu.ingress.intake import Intake
+from bongsu.keys import Keys
+from bongsu.model import Event
+from bongsu.settings import Settings
+from bongsu.store import Store, check
+from bongsu.store import events as statements
+
+
+def build_api(store: Store, intake: Intake, keys: Keys, settings: Settings, is_stopping: Callable[[], bool]) -> FastAPI:
+    app = FastAPI(title="Bongsu", version=version("bongsu"), description="An event goes in, the right people hear of it.")
+    gate = Gate(keys)
+    problems.install(app)
+    app.include_router(ingress.router(gate, intake, store))
+    _add_health(app, store, is_stopping)
+    _add_desk(app, store, gate)
+    if settings.origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.origins, allow_methods=["*"], allow_headers=["*"], allow_credentials=True
+        )
+    app.add_middleware(RequestLog)
+    _describe_event(app)
+    return app
+
+
+def _add_health(app: FastAPI, store: Store, is_stopping: Callable[[], bool]) -> None:
+    @app.get("/healthz", tags=["operations"], summary="Whether the process lives")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz", tags=["operations"], summary="Whether it can serve now", responses={503: {"model": Problem}})
+    async def readyz() -> dict[str, str]:
+        if is_stopping():
+            raise ProblemError(503, "The process is stopping")
+        try:
+            await check(store)
+        except BongsuError as error:
+            raise ProblemError(503, str(error)) from error
+        return {"status": "ready"}
+
+
+def _add_desk(app: FastAPI, store: Store, gate: Gate) -> None:
+    @app.get("/api/admin/stats", tags=["operations"], dependencies=[Depends(gate.server)], summary="What waits, what failed")
+    async def stats() -> dict[str, dict[str, int]]:
+        async with store.read() as connection:
+            counts = await statements.count_unfinished(connection)
+        return {"events": {status.value.lower(): count for status, count in counts.items()}}
+
+    @app.get("/metrics", tags=["operations"], dependencies=[Depends(gate.server)], summary="Prometheus metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _describe_event(app: FastAPI) -> None:
+    """The endpoint reads its body itself, so FastAPI does not learn of Event's schema by looking."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, object]:
+        document = describe()
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas.setdefault("Event", Event.model_json_schema(ref_template="#/components/schemas/{model}"))
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

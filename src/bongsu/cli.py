@@ -1,0 +1,221 @@
+"""The verbs of the command line. Each reads the settings, does one thing, and says in one line what to do when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Coroutine
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.panel import Panel
+
+from bongsu import telemetry
+from bongsu.errors import BadEvent, BadSettings, BongsuError
+from bongsu.keys import Keys
+from bongsu.model import Event
+from bongsu.settings import Settings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="봉수 — an event goes in, the right people hear about it, once.",
+)
+out = Console()
+err = Console(stderr=True)
+_T = TypeVar("_T")
+
+
+def main() -> NoReturn:
+    """The program. What we foresaw is one line on stderr and exit code 1; a traceback means a bug."""
+    try:
+        app()
+    except BongsuError as error:
+        err.print(f"[bold red]bongsu:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(0)
+
+
+def run(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run to the end on the fastest loop there is."""
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415
+    except ImportError:  # Windows
+        return asyncio.run(work)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(work)
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)] = None,
+    role: Annotated[str, typer.Option(help="all, or some of api,gateway,worker,clock.")] = "all",
+) -> None:
+    """Run Bongsu: all of it in one process, or the roles you name."""
+    from bongsu.service import Service  # noqa: PLC0415
+
+    settings = Settings.load()
+    changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    settings = settings.model_copy(update=changes)
+    roles = _roles(role)
+    telemetry.configure_logs()
+
+    async def serve_until_told() -> None:
+        service = Service(settings, roles)
+        await service.run(lambda address: _greet(settings, address))
+
+    run(serve_until_told())
+
+
+def _roles(text: str) -> frozenset[Any]:
+    from bongsu.service import ALL_ROLES, Role  # noqa: PLC0415
+
+    if text == "all":
+        return ALL_ROLES
+    try:
+        return frozenset(Role(part.strip()) for part in text.split(","))
+    except ValueError:
+        known = ", ".join(role.value for role in Role)
+        raise BadSettings(f"--role {text}: takes all, or some of {known}") from None
+
+
+def _greet(settings: Settings, address: str) -> None:
+    """Where to look and what to call with. Keys are shown for the embedded store only, whose owner is at the keyboard."""
+    if not (settings.is_embedded and address):
+        return
+    key = Keys.load(settings).api_keys[0]
+    lines = (
+        f"[bold]API docs[/]      {address}/docs\n"
+        f"[bold]API key[/]       {key}\n"
+        f"[bold]Member token[/]  bongsu token MEMBER\n"
+        f"[bold]Data[/]          {settings.data_dir}"
+    )
+    out.print(Panel(lines, title="봉수 Bongsu is ready", border_style="green", expand=False), highlight=False)
+    # Outside the box, so that it can be copied whole.
+    out.print(
+        f"[dim]A first event:[/]\ncurl {address}/api/events -H 'Authorization: Bearer {key}' \\\n"
+        """  -H 'Content-Type: application/json' -d '{"eventType":"product.updated","refId":"sku-1"}'""",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def migrate() -> None:
+    """Bring the store's schema up to date."""
+    from bongsu.store import Store  # noqa: PLC0415
+    from bongsu.store import migrate as apply  # noqa: PLC0415
+
+    settings = Settings.load()
+
+    async def work() -> tuple[str, str | None, str]:
+        store = Store.open(settings)
+        try:
+            return store.place, *(await apply(store))
+        finally:
+            await store.close()
+
+    place, before, after = run(work())
+    if before == after:
+        out.print(f"{place} is up to date at revision {after}.", highlight=False)
+    else:
+        out.print(f"[green]Migrated[/] {place} from {before or 'nothing'} to revision {after}.", highlight=False)
+
+
+@app.command()
+def token(
+    member: Annotated[str, typer.Argument(help="The member's id.")],
+    ttl: Annotated[str, typer.Option(help="How long it is valid: 30s, 15m, 1h, 7d.")] = "1h",
+) -> None:
+    """Print a token a member can call with."""
+    if not member:
+        raise BadSettings("MEMBER is empty: name the member the token is for")
+    typer.echo(Keys.load(Settings.load()).member_token(member, _duration(ttl)))
+
+
+def _duration(text: str) -> timedelta:
+    match = re.fullmatch(r"(\d{1,9})([smhd])", text.strip())
+    if match is None or int(match[1]) == 0:
+        raise BadSettings(f"--ttl {text}: give a number and s, m, h or d, such as 1h")
+    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
+    try:
+        duration = timedelta(**{unit: int(match[1])})
+    except OverflowError:
+        duration = timedelta.max
+    if duration > timedelta(days=3650):
+        raise BadSettings(f"--ttl {text}: longer than ten years")
+    return duration
+
+
+@app.command()
+def apikey() -> None:
+    """Print the key servers call with."""
+    typer.echo(Keys.load(Settings.load()).api_keys[0])
+
+
+@app.command()
+def publish(
+    event_type: Annotated[str | None, typer.Argument(metavar="TYPE", help="Such as product.price_changed.")] = None,
+    ref: Annotated[str | None, typer.Option(help="What it is about: the product, the post.")] = None,
+    actor: Annotated[str | None, typer.Option(help="The member who did it.")] = None,
+    target: Annotated[str | None, typer.Option(help="The member it was done to.")] = None,
+    payload: Annotated[str, typer.Option(help="Details, as a JSON object.")] = "{}",
+    event_id: Annotated[str | None, typer.Option("--id", help="A UUID; the same id is accepted once.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Events from a file, one JSON object a line.")] = None,
+) -> None:
+    """Put an event in, or a file of them."""
+    from bongsu import publishing  # noqa: PLC0415
+
+    if (event_type is None) == (file is None):
+        raise BadEvent("Give either a TYPE or --file")
+    settings = Settings.load()
+    telemetry.configure_logs("WARNING")
+    if file is not None:
+        tally = run(publishing.publish_file(settings, file, err))
+        _report(tally)
+        return
+    event = _event(event_type=event_type, ref_id=ref, actor_id=actor, target_id=target, payload=payload, event_id=event_id)
+    is_new = run(publishing.publish_one(settings, event))
+    typer.echo(f"{event.event_id} {'accepted' if is_new else 'duplicate'}")
+
+
+def _event(**fields: Any) -> Event:
+    try:
+        fields["payload"] = json.loads(fields["payload"])
+    except ValueError as error:
+        raise BadEvent(f"--payload is not JSON: {error}") from None
+    try:
+        return Event(**{name: value for name, value in fields.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise BadEvent(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _report(tally: Any) -> None:
+    for mistake in tally.errors:
+        err.print(f"[red]line {mistake['line']}[/]: {'.'.join(map(str, mistake['loc']))} {mistake['msg']}", highlight=False)
+    unnamed = tally.rejected - len(tally.errors)
+    if unnamed:
+        err.print(f"… and {unnamed} more bad lines")
+    typer.echo(f"{tally.accepted} accepted, {tally.duplicates} duplicates, {tally.rejected} rejected")
+    if tally.rejected:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor() -> None:
+    """Check settings, store, Redis, brokers and credentials; say what to do."""
+    from bongsu.doctor import examine  # noqa: PLC0415
+
+    if not run(examine(out)):
+        raise typer.Exit(1)

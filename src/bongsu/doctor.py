@@ -1,0 +1,142 @@
+"""bongsu doctor: looks at everything this process would need, and says what to do about what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis.asyncio
+from rich.console import Console
+from rich.table import Table
+
+from bongsu.errors import BadCredentials, BongsuError, BrokerUnreachable, RedisUnreachable
+from bongsu.keys import Keys
+from bongsu.settings import Settings
+from bongsu.store import Store, check
+
+TIMEOUT_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, whether it will do, and what was seen or is to be done."""
+
+    name: str
+    is_good: bool
+    word: str
+
+
+async def examine(console: Console) -> bool:
+    """Print a finding for each part; return whether all are good."""
+    findings = await _findings()
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for finding in findings:
+        table.add_row("[green]✓[/]" if finding.is_good else "[bold red]✗[/]", f"[bold]{finding.name}[/]", finding.word)
+    console.print(table, highlight=False)
+    return all(finding.is_good for finding in findings)
+
+
+async def _findings() -> list[Finding]:
+    try:
+        settings = Settings.load()
+    except BongsuError as error:
+        return [Finding("settings", False, str(error))]
+    looks: list[tuple[str, Callable[[Settings], Awaitable[str]]]] = [
+        ("keys", _keys),
+        ("store", _store),
+        ("redis", _redis),
+        ("kafka", _kafka),
+        ("rabbitmq", _rabbitmq),
+        ("fcm", _fcm),
+    ]
+    return [Finding("settings", True, "read"), *[await _look(name, look, settings) for name, look in looks]]
+
+
+async def _look(name: str, look: Callable[[Settings], Awaitable[str]], settings: Settings) -> Finding:
+    try:
+        async with asyncio.timeout(2 * TIMEOUT_SECONDS):
+            return Finding(name, True, await look(settings))
+    except BongsuError as error:
+        return Finding(name, False, str(error))
+    except Exception as error:
+        return Finding(name, False, f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+async def _keys(settings: Settings) -> str:
+    keys = Keys.load(settings)
+    # RFC 7518: an HS256 key has at least as many bits as the hash it feeds.
+    weak = len(keys.jwt_secret.encode()) < 32
+    return "the JWT secret is shorter than 32 bytes: choose a longer one before going live" if weak else "in place"
+
+
+async def _store(settings: Settings) -> str:
+    store = Store.open(settings)
+    try:
+        await check(store)
+        return f"{store.place} answers and is up to date"
+    except BongsuError:
+        if settings.is_embedded and not (Path(settings.data_dir) / "bongsu.db").exists():
+            return f"{store.place}: will be made by the first `bongsu serve`"
+        raise
+    finally:
+        await store.close()
+
+
+async def _redis(settings: Settings) -> str:
+    if not settings.redis_url:
+        return "not configured: signals stay within this process, other processes find work by polling"
+    client = redis.asyncio.Redis.from_url(settings.redis_url, socket_connect_timeout=TIMEOUT_SECONDS)
+    try:
+        await client.ping()
+    except (redis.RedisError, OSError) as error:
+        raise RedisUnreachable(str(error)) from None
+    finally:
+        await client.aclose()
+    return "answers"
+
+
+async def _kafka(settings: Settings) -> str:
+    if not settings.kafka_servers:
+        return "not configured"
+    servers = [server.strip().rpartition(":") for server in settings.kafka_servers.split(",")]
+    for host, _, port in servers:
+        await _reach(host, int(port))
+    return "reachable"
+
+
+async def _rabbitmq(settings: Settings) -> str:
+    if not settings.rabbitmq_url:
+        return "not configured"
+    url = urlsplit(settings.rabbitmq_url)
+    await _reach(url.hostname or "localhost", url.port or (5671 if url.scheme == "amqps" else 5672))
+    return "reachable"
+
+
+async def _reach(host: str, port: int) -> None:
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), TIMEOUT_SECONDS)
+    except (OSError, TimeoutError) as error:
+        raise BrokerUnreachable(f"{host}:{port}: {error or 'no answer'}") from None
+    writer.close()
+
+
+async def _fcm(settings: Settings) -> str:
+    if not settings.fcm_credentials:
+        return "a simulator, without credentials" if settings.fcm_url else "not configured: push is simulated"
+    account = _read_account(Path(settings.fcm_credentials))
+    missing = {"client_email", "private_key", "project_id"} - set(account if isinstance(account, dict) else ())
+    if missing:
+        raise BadCredentials(f"{settings.fcm_credentials} has no {', '.join(sorted(missing))}")
+    return f"a service account of project {account['project_id']}"
+
+
+def _read_account(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise BadCredentials(f"{path}: {error}") from None

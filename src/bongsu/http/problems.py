@@ -1,0 +1,105 @@
+"""Errors as application/problem+json (RFC 9457). Foreign and own exceptions become answers in one table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from bongsu import errors, telemetry
+
+_log = telemetry.log("bongsu.http")
+
+# How many mistakes one answer names. The first few are what the caller will correct; the rest is noise.
+REPORTED_ERRORS = 20
+
+STATUS: dict[type[errors.BongsuError], int] = {
+    errors.BadKey: 401,
+    errors.WrongKind: 403,
+    errors.BadEvent: 422,
+    errors.StoreUnreachable: 503,
+    errors.StoreBusy: 503,
+    errors.StoreNotMigrated: 503,
+    errors.TooBusy: 503,
+}
+
+
+class Mistake(BaseModel):
+    loc: list[str | int]
+    msg: str
+
+
+class Problem(BaseModel):
+    """RFC 9457."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: list[Mistake] = Field(default_factory=list)
+
+
+class ProblemError(Exception):
+    """Raised by endpoints to answer with a problem."""
+
+    def __init__(self, status: int, detail: str, mistakes: Sequence[dict[str, Any]] = ()) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.mistakes = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in mistakes[:REPORTED_ERRORS]]
+
+
+def problem(status: int, detail: str, mistakes: Sequence[dict[str, Any]] = (), kind: str = "about:blank") -> JSONResponse:
+    body: dict[str, Any] = {"type": kind, "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    if mistakes:
+        body["errors"] = list(mistakes)
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(status)
+    return JSONResponse(body, status, headers, media_type="application/problem+json")
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of the app read alike."""
+    app.add_exception_handler(ProblemError, _from_problem)
+    app.add_exception_handler(errors.BongsuError, _from_ours)
+    app.add_exception_handler(RequestValidationError, _from_validation)
+    app.add_exception_handler(HTTPException, _from_starlette)
+    app.add_exception_handler(Exception, _from_surprise)
+
+
+async def _from_problem(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ProblemError)
+    return problem(error.status, error.detail, error.mistakes)
+
+
+async def _from_ours(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, errors.BongsuError)
+    status = STATUS.get(type(error), 500)
+    if status >= 500:
+        _log.warning("answered with an error", status=status, error=str(error))
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__).lower()
+    return problem(status, str(error), kind=f"urn:bongsu:{name}")
+
+
+async def _from_validation(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    mistakes = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in error.errors()[:REPORTED_ERRORS]]
+    return problem(422, "The request has mistakes: correct what `errors` names. Nothing was changed.", mistakes)
+
+
+async def _from_starlette(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    answer = problem(error.status_code, str(error.detail))
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _from_surprise(_request: Request, error: Exception) -> JSONResponse:
+    _log.error("a request crashed", exc_info=error)
+    return problem(500, "This is a fault in Bongsu. The log has it under the X-Request-ID of this answer.")

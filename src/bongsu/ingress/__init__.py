@@ -1,0 +1,1 @@
+"""Accept: every way an event comes in. All end in the same statement."""

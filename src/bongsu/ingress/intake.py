@@ -1,0 +1,108 @@
+"""Intake: what comes in at the same time is stored together.
+
+While one transaction commits, the next requests gather; then they share one statement and one commit. A request waits
+for its own commit, never for more than one before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from bongsu import telemetry
+from bongsu.errors import BongsuError, TooBusy
+from bongsu.loop import Loop
+from bongsu.model import Event
+from bongsu.signals import Signals
+from bongsu.store import Store
+from bongsu.store import events as statements
+
+# Says "there may be due events" to every worker.
+EVENTS_TOPIC = "events"
+
+# One statement's worth. Larger gains nothing and makes everyone in it wait for the last row.
+BATCH_LIMIT = 2_000
+# Waiting in memory, not yet stored and not yet answered. Past this the caller is told to come back.
+WAITING_LIMIT = 20_000
+
+
+@dataclass
+class _Request:
+    events: Sequence[Event]
+    answer: asyncio.Future[list[bool]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Intake(Loop):
+    """Start it, then `accept` from any number of tasks."""
+
+    def __init__(self, store: Store, signals: Signals, ingress: str) -> None:
+        super().__init__("intake", poll_seconds=60)
+        self._store = store
+        self._signals = signals
+        self._waiting: deque[_Request] = deque()
+        self._waiting_events = 0
+        self._accepted = telemetry.EVENTS_ACCEPTED.labels(ingress)
+        self._duplicates = telemetry.EVENTS_DUPLICATE.labels(ingress)
+
+    async def accept(self, events: Sequence[Event]) -> list[bool]:
+        """Store the events, all or none; answer for each whether its id was new. Returns when they are committed."""
+        if not events:
+            return []
+        if self._waiting_events + len(events) > WAITING_LIMIT:
+            raise TooBusy(f"{self._waiting_events} events are waiting")
+        request = _Request(events)
+        self._waiting.append(request)
+        self._waiting_events += len(events)
+        self.wake()
+        return await request.answer
+
+    async def tick(self) -> int:
+        batch = self._next_batch()
+        if not batch:
+            return 0
+        events = [event for request in batch for event in request.events]
+        try:
+            async with self._store.write() as tx:
+                new = await statements.add(tx, events)
+        except BongsuError as error:
+            self._answer_all(batch, error)
+            return len(events)
+        except Exception as error:
+            self._answer_all(batch, error)
+            raise
+        self._signals.send(EVENTS_TOPIC)
+        self._accepted.inc(len(new))
+        self._duplicates.inc(len(events) - len(new))
+        for request in batch:
+            answer = [_take(new, event.event_id) for event in request.events]
+            if not request.answer.done():
+                request.answer.set_result(answer)
+        return len(events)
+
+    def _next_batch(self) -> list[_Request]:
+        batch: list[_Request] = []
+        size = 0
+        while self._waiting and (not batch or size + len(self._waiting[0].events) <= BATCH_LIMIT):
+            request = self._waiting.popleft()
+            self._waiting_events -= len(request.events)
+            if not request.answer.done():  # a caller that has gone away asks for nothing
+                batch.append(request)
+                size += len(request.events)
+        return batch
+
+    @staticmethod
+    def _answer_all(batch: list[_Request], error: Exception) -> None:
+        for request in batch:
+            if not request.answer.done():
+                request.answer.set_exception(error)
+
+
+def _take(new: set[UUID], event_id: UUID) -> bool:
+    """Of several with one id, the first was the new one."""
+    if event_id in new:
+        new.remove(event_id)
+        return True
+    return False

@@ -1,0 +1,117 @@
+"""Newline-delimited JSON: any number of events in constant memory. A bad line is reported by number, the others stand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from bongsu.model import Event
+
+# As long as one event may be by any other way in.
+LINE_LIMIT = 10 * 1024 * 1024
+BATCH_LINES = 1_000
+# A batch is closed early when its lines are long, so that memory stays bounded whatever they are.
+BATCH_BYTES = 4 * 1024 * 1024
+# Enough to see what is wrong with a file; a file that is all wrong should not come back whole.
+REPORTED_ERRORS = 100
+
+Accept = Callable[[Sequence[Event]], Awaitable[list[bool]]]
+Parse = Callable[[int, bytes], Event]
+Line = tuple[int, bytes | None]  # the line's number; None in place of a line that was too long to keep
+
+
+@dataclass
+class Tally:
+    """What became of the lines so far."""
+
+    accepted: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    def reject(self, line: int, loc: list[Any], message: str) -> None:
+        self.rejected += 1
+        if len(self.errors) < REPORTED_ERRORS:
+            self.errors.append({"line": line, "loc": loc, "msg": message})
+
+
+def parse_line(_number: int, line: bytes) -> Event:
+    return Event.model_validate_json(line)
+
+
+async def pour(chunks: AsyncIterable[bytes], accept: Accept, parse: Parse = parse_line) -> Tally:
+    """Read events from the chunks and accept them batch by batch: one batch is stored while the next is read."""
+    tally = Tally()
+    storing: asyncio.Task[list[bool]] | None = None
+    try:
+        async for batch in _batches(_lines(chunks)):
+            events = [event for line in batch for event in _parsed(line, parse, tally)]
+            if storing is not None:
+                _count(tally, await storing)
+                storing = None
+            if events:
+                storing = asyncio.ensure_future(accept(events))
+        if storing is not None:
+            _count(tally, await storing)
+            storing = None
+    finally:
+        if storing is not None:
+            storing.cancel()
+    return tally
+
+
+def _count(tally: Tally, answers: list[bool]) -> None:
+    new = sum(answers)
+    tally.accepted += new
+    tally.duplicates += len(answers) - new
+
+
+async def _lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[Line]]:
+    """The complete lines of each chunk. A line past the limit is dropped as it comes, not gathered."""
+    number, rest, is_dropping = 0, b"", False
+    async for chunk in chunks:
+        *complete, rest = (rest + chunk).split(b"\n")
+        lines: list[Line] = []
+        for line in complete:
+            number += 1
+            lines.append((number, None if is_dropping or len(line) > LINE_LIMIT else line))
+            is_dropping = False
+        if len(rest) > LINE_LIMIT:
+            rest, is_dropping = b"", True
+        yield lines
+    if rest.strip() or is_dropping:
+        yield [(number + 1, None if is_dropping else rest)]
+
+
+async def _batches(chunks: AsyncIterator[list[Line]]) -> AsyncIterator[list[Line]]:
+    batch: list[Line] = []
+    size = 0
+    async for lines in chunks:
+        for number, line in lines:
+            if line is not None and not line.strip():
+                continue
+            batch.append((number, line))
+            size += len(line or b"")
+            if len(batch) >= BATCH_LINES or size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _parsed(line: Line, parse: Parse, tally: Tally) -> list[Event]:
+    """The line's event, or none when it is bad."""
+    number, content = line
+    if content is None:
+        tally.reject(number, [], f"is longer than {LINE_LIMIT} bytes: split it")
+        return []
+    try:
+        return [parse(number, content)]
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        tally.reject(number, list(first["loc"]), first["msg"])
+        return []

@@ -1,0 +1,198 @@
+"""publish: an event, written in the caller's own transaction, through the object the caller hands over.
+
+It never commits. What the caller rolls back was never said; what the caller commits is never lost.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+from uuid import UUID
+
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+from bongsu.errors import BadEvent, NotATransaction, NoTransactionOpen
+from bongsu.model import Event
+from bongsu.store import events as statements
+from bongsu.store.dialect import POSTGRES, SQLITE, Dialect, bind, dialect_named
+
+Rows = Iterable[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Published:
+    """What became of the events: an accepted id is new, a duplicate was stored before and nothing was changed."""
+
+    accepted: tuple[UUID, ...]
+    duplicates: tuple[UUID, ...]
+
+
+@overload
+def publish(tx: Session | scoped_session[Any] | Connection | sqlite3.Connection, *events: Event) -> Published: ...
+@overload
+def publish(tx: AsyncSession | async_scoped_session[Any] | AsyncConnection, *events: Event) -> Awaitable[Published]: ...
+@overload
+def publish(tx: Any, *events: Event) -> Any: ...
+def publish(tx: Any, *events: Event) -> Published | Awaitable[Published]:
+    """Write the events in the transaction `tx` has open. With an async connection or session, await the answer.
+
+    Takes SQLAlchemy's Session, AsyncSession, Connection and AsyncConnection, psycopg 3 (both kinds), asyncpg, sqlite3,
+    aiosqlite, and Django's connection.
+    """
+    for event in events:
+        if not isinstance(event, Event):
+            raise BadEvent(f"publish takes Event objects, not {type(event).__name__}")
+    execute, is_async = _way_into(tx)
+    if is_async:
+        return _publish_later(execute, tx, events)
+    return _sorted_out(events, execute(tx, events) if events else ())
+
+
+async def _publish_later(execute: Callable[..., Any], tx: Any, events: Sequence[Event]) -> Published:
+    return _sorted_out(events, await execute(tx, events) if events else ())
+
+
+def _sorted_out(events: Sequence[Event], rows: Rows) -> Published:
+    new = {statements.as_uuid(row[0]) for row in rows}
+    accepted, duplicates = [], []
+    for event in events:
+        if event.event_id in new:
+            new.discard(event.event_id)
+            accepted.append(event.event_id)
+        else:
+            duplicates.append(event.event_id)
+    return Published(tuple(accepted), tuple(duplicates))
+
+
+# --- one way in for each library --------------------------------------------------------------------------------------
+# Libraries are known by name, so that none of them needs to be installed for the others to work.
+
+
+def _way_into(tx: Any) -> tuple[Callable[..., Any], bool]:
+    for kind in type(tx).__mro__:
+        if way := _WAYS.get((kind.__module__.partition(".")[0], kind.__name__)):
+            return way
+    raise NotATransaction(f"publish was handed a {type(tx).__module__}.{type(tx).__qualname__}")
+
+
+def _statement(dialect: Dialect, events: Sequence[Event], placeholder: Callable[[int], str]) -> tuple[str, list[Any]]:
+    return statements.insert_statement(dialect, placeholder), statements.insert_parameters(dialect, events)
+
+
+def _question_mark(_place: int) -> str:
+    return "?"
+
+
+def _percent(_place: int) -> str:
+    return "%s"
+
+
+def _dollar(place: int) -> str:
+    return f"${place + 1}"
+
+
+def _sqlalchemy_connection(tx: Connection, events: Sequence[Event]) -> Rows:
+    if tx.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        raise NoTransactionOpen()
+    dialect = dialect_named(tx.dialect.name)
+    sql = statements.insert_statement(dialect)
+    return tx.execute(statements.as_text(sql), bind(statements.insert_parameters(dialect, events))).all()
+
+
+def _sqlalchemy_session(tx: Session, events: Sequence[Event]) -> Rows:
+    return _sqlalchemy_connection(tx.connection(), events)
+
+
+async def _sqlalchemy_async_connection(tx: AsyncConnection, events: Sequence[Event]) -> Rows:
+    return await tx.run_sync(_sqlalchemy_connection, events)
+
+
+async def _sqlalchemy_async_session(tx: AsyncSession, events: Sequence[Event]) -> Rows:
+    return await tx.run_sync(_sqlalchemy_session, events)
+
+
+def _psycopg_rows(tx: Any) -> Any:
+    """Which rows psycopg answers is the caller's setting; ours are tuples."""
+    from psycopg.pq import TransactionStatus  # noqa: PLC0415
+    from psycopg.rows import tuple_row  # noqa: PLC0415
+
+    if tx.autocommit and tx.info.transaction_status == TransactionStatus.IDLE:
+        raise NoTransactionOpen()
+    return tuple_row
+
+
+def _psycopg(tx: Any, events: Sequence[Event]) -> Rows:
+    with tx.cursor(row_factory=_psycopg_rows(tx)) as cursor:
+        rows: Rows = cursor.execute(*_statement(POSTGRES, events, _percent)).fetchall()
+    return rows
+
+
+async def _psycopg_async(tx: Any, events: Sequence[Event]) -> Rows:
+    async with tx.cursor(row_factory=_psycopg_rows(tx)) as cursor:
+        await cursor.execute(*_statement(POSTGRES, events, _percent))
+        rows: Rows = await cursor.fetchall()
+    return rows
+
+
+async def _asyncpg(tx: Any, events: Sequence[Event]) -> Rows:
+    if not tx.is_in_transaction():
+        raise NoTransactionOpen()
+    sql, parameters = _statement(POSTGRES, events, _dollar)
+    rows: Rows = await tx.fetch(sql, *parameters)
+    return rows
+
+
+def _is_sqlite_autocommit(tx: Any) -> bool:
+    return not tx.in_transaction and (tx.isolation_level is None or getattr(tx, "autocommit", -1) is True)
+
+
+def _sqlite3(tx: sqlite3.Connection, events: Sequence[Event]) -> Rows:
+    if _is_sqlite_autocommit(tx):
+        raise NoTransactionOpen()
+    cursor = tx.cursor()
+    cursor.row_factory = None  # the caller's may answer dicts
+    rows: Rows = cursor.execute(*_statement(SQLITE, events, _question_mark)).fetchall()
+    cursor.close()
+    return rows
+
+
+async def _aiosqlite(tx: Any, events: Sequence[Event]) -> Rows:
+    if _is_sqlite_autocommit(tx):
+        raise NoTransactionOpen()
+    async with tx.cursor() as cursor:
+        cursor.row_factory = None
+        await cursor.execute(*_statement(SQLITE, events, _question_mark))
+        rows: Rows = await cursor.fetchall()
+    return rows
+
+
+def _django(tx: Any, events: Sequence[Event]) -> Rows:
+    if tx.get_autocommit():
+        raise NoTransactionOpen()
+    with tx.cursor() as cursor:
+        cursor.execute(*_statement(dialect_named(tx.vendor), events, _percent))
+        rows: Rows = cursor.fetchall()
+    return rows
+
+
+# (top-level package, class name) → (function, whether its answer is awaited)
+_WAYS: dict[tuple[str, str], tuple[Callable[..., Any], bool]] = {
+    ("sqlalchemy", "Connection"): (_sqlalchemy_connection, False),
+    ("sqlalchemy", "Session"): (_sqlalchemy_session, False),
+    ("sqlalchemy", "scoped_session"): (_sqlalchemy_session, False),
+    ("sqlalchemy", "AsyncConnection"): (_sqlalchemy_async_connection, True),
+    ("sqlalchemy", "AsyncSession"): (_sqlalchemy_async_session, True),
+    ("sqlalchemy", "async_scoped_session"): (_sqlalchemy_async_session, True),
+    ("psycopg", "Connection"): (_psycopg, False),
+    ("psycopg", "AsyncConnection"): (_psycopg_async, True),
+    ("asyncpg", "Connection"): (_asyncpg, True),
+    ("asyncpg", "PoolConnectionProxy"): (_asyncpg, True),
+    ("sqlite3", "Connection"): (_sqlite3, False),
+    ("aiosqlite", "Connection"): (_aiosqlite, True),
+    ("django", "BaseDatabaseWrapper"): (_django, False),
+    ("django", "ConnectionProxy"): (_django, False),  # what `from django.db import connection` is
+}

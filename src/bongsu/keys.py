@@ -1,0 +1,84 @@
+"""The secrets calls are checked against: the server's API keys and the secret that signs member tokens.
+
+Given by settings, or, for the embedded store, made once and kept in the data dir for the owner's eyes alone.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import jwt
+
+from bongsu.errors import BadKey, KeysMissing
+from bongsu.model import utc_now
+from bongsu.settings import Settings
+
+# Pinned: a token may not choose how it is checked.
+ALGORITHM = "HS256"
+
+
+@dataclass(frozen=True)
+class Keys:
+    api_keys: tuple[str, ...]
+    jwt_secret: str
+
+    @classmethod
+    def load(cls, settings: Settings) -> Keys:
+        if settings.is_embedded:
+            return cls(
+                settings.keys or (_kept(settings.data_dir / "api-key", "bongsu_"),),
+                settings.jwt_secret or _kept(settings.data_dir / "jwt-secret"),
+            )
+        if not (settings.keys and settings.jwt_secret):
+            missing = [
+                name
+                for name, given in (("BONGSU_JWT_SECRET", settings.jwt_secret), ("BONGSU_API_KEYS", settings.keys))
+                if not given
+            ]
+            raise KeysMissing(f"{' and '.join(missing)} not set")
+        return cls(settings.keys, settings.jwt_secret)
+
+    def is_api_key(self, given: str) -> bool:
+        """Compares with every key, each in constant time, so that time tells nothing of how near a guess was."""
+        matches = [hmac.compare_digest(given.encode(), key.encode()) for key in self.api_keys]
+        return any(matches)
+
+    def member_token(self, member_id: str, lifetime: timedelta) -> str:
+        return jwt.encode({"sub": member_id, "exp": utc_now() + lifetime}, self.jwt_secret, algorithm=ALGORITHM)
+
+    def member_of(self, token: str) -> str:
+        """The member a token was made for. Raises BadKey when it is not ours, expired or without expiry."""
+        try:
+            claims = jwt.decode(token, self.jwt_secret, algorithms=[ALGORITHM], options={"require": ["exp", "sub"]})
+        except jwt.ExpiredSignatureError:
+            raise BadKey("The member token has expired") from None
+        except jwt.MissingRequiredClaimError as error:
+            raise BadKey(f"The member token has no `{error.claim}`") from None
+        except (jwt.PyJWTError, ValueError):
+            raise BadKey("The key is not valid") from None
+        member_id: str = claims["sub"]
+        if not member_id:
+            raise BadKey("The member token names no member")
+        return member_id
+
+
+def _kept(path: Path, prefix: str = "") -> str:
+    """Read the secret at `path`, making it first if need be. Of several processes at once, one makes it, all read it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(prefix + secrets.token_urlsafe(32) + "\n")
+        try:
+            os.link(draft, path)  # atomic, and refuses to replace what another process made first
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    return path.read_text().strip()

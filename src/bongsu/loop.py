@@ -1,0 +1,88 @@
+"""The one shape of everything that runs: start, stop, tick.
+
+A Loop ticks while ticks find work, then waits for a wake or the poll interval. A tick that crashes is logged, counted and
+backed off; the loop goes on. Nothing else in Bongsu has a `while True`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+
+from bongsu import telemetry
+from bongsu.backoff import doubling
+from bongsu.errors import BongsuError
+
+# The first retry is quick because most faults are a connection that broke once; the last is slow because a server that
+# has been away for a minute gains nothing from being asked ten times a second.
+FIRST_BACKOFF = 0.1
+LAST_BACKOFF = 15.0
+
+
+class Loop(ABC):
+    """Subclass it, say what one `tick` does and return how much it did: more than nothing means 'again at once'."""
+
+    def __init__(self, name: str, poll_seconds: float) -> None:
+        self.name = name
+        self._poll_seconds = poll_seconds
+        self._log = telemetry.log(f"bongsu.{name}")
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        # For tests and drains, which wait for these instead of sleeping.
+        self.idle = asyncio.Event()
+        self.crashed = asyncio.Event()
+
+    @abstractmethod
+    async def tick(self) -> int:
+        """Do one bounded piece of work; return its size."""
+
+    def wake(self) -> None:
+        """There may be work: tick now instead of at the next poll. Waking many times is waking once."""
+        self.idle.clear()
+        self._wake.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    async def start(self) -> None:
+        if self._task is None:
+            self._stopping.clear()
+            self._task = asyncio.create_task(self._run(), name=f"bongsu-{self.name}")
+
+    async def stop(self) -> None:
+        """Let the tick under way finish, then return. May be called twice, or before start."""
+        self._stopping.set()
+        self._wake.set()
+        task, self._task = self._task, None
+        if task is not None:
+            await task
+
+    async def _run(self) -> None:
+        crashes = 0
+        while not self.is_stopping:
+            self._wake.clear()
+            try:
+                done = await self.tick()
+            except Exception as error:
+                crashes += 1
+                telemetry.LOOP_CRASHES.labels(self.name).inc()
+                # What we foresaw says in its own words what to do; a traceback would only bury it.
+                foreseen = isinstance(error, BongsuError)
+                self._log.error("tick crashed", error=str(error), crashes=crashes, exc_info=not foreseen)
+                self.crashed.set()
+                await self._pause(self._stopping, doubling(FIRST_BACKOFF, crashes, LAST_BACKOFF))
+                continue
+            crashes = 0
+            if done == 0:
+                if not self._wake.is_set():
+                    self.idle.set()
+                await self._pause(self._wake, self._poll_seconds)
+
+    @staticmethod
+    async def _pause(until: asyncio.Event, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await until.wait()

@@ -1,0 +1,160 @@
+"""The words of Bongsu as values. Frozen, no I/O.
+
+An `Event` is checked when it is made: what exists can be stored, on either database, and read back as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+# A clock that is a day ahead is a clock that is wrong; a day covers every time zone mistake short of that.
+FUTURE_LIMIT = timedelta(days=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# Longer than any sentence that fits a push, a mail or a page; short enough that none swamps a log.
+STRING_LIMIT = 65_536
+# SQLite's JSON functions stop at 1,000 levels and the HTTP parser at 200; nobody nests a business fact deeper than this.
+DEPTH_LIMIT = 64
+
+
+class EventStatus(StrEnum):
+    """PENDING until the worker has finished with it; then DONE, or FAILED with its error kept."""
+
+    PENDING = "PENDING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+
+
+def new_id() -> UUID:
+    """A version-7 UUID: time first, so that rows written together lie together in the index."""
+    millis, fraction = divmod(time.time_ns(), 1_000_000)
+    tail = int.from_bytes(os.urandom(8), "big")
+    sub_millis = fraction * 4096 // 1_000_000
+    return UUID(int=millis << 80 | 0x7 << 76 | sub_millis << 64 | 0x2 << 62 | tail >> 2)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _plausible(moment: datetime) -> datetime:
+    if moment < EPOCH:
+        raise PydanticCustomError("too_early", "lies before 1970: send the moment it happened")
+    if moment - utc_now() > FUTURE_LIMIT:
+        raise PydanticCustomError("too_late", "lies more than a day in the future: check the sender's clock")
+    return moment
+
+
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+
+
+def _values(value: Any, path: str, depth: int = 1) -> Iterator[tuple[str, str, int]]:
+    """Every string in a JSON value, keys included, with where it stands and how deep."""
+    match value:
+        case str():
+            yield path, value, depth
+        case dict():
+            yield path, "", depth
+            for key, inner in value.items():
+                yield f"{path}.{key[:40]}", key, depth
+                yield from _values(inner, f"{path}.{key[:40]}", depth + 1)
+        case list() | tuple():
+            yield path, "", depth
+            for place, inner in enumerate(value):
+                yield from _values(inner, f"{path}[{place}]", depth + 1)
+
+
+def _check_strings(payload: dict[str, Any]) -> None:
+    for path, text, depth in _values(payload, "payload"):
+        if depth > DEPTH_LIMIT:
+            raise PydanticCustomError("too_deep", "nests deeper than {limit} levels", {"limit": DEPTH_LIMIT})
+        if "\x00" in text:
+            raise PydanticCustomError("nul", "{path} contains a NUL character: remove it", {"path": path})
+        if len(text) > STRING_LIMIT:
+            raise PydanticCustomError(
+                "too_long",
+                "{path} is {length} characters long, the limit is {limit}",
+                {"path": path, "length": len(text), "limit": STRING_LIMIT},
+            )
+
+
+class Payload(dict[str, Any]):
+    """An event's details, and `text`: the JSON that was checked and is what the store keeps."""
+
+    __slots__ = ("text",)
+    text: str
+
+
+def _storable(payload: dict[str, Any]) -> Payload:
+    """Refuses what a database or a later reader could not take.
+
+    The look at every string is needed only when the text shows it might matter, so an ordinary payload is encoded once
+    and searched thrice.
+    """
+    try:
+        text = _encode(payload)
+        text.encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError("surrogate", "contains a lone surrogate, which is no character: remove it") from None
+    except RecursionError:
+        raise PydanticCustomError("too_deep", "nests deeper than {limit} levels", {"limit": DEPTH_LIMIT}) from None
+    except ValueError:
+        raise PydanticCustomError("not_finite", "contains NaN, an infinity or a number beyond all range") from None
+    except TypeError as error:
+        raise PydanticCustomError("not_json", "is not JSON: {why}", {"why": str(error)}) from None
+    if "\\u0000" in text or len(text) > STRING_LIMIT or text.count("{") + text.count("[") > DEPTH_LIMIT:
+        _check_strings(payload)
+    checked = Payload(payload)
+    checked.text = text
+    return checked
+
+
+def _empty() -> Payload:
+    return _storable({})
+
+
+# Control characters (NUL among them, which PostgreSQL refuses) have no place in a name or an id.
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Id = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+class Event(BaseModel):
+    """A fact from the business: something happened. Its row is the outbox."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, alias_generator=to_camel, populate_by_name=True, hide_input_in_errors=True
+    )
+
+    event_type: Name
+    # Not strict, so that Python callers may hand over the text of a UUID; JSON has only text.
+    event_id: Annotated[UUID, Field(strict=False)] = Field(default_factory=new_id)
+    occurred_at: Annotated[AwareDatetime, AfterValidator(_plausible)] = Field(default_factory=utc_now)
+    actor_id: Id | None = None
+    target_id: Id | None = None
+    ref_id: Id | None = None
+    payload: Annotated[dict[str, Any], AfterValidator(_storable)] = Field(default_factory=_empty)
+
+    @property
+    def payload_text(self) -> str:
+        assert isinstance(self.payload, Payload)
+        return self.payload.text
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What a rule wants said: of which type, and to whom."""
+
+    type: str
+    member_ids: tuple[str, ...]

@@ -1,0 +1,172 @@
+"""The composition root: builds what the roles need, starts it from the bottom up and stops it from the top down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+import uvicorn
+from fastapi import FastAPI
+
+from bongsu import telemetry
+from bongsu.api import build_api
+from bongsu.errors import AddressTaken
+from bongsu.ingress.intake import EVENTS_TOPIC, Intake
+from bongsu.keys import Keys
+from bongsu.loop import Loop
+from bongsu.rules.commerce import commerce
+from bongsu.settings import Settings
+from bongsu.signals import LocalSignals, RedisSignals, Signals
+from bongsu.store import Store, check, migrate
+from bongsu.worker import EventWorker
+
+_log = telemetry.log("bongsu")
+_Runs = TypeVar("_Runs", bound="Loop | Signals")
+
+# Requests under way get this long to finish after SIGTERM; orchestrators kill at 30 s.
+DRAIN_SECONDS = 20
+
+
+class Role(StrEnum):
+    API = "api"
+    GATEWAY = "gateway"
+    WORKER = "worker"
+    CLOCK = "clock"
+
+
+ALL_ROLES = frozenset(Role)
+# Roles that answer HTTP. The others have no port to clash over, so any number of them fits on a machine.
+LISTENING = frozenset({Role.API, Role.GATEWAY})
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What every role stands on."""
+
+    settings: Settings
+    store: Store
+    signals: Signals
+
+
+@contextlib.asynccontextmanager
+async def ground(settings: Settings) -> AsyncIterator[Ground]:
+    """The store, opened and at the right revision, and the signals, running."""
+    store = Store.open(settings)
+    signals: Signals = RedisSignals(settings.redis_url) if settings.redis_url else LocalSignals()
+    try:
+        # The embedded store belongs to this installation alone and is migrated on the way; a shared one is not.
+        await (migrate(store) if settings.is_embedded else check(store))
+        async with running(signals):
+            yield Ground(settings, store, signals)
+    finally:
+        await store.close()
+
+
+class Service:
+    """One process of Bongsu: some roles, or all."""
+
+    def __init__(self, settings: Settings, roles: frozenset[Role] = ALL_ROLES) -> None:
+        self._settings = settings
+        self._roles = roles
+        self._stopping = asyncio.Event()
+
+    async def run(self, on_ready: Callable[[str], None] = lambda _address: None) -> None:
+        """Serve until told to stop, then finish what is under way."""
+        keys = Keys.load(self._settings)
+        listener = self._listen() if self._roles & LISTENING else None
+        async with contextlib.AsyncExitStack() as stack:
+            base = await stack.enter_async_context(ground(self._settings))
+            if Role.WORKER in self._roles:
+                await stack.enter_async_context(_worker(base))
+            address = None
+            if listener is not None:
+                intake = await stack.enter_async_context(running(Intake(base.store, base.signals, "http")))
+                app = build_api(base.store, intake, keys, self._settings, self._stopping.is_set)
+                address = await stack.enter_async_context(_serving(app, listener))
+            stack.enter_context(_told_by_signals(self._stopping))
+            _log.info("ready", address=address, roles=sorted(self._roles))
+            on_ready(address or "")
+            await self._stopping.wait()
+            _log.info("stopping")
+        _log.info("stopped")
+
+    def _listen(self) -> socket.socket:
+        host, port = self._settings.host, self._settings.port
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            return socket.create_server((host, port), family=family, backlog=2048)
+        except (OSError, UnicodeError) as error:
+            raise AddressTaken(f"Cannot listen on {host}:{port}: {error}") from None
+
+
+@contextlib.asynccontextmanager
+async def running(loop: _Runs) -> AsyncIterator[_Runs]:
+    await loop.start()
+    try:
+        yield loop
+    finally:
+        await loop.stop()
+
+
+@contextlib.asynccontextmanager
+async def _worker(base: Ground) -> AsyncIterator[None]:
+    worker = EventWorker(base.store, commerce, base.settings)
+    with base.signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
+        async with running(worker):
+            yield
+
+
+@contextlib.asynccontextmanager
+async def _serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[str]:
+    """Serve on an open socket; on the way out stop accepting and let requests finish."""
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]), name="bongsu-http")
+    try:
+        await server.accepting.wait()
+        host, port = listener.getsockname()[:2]
+        yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers, which would end it before we could drain, and with a word when it is up."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.accepting = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.accepting.set()
+
+
+@contextlib.contextmanager
+def _told_by_signals(stopping: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

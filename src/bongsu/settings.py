@@ -1,0 +1,160 @@
+"""One frozen Settings, read once at the start: BONGSU_* from the environment, then bongsu.toml, then the defaults."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, available_timezones
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from bongsu.errors import BadSettings
+
+PREFIX = "BONGSU_"
+FILE = Path("bongsu.toml")
+
+
+def _url(*schemes: str) -> AfterValidator:
+    def check(value: str) -> str:
+        try:
+            scheme = urlsplit(value).scheme
+        except ValueError:
+            scheme = ""
+        if value and scheme not in schemes:
+            raise PydanticCustomError("url", "must begin with {schemes}://", {"schemes": ":// or ".join(schemes)})
+        return value
+
+    return AfterValidator(check)
+
+
+def _timezone(value: str) -> str:
+    if value not in available_timezones():
+        raise PydanticCustomError("timezone", "must be a time zone such as Asia/Seoul or UTC")
+    return value
+
+
+def _cron(value: str) -> str:
+    if len(value.split()) != 5:
+        raise PydanticCustomError("cron", "must be five cron fields: minute hour day month weekday")
+    return value
+
+
+def _existing(value: str) -> str:
+    if value and not Path(value).is_file():
+        raise PydanticCustomError("file", "must be the path of a file that exists")
+    return value
+
+
+def _comma_separated(value: str) -> str:
+    if value and not all(part.strip() for part in value.split(",")):
+        raise PydanticCustomError("list", "must be comma separated, without empty parts")
+    return value
+
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Listed = Annotated[str, AfterValidator(_comma_separated)]
+Http = Annotated[str, _url("http", "https")]
+
+
+class Settings(BaseModel):
+    """All that can be set. CONTRACT: an unknown name or a bad value stops the start with one line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data_dir: Path = Path(".bongsu")
+    database_url: Annotated[str, _url("postgresql", "postgres", "sqlite")] = ""
+    redis_url: Annotated[str, _url("redis", "rediss", "unix")] = ""
+    kafka_servers: Listed = ""
+    schema_registry_url: Http = ""
+    rabbitmq_url: Annotated[str, _url("amqp", "amqps")] = ""
+    fcm_project: str = ""
+    fcm_credentials: Annotated[str, AfterValidator(_existing)] = ""
+    fcm_url: Http = ""
+    smtp_url: Annotated[str, _url("smtp", "smtps")] = ""
+    email_from: str = ""
+    sms_url: str = ""
+    recommendation_url: Http = ""
+    jwt_secret: str = Field("", repr=False)
+    api_keys: Annotated[Listed, Field(repr=False)] = ""
+    host: str = "127.0.0.1"
+    port: int = Field(8080, ge=0, le=65535)
+    cors_origins: Listed = ""
+    timezone: Annotated[str, AfterValidator(_timezone)] = "Asia/Seoul"
+    price_drop_threshold: float = Field(10, ge=0, le=100, allow_inf_nan=False)
+    interested_user_days: Count = 7
+    cart_user_days: Count = 30
+    duplicate_hours: float = Field(1, ge=0, allow_inf_nan=False)
+    daily_limit: int = Field(10, ge=0)
+    max_retries: int = Field(3, ge=0)
+    retry_base_seconds: Seconds = 1
+    poll_seconds: Seconds = 1
+    send_timeout_seconds: Seconds = 15
+    lease_seconds: Seconds = 60
+    retention_days: Count = 30
+    recovery_cron: Annotated[str, AfterValidator(_cron)] = "*/5 9-21 * * *"
+    recommendation_cron: Annotated[str, AfterValidator(_cron)] = "0 9 * * *"
+    sse_max_connections: Count = 3
+    sse_ping_seconds: Seconds = 20
+    sse_timeout_seconds: Seconds = 1800
+    sse_replay: int = Field(10, ge=0)
+    counter_flush_seconds: Seconds = 3
+
+    @classmethod
+    def load(cls, environment: Mapping[str, str] | None = None, file: Path = FILE) -> Settings:
+        """Read file and environment; the environment wins. Raises BadSettings naming what to correct."""
+        given = os.environ if environment is None else environment
+        from_file = _read(file)
+        from_environment = {
+            name.removeprefix(PREFIX).lower(): value for name, value in given.items() if name.startswith(PREFIX)
+        }
+        sources = dict.fromkeys(from_file, str(file)) | dict.fromkeys(from_environment, "the environment")
+        try:
+            return cls.model_validate(from_file | from_environment)
+        except ValidationError as error:
+            raise BadSettings("; ".join(_complaint(one, sources) for one in error.errors())) from None
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the store is a SQLite file, which this process may create, migrate and keep keys beside."""
+        return not self.database_url.startswith("postgres")
+
+    @property
+    def zone(self) -> ZoneInfo:
+        return ZoneInfo(self.timezone)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(key.strip() for key in self.api_keys.split(",") if key.strip())
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return tuple(origin.strip() for origin in self.cors_origins.split(",") if origin.strip())
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadSettings(f"{file} cannot be read: {error}") from None
+
+
+def _complaint(error: Any, sources: Mapping[str, str]) -> str:
+    field = str(error["loc"][0])
+    name, source = PREFIX + field.upper(), sources.get(field, "the environment")
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(field, Settings.model_fields, n=1)
+        hint = f"did you mean {PREFIX}{near[0].upper()}?" if near else "remove it"
+        return f"{name} in {source} is not a setting: {hint}"
+    rule = error["msg"].removeprefix("Input ").replace("should be", "must be", 1)
+    # A secret is never repeated, not even in a complaint about it.
+    shown = "" if field in {"jwt_secret", "api_keys"} or "url" in field else f", not {error['input']!r}"
+    return f"{name} in {source} {rule}{shown}"

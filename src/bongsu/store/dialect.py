@@ -1,0 +1,123 @@
+"""Where PostgreSQL and SQLite differ, and nowhere else.
+
+Statements elsewhere are written once, with these fragments in the places where the two databases need other words.
+Rows travel to the database as a table of their own, whatever their number: arrays through `unnest` on PostgreSQL,
+one JSON text through `json_each` on SQLite. So one statement serves one row and ten thousand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+from uuid import UUID
+
+Placeholder = Callable[[int], str]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def named(place: int) -> str:
+    """SQLAlchemy's text() names its parameters; ours are p0, p1, …"""
+    return f":p{place}"
+
+
+def bind(values: Sequence[Any]) -> dict[str, Any]:
+    return {f"p{place}": value for place, value in enumerate(values)}
+
+
+class Dialect:
+    """The fragments a statement may use. Columns are described by PostgreSQL's type names on both."""
+
+    name: ClassVar[str]
+    now: ClassVar[str]
+    skip_locked: ClassVar[str]
+    # SQLite cannot tell ON CONFLICT after a SELECT from a join's ON unless a WHERE stands between.
+    before_on_conflict: ClassVar[str]
+
+    def after(self, seconds: str) -> str:
+        """This moment plus that many seconds, given as an SQL expression."""
+        raise AssertionError(seconds)
+
+    def table(self, columns: Mapping[str, str], placeholder: Placeholder = named, first: int = 0) -> str:
+        """A table expression named `given` over the parameters that `parameters` makes."""
+        raise AssertionError(columns, placeholder, first)
+
+    def parameters(self, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> list[Any]:
+        raise AssertionError(columns, rows)
+
+    def moment(self, stored: Any) -> datetime:
+        """A stored time as Python's."""
+        raise AssertionError(stored)
+
+    def stored(self, moment: datetime) -> Any:
+        """Python's time as it is stored."""
+        raise AssertionError(moment)
+
+
+class Postgres(Dialect):
+    name = "postgresql"
+    # Not clock_timestamp(): that one is volatile and would keep the planner from the index. Transactions here are short.
+    now = "now()"
+    skip_locked = "FOR UPDATE SKIP LOCKED"
+    before_on_conflict = ""
+
+    def after(self, seconds: str) -> str:
+        return f"now() + make_interval(secs => {seconds})"
+
+    def table(self, columns: Mapping[str, str], placeholder: Placeholder = named, first: int = 0) -> str:
+        arrays = (f"CAST({placeholder(first + place)} AS {kind}[])" for place, kind in enumerate(columns.values()))
+        return f"unnest({', '.join(arrays)}) AS given({', '.join(columns)})"
+
+    def parameters(self, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> list[Any]:
+        return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in columns]
+
+    def moment(self, stored: Any) -> datetime:
+        assert isinstance(stored, datetime)
+        return stored
+
+    def stored(self, moment: datetime) -> Any:
+        return moment
+
+
+class Sqlite(Dialect):
+    """Times are whole microseconds since 1970 (UTC): exact, sortable and quick to compare."""
+
+    name = "sqlite"
+    now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+    skip_locked = ""
+    before_on_conflict = "WHERE true"
+
+    def after(self, seconds: str) -> str:
+        return f"{self.now} + CAST(({seconds}) * 1000000 AS INTEGER)"
+
+    def table(self, columns: Mapping[str, str], placeholder: Placeholder = named, first: int = 0) -> str:
+        fields = ", ".join(f"json_extract(value, '$[{place}]') AS {column}" for place, column in enumerate(columns))
+        return f"(SELECT {fields} FROM json_each({placeholder(first)})) AS given"
+
+    def parameters(self, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> list[Any]:
+        return [json.dumps(rows, ensure_ascii=False, separators=(",", ":"), default=self._plain)]
+
+    def moment(self, stored: Any) -> datetime:
+        return _EPOCH + timedelta(microseconds=stored)
+
+    def stored(self, moment: datetime) -> Any:
+        return (moment - _EPOCH) // _MICROSECOND
+
+    def _plain(self, value: Any) -> Any:
+        match value:
+            case UUID():
+                return str(value)
+            case datetime():
+                return self.stored(value)
+        raise TypeError(f"{type(value).__name__} has no place in a row")
+
+
+POSTGRES = Postgres()
+SQLITE = Sqlite()
+
+
+def dialect_named(name: str) -> Dialect:
+    return {"postgresql": POSTGRES, "sqlite": SQLITE}[name]

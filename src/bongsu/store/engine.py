@@ -1,0 +1,202 @@
+"""The connections to the store, and the two ways to use one: `read` and `write`.
+
+SQLite has one writer at a time. Within this process writers queue for it in order; between processes BEGIN IMMEDIATE asks
+for it before anything is read, so a transaction that has begun never fails for being late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+from sqlalchemy import URL, event, exc, make_url
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from bongsu import telemetry
+from bongsu.errors import BongsuError, StoreBusy, StoreUnreachable
+from bongsu.settings import Settings
+from bongsu.store.dialect import POSTGRES, SQLITE, Dialect
+
+# Two cores of database serve about this many busy connections well; more would queue there instead of here.
+POOL_SIZE = 10
+POOL_OVERFLOW = 10
+# A request would rather hear "busy, come back" than hang with its client.
+POOL_TIMEOUT_SECONDS = 10
+# No statement of ours runs long: what does is stuck, and stuck transactions keep vacuum from the hot tables.
+STATEMENT_TIMEOUT_SECONDS = 30
+CONNECT_TIMEOUT_SECONDS = 5
+
+# SQLite's own waiting is not fair between processes, so after it has given up we queue again, up to this long in all.
+BUSY_TIMEOUT_MILLISECONDS = 5_000
+BUSY_TRIES = 6
+SQLITE_READERS = 4
+
+_log = telemetry.log("bongsu.store")
+
+
+class Store:
+    """The database behind everything. Open it once per process; close it last."""
+
+    def __init__(self, writer: AsyncEngine, reader: AsyncEngine, dialect: Dialect, place: str) -> None:
+        self.dialect = dialect
+        self.place = place
+        self._writer = writer
+        self._reader = reader
+        self._turn: contextlib.AbstractAsyncContextManager[Any] = (
+            asyncio.Lock() if dialect is SQLITE else contextlib.nullcontext()
+        )
+
+    @classmethod
+    def open(cls, settings: Settings) -> Store:
+        """Prepare the pools. Nothing is connected yet: the first use does that and tells if it cannot."""
+        if settings.is_embedded:
+            return _open_sqlite(sqlite_path(settings))
+        return _open_postgres(settings.database_url)
+
+    @contextlib.asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction: committed when the block ends, rolled back when it raises."""
+        async with self._turn:
+            with translated(self.place):
+                async with self._writer.connect() as connection:
+                    await _begin(connection)
+                    yield connection
+                    await connection.commit()
+
+    @contextlib.asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        """A connection for looking: each statement sees what was committed when it began."""
+        with translated(self.place):
+            async with self._reader.connect() as connection:
+                yield connection
+
+    async def close(self) -> None:
+        await self._writer.dispose()
+        await self._reader.dispose()
+
+
+def sqlite_path(settings: Settings) -> Path:
+    if settings.database_url:
+        return Path(make_url(settings.database_url).database or "bongsu.db")
+    return settings.data_dir / "bongsu.db"
+
+
+def _open_postgres(url: str) -> Store:
+    engine = create_async_engine(
+        _asyncpg_url(url),
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_OVERFLOW,
+        pool_timeout=POOL_TIMEOUT_SECONDS,
+        # Finds out that the server was restarted before our statement does, and replaces the connection.
+        pool_pre_ping=True,
+        connect_args={
+            "timeout": CONNECT_TIMEOUT_SECONDS,
+            # The server's own limit should speak first; this one is for a server that no longer speaks.
+            "command_timeout": STATEMENT_TIMEOUT_SECONDS + 5,
+            "server_settings": {
+                "application_name": "bongsu",
+                "statement_timeout": f"{STATEMENT_TIMEOUT_SECONDS}s",
+                "idle_in_transaction_session_timeout": f"{2 * STATEMENT_TIMEOUT_SECONDS}s",
+                "timezone": "UTC",
+                "jit": "off",
+            },
+        },
+    )
+    place = urlsplit(url)
+    reader = engine.execution_options(isolation_level="AUTOCOMMIT")
+    return Store(engine, reader, POSTGRES, f"PostgreSQL at {place.hostname or 'localhost'}:{place.port or 5432}")
+
+
+def _asyncpg_url(url: str) -> URL:
+    parsed = make_url(url).set(drivername="postgresql+asyncpg")
+    query = dict(parsed.query)
+    # libpq's name for it; asyncpg's dialect knows it by another.
+    if "sslmode" in query:
+        query["ssl"] = query.pop("sslmode")
+    return parsed.set(query=query)
+
+
+def _open_sqlite(path: Path) -> Store:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    url = URL.create("sqlite+aiosqlite", database=str(path))
+    writer = create_async_engine(url, pool_size=1, max_overflow=0)
+    reader = create_async_engine(url, pool_size=SQLITE_READERS, max_overflow=0, pool_timeout=POOL_TIMEOUT_SECONDS)
+    event.listen(writer.sync_engine, "connect", _prepare_writer)
+    event.listen(reader.sync_engine, "connect", _prepare_reader)
+    return Store(writer, reader, SQLITE, f"SQLite at {path}")
+
+
+def _prepare_writer(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # we say BEGIN ourselves; the module's own would be a deferred one
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MILLISECONDS}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    # FULL: an answer of "accepted" survives a power cut. NORMAL, the usual choice with WAL, would lose the last moments.
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _prepare_reader(connection: Any, record: object) -> None:
+    _prepare_writer(connection, record)
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA query_only = ON")
+    cursor.close()
+
+
+async def _begin(connection: AsyncConnection) -> None:
+    if connection.dialect.name != "sqlite":
+        return  # SQLAlchemy begins with the first statement
+    for tries in range(1, BUSY_TRIES + 1):
+        try:
+            await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            return
+        except exc.OperationalError as error:
+            if not _is_busy(error) or tries == BUSY_TRIES:
+                raise
+            await connection.rollback()
+            _log.warning("SQLite is locked by another process, queueing again", tries=tries)
+
+
+def _is_busy(error: exc.DBAPIError) -> bool:
+    return isinstance(error.orig, sqlite3.OperationalError) and "locked" in str(error.orig)
+
+
+@contextlib.contextmanager
+def translated(place: str) -> Iterator[None]:
+    """Foreign errors that mean "the store is away" become ours; all others pass through as the surprises they are."""
+    try:
+        yield
+    except exc.DBAPIError as error:
+        if ours := _translation(error, place):
+            raise ours from error
+        raise
+    except (ConnectionError, exc.TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError) as error:
+        raise StoreUnreachable(f"{place}: {_first_line(error)}") from error
+    except OSError as error:
+        # A name that does not resolve, an unreachable host; a full disk is one too and just as much "away".
+        raise StoreUnreachable(f"{place}: {_first_line(error)}") from error
+
+
+# SQLSTATE classes: 08 connection, 53 out of resources, 57P server shutting down or starting, 28 and 3D: refused at the door.
+_AWAY_STATES = ("08", "53", "57P", "28", "3D")
+
+
+def _translation(error: exc.DBAPIError, place: str) -> BongsuError | None:
+    if _is_busy(error):
+        return StoreBusy(place)
+    state = str(getattr(error.orig, "sqlstate", None) or "")
+    unopened = isinstance(error.orig, sqlite3.OperationalError) and "unable to open" in str(error.orig)
+    if error.connection_invalidated or state.startswith(_AWAY_STATES) or unopened:
+        return StoreUnreachable(f"{place}: {_first_line(error.orig)}")
+    return None
+
+
+def _first_line(error: BaseException | None) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

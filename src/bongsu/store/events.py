@@ -1,0 +1,234 @@
+"""The outbox's statements: add, claim, record, look.
+
+An event is PENDING and due, or PENDING and leased (its due time is the end of the lease), or finished. So new, retrying and
+abandoned events are found by one predicate over one index. Every claim raises the epoch, and only the claim that holds
+the newest epoch can record an outcome: a worker that was thought dead finishes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bongsu.model import Event, EventStatus, Payload
+from bongsu.store.dialect import Dialect, Placeholder, bind, dialect_named, named
+
+_ADDED = {
+    "event_id": "uuid",
+    "event_type": "text",
+    "occurred_at": "timestamptz",
+    "actor_id": "text",
+    "target_id": "text",
+    "ref_id": "text",
+    "payload": "text",
+}
+_EVENT = ", ".join(_ADDED)
+
+# A worker that dies takes a whole batch of claims with it, so a count of claims alone would condemn the innocent beside the
+# culprit. From the third death on an event is a suspect, claimed alone; when it has died alone this often it is the culprit.
+SUSPECT_AFTER = 3
+DEATHS_ALONE = 3
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """An event in a worker's hands until its lease ends."""
+
+    event: Event
+    epoch: int
+    attempts: int
+    claims: int
+
+    @property
+    def is_poison(self) -> bool:
+        """Whether it has ended every worker that took it, alone too."""
+        return self.claims > SUSPECT_AFTER + DEATHS_ALONE
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of a claimed event. PENDING means: again, after that many seconds."""
+
+    event_id: UUID
+    epoch: int
+    status: EventStatus
+    error: str | None = None
+    after_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class EventRow:
+    """An event and its fate, for those who ask."""
+
+    event: Event
+    status: EventStatus
+    attempts: int
+    error: str | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+# --- add ------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def insert_statement(dialect: Dialect, placeholder: Placeholder = named) -> str:
+    """Insert the given events; answer the ids that were new. Waits for a rival transaction that holds the same id."""
+    payload = "CAST(payload AS jsonb)" if dialect.name == "postgresql" else "payload"
+    fields = _EVENT.replace("payload", payload)
+    return f"""
+        INSERT INTO bongsu_events ({_EVENT})
+        SELECT {fields} FROM {dialect.table(_ADDED, placeholder)} {dialect.before_on_conflict}
+        ON CONFLICT (event_id) DO NOTHING RETURNING event_id"""
+
+
+def insert_parameters(dialect: Dialect, events: Sequence[Event]) -> list[Any]:
+    """Sorted by id, so that two transactions with the same events wait for each other instead of locking up."""
+    rows = [
+        (e.event_id, e.event_type, e.occurred_at, e.actor_id, e.target_id, e.ref_id, e.payload_text)
+        for e in sorted(events, key=_event_id)
+    ]
+    return dialect.parameters(_ADDED, rows)
+
+
+def _event_id(event: Event) -> UUID:
+    return event.event_id
+
+
+async def add(tx: AsyncConnection, events: Sequence[Event]) -> set[UUID]:
+    """Store the events; return the ids that were not there before."""
+    dialect = dialect_named(tx.dialect.name)
+    result = await tx.execute(as_text(insert_statement(dialect)), bind(insert_parameters(dialect, events)))
+    return {as_uuid(row[0]) for row in result}
+
+
+# --- claim ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def claim_statement(dialect: Dialect, suspects: bool) -> str:
+    """Lease due events, oldest first; rows another worker is claiming at this moment are passed over, not waited for."""
+    sign = ">=" if suspects else "<"
+    return f"""
+        WITH due AS MATERIALIZED (
+            SELECT event_id FROM bongsu_events
+            WHERE status = 'PENDING' AND due <= {dialect.now} AND claims {sign} {SUSPECT_AFTER}
+            ORDER BY due LIMIT :limit {dialect.skip_locked})
+        UPDATE bongsu_events
+        SET epoch = epoch + 1, claims = claims + 1, due = {dialect.after(":lease")}, leased_by = :worker
+        FROM due WHERE bongsu_events.event_id = due.event_id
+        RETURNING {", ".join(f"bongsu_events.{column}" for column in _ADDED)}, epoch, attempts, claims"""
+
+
+async def claim(tx: AsyncConnection, limit: int, lease_seconds: float, worker: str) -> list[Claimed]:
+    return await _claim(tx, limit, lease_seconds, worker, suspects=False)
+
+
+async def claim_suspect(tx: AsyncConnection, lease_seconds: float, worker: str) -> list[Claimed]:
+    """One event that several workers have died with, alone, so that it cannot harm others again."""
+    return await _claim(tx, 1, lease_seconds, worker, suspects=True)
+
+
+async def _claim(tx: AsyncConnection, limit: int, lease_seconds: float, worker: str, *, suspects: bool) -> list[Claimed]:
+    dialect = dialect_named(tx.dialect.name)
+    result = await tx.execute(
+        as_text(claim_statement(dialect, suspects)), {"limit": limit, "lease": lease_seconds, "worker": worker}
+    )
+    read = _reader(dialect)
+    # RETURNING has no order of its own; version-7 ids and times put the oldest first again.
+    rows = sorted(result.all(), key=lambda row: (row[2], row[0]))
+    return [Claimed(read(row), row[7], row[8], row[9]) for row in rows]
+
+
+# --- record ---------------------------------------------------------------------------------------------------------
+
+_VERDICT = {"event_id": "uuid", "epoch": "integer", "status": "text", "error": "text", "seconds": "double precision"}
+
+
+@cache
+def record_statement(dialect: Dialect) -> str:
+    """Write outcomes where the epoch is still the claim's; answer the ids that were. A stale claim changes nothing."""
+    return f"""
+        UPDATE bongsu_events
+        SET status = given.status,
+            attempts = bongsu_events.attempts + CASE WHEN given.error IS NULL THEN 0 ELSE 1 END,
+            claims = 0, leased_by = NULL, error = given.error,
+            due = CASE WHEN given.status = 'PENDING' THEN {dialect.after("given.seconds")} ELSE bongsu_events.due END,
+            finished_at = CASE WHEN given.status = 'PENDING' THEN NULL ELSE {dialect.now} END
+        FROM {dialect.table(_VERDICT)}
+        WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch
+          AND bongsu_events.status = 'PENDING'
+        RETURNING bongsu_events.event_id"""
+
+
+async def record(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[UUID]:
+    """Store what became of claimed events; return those that were still ours to judge."""
+    dialect = dialect_named(tx.dialect.name)
+    rows = [(v.event_id, v.epoch, v.status.value, v.error, float(v.after_seconds)) for v in verdicts]
+    result = await tx.execute(as_text(record_statement(dialect)), bind(dialect.parameters(_VERDICT, rows)))
+    return {as_uuid(row[0]) for row in result}
+
+
+# --- look -----------------------------------------------------------------------------------------------------------
+
+
+async def find(connection: AsyncConnection, event_id: UUID) -> EventRow | None:
+    dialect = dialect_named(connection.dialect.name)
+    result = await connection.execute(
+        as_text(
+            f"SELECT {_EVENT}, status, attempts, error, created_at, finished_at FROM bongsu_events "
+            "WHERE event_id = :event_id"
+        ),
+        {"event_id": event_id if dialect.name == "postgresql" else str(event_id)},
+    )
+    row = result.one_or_none()
+    if row is None:
+        return None
+    finished_at = row[11] and dialect.moment(row[11])
+    return EventRow(_reader(dialect)(row), EventStatus(row[7]), row[8], row[9], dialect.moment(row[10]), finished_at)
+
+
+async def count_unfinished(connection: AsyncConnection) -> dict[EventStatus, int]:
+    """How many events wait and how many have failed. Both have an index; the DONE ones do not and are not counted."""
+    counts = {}
+    for status in (EventStatus.PENDING, EventStatus.FAILED):
+        query = f"SELECT count(*) FROM bongsu_events WHERE status = '{status.value}'"
+        counts[status] = int((await connection.execute(as_text(query))).scalar_one())
+    return counts
+
+
+def as_uuid(value: Any) -> UUID:
+    """An id as UUID: drivers answer their own kinds of it, SQLite answers text."""
+    return UUID(str(value))
+
+
+# SQLAlchemy knows a statement again by its object: one object a statement spares parsing it anew each time.
+as_text = cache(text)
+
+
+@cache
+def _reader(dialect: Dialect) -> Callable[[Sequence[Any]], Event]:
+    """Turns a row that begins with an event's columns into the Event it was, without checking it a second time."""
+
+    def read(row: Sequence[Any]) -> Event:
+        payload = Payload(json.loads(row[6]))
+        payload.text = row[6]
+        return Event.model_construct(
+            event_id=as_uuid(row[0]),
+            event_type=row[1],
+            occurred_at=dialect.moment(row[2]),
+            actor_id=row[3],
+            target_id=row[4],
+            ref_id=row[5],
+            payload=payload,
+        )
+
+    return read
