@@ -90,12 +90,10 @@ class RedisSignals(LocalSignals):
 
     def __init__(self, url: str) -> None:
         super().__init__()
-        # No retries inside the client: a silent reconnect would hide that signals were missed.
-        self._redis = redis.asyncio.Redis.from_url(
-            url, socket_connect_timeout=2, socket_timeout=5, retry=Retry(NoBackoff(), 0)
-        )
-        self._sender = _Sender(self._redis)
-        self._receiver = _Receiver(self._redis, self._hear, self._deliver_missed)
+        # One retry for sending: the first signal after a restart of Redis finds a connection that is dead already.
+        self._sender = _Sender(_client(url, retries=1))
+        # None for listening: a silent reconnect would hide that signals were missed.
+        self._receiver = _Receiver(_client(url, retries=0), self._hear, self._deliver_missed)
         # What Redis brings back to the process that sent it is known by this mark, and passed over.
         self._mark = os.urandom(8)
 
@@ -106,7 +104,6 @@ class RedisSignals(LocalSignals):
     async def stop(self) -> None:
         await self._receiver.stop()
         await self._sender.stop()
-        await self._redis.aclose()
 
     def send(self, topic: str, data: bytes = b"") -> None:
         self._deliver(topic, data)
@@ -128,6 +125,11 @@ class RedisSignals(LocalSignals):
             self._deliver(topic, data[len(self._mark) :])
 
 
+def _client(url: str, retries: int) -> redis.asyncio.Redis:
+    retry = Retry(NoBackoff(), retries)
+    return redis.asyncio.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=5, retry=retry)
+
+
 class _Sender(Loop):
     """Carries signals to Redis in the order they were sent. The same signal waiting twice is sent once."""
 
@@ -143,6 +145,10 @@ class _Sender(Loop):
             self._waiting.popitem(last=False)
             telemetry.SIGNALS_DROPPED.inc()
         self.wake()
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self._redis.aclose()
 
     async def tick(self) -> int:
         if not self._waiting:
@@ -178,6 +184,7 @@ class _Receiver(Loop):
         self._pubsub: PubSub | None = None
         self._asked = False
         self._away = False
+        self._is_new = False
         self._applying: asyncio.Task[None] | None = None
         self.subscribed = asyncio.Event()
 
@@ -191,6 +198,7 @@ class _Receiver(Loop):
         self._stopping.set()
         await self._hang_up()  # ends the read the tick is waiting in
         await super().stop()
+        await self._redis.aclose()
 
     async def tick(self) -> int:
         try:
@@ -213,13 +221,15 @@ class _Receiver(Loop):
         assert pubsub.connection is not None
         pubsub.connection.register_connect_callback(self._reconnected)
         self._pubsub = pubsub
+        self._is_new = True
         await self._apply()
-        self._missed()
+        self._settle()
         return pubsub
 
     async def _reconnected(self, _connection: object) -> None:
-        """The client has replaced the connection by itself, between two reads: it cannot know what went by."""
-        self._missed()
+        """The client has replaced the connection by itself, between two reads, and subscribes anew."""
+        self._confirmed, self._is_new = set(), True
+        self.subscribed.clear()
 
     async def _apply(self) -> None:
         """Bring what Redis sends us in line with what is listened to. On failure the next connection does it."""
@@ -251,10 +261,14 @@ class _Receiver(Loop):
             self._settle()
 
     def _settle(self) -> None:
-        if self._wanted <= self._confirmed:
-            self.subscribed.set()
-        else:
+        """Only when Redis has confirmed everything on a new connection can a listener look for what it missed."""
+        if self._pubsub is None or not self._wanted <= self._confirmed:
             self.subscribed.clear()
+            return
+        self.subscribed.set()
+        if self._is_new:
+            self._is_new = False
+            self._missed()
 
     async def _hang_up(self) -> None:
         pubsub, self._pubsub = self._pubsub, None

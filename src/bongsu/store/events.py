@@ -31,6 +31,8 @@ _ADDED = {
     "payload": "text",
 }
 _EVENT = ", ".join(_ADDED)
+# As the text it is: what a driver would make of JSON is its own affair and differs.
+_READ = ", ".join(f"bongsu_events.{column}" for column in _ADDED if column != "payload") + ", CAST(payload AS text)"
 
 # A worker that dies takes a whole batch of claims with it, so a count of claims alone would condemn the innocent beside the
 # culprit. From the third death on an event is a suspect, claimed alone; when it has died alone this often it is the culprit.
@@ -125,7 +127,7 @@ def claim_statement(dialect: Dialect, suspects: bool) -> str:
         UPDATE bongsu_events
         SET epoch = epoch + 1, claims = claims + 1, due = {dialect.after(":lease")}, leased_by = :worker
         FROM due WHERE bongsu_events.event_id = due.event_id
-        RETURNING {", ".join(f"bongsu_events.{column}" for column in _ADDED)}, epoch, attempts, claims"""
+        RETURNING {_READ}, epoch, attempts, claims"""
 
 
 async def claim(tx: AsyncConnection, limit: int, lease_seconds: float, worker: str) -> list[Claimed]:
@@ -184,7 +186,7 @@ async def find(connection: AsyncConnection, event_id: UUID) -> EventRow | None:
     dialect = dialect_named(connection.dialect.name)
     result = await connection.execute(
         as_text(
-            f"SELECT {_EVENT}, status, attempts, error, created_at, finished_at FROM bongsu_events "
+            f"SELECT {_READ}, status, attempts, error, created_at, finished_at FROM bongsu_events "
             "WHERE event_id = :event_id"
         ),
         {"event_id": event_id if dialect.name == "postgresql" else str(event_id)},

@@ -1,0 +1,147 @@
+"""Two sides taking turns: how the cost of ours compares with a baseline's, round by round.
+
+A machine is never quiet. What disturbs one turn disturbs its neighbour as much, so sides alternate in short turns, ratios
+are formed within a round, and the middle one of many rounds is what is reported.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rich.progress import Progress
+
+Action = Callable[[], Awaitable[object]]
+
+ROUNDS = 15
+QUICK_ROUNDS = 5
+# No round is begun after this. On a machine where one row takes longer, more rounds would tell nothing new.
+SECONDS_A_CONTEST = 120.0
+
+
+class Measure(StrEnum):
+    """What a ratio compares: ours over the baseline's in time (lower is better), or in speed (higher is better)."""
+
+    TIME = "time"
+    SPEED = "speed"
+
+
+async def nothing() -> None:
+    """For contests that need no preparation between rounds."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Ours against a baseline. A round is `prepare`, which is not measured, then `turns` times baseline and ours."""
+
+    name: str
+    against: str
+    unit: str
+    measure: Measure
+    baseline: Action
+    ours: Action
+    prepare: Action = nothing
+    turns: int = 1
+    units_a_turn: int = 1
+    # A ratio: at most that for time, at least that for speed. None: the row informs, nothing is promised.
+    budget: float | None = None
+
+    async def hold(self, progress: Progress, rounds: int) -> Comparison:
+        """A first round that warms both sides up, then the ones that count."""
+        task = progress.add_task(self.name, total=rounds)
+        deadline = time.monotonic() + SECONDS_A_CONTEST
+        await self._round()
+        seconds = []
+        while len(seconds) < rounds and (time.monotonic() < deadline or not seconds):
+            seconds.append(await self._round())
+            progress.advance(task)
+        return Comparison(self.name, self.against, self.unit, self.measure, self.budget, tuple(seconds))
+
+    async def _round(self) -> tuple[float, float]:
+        """Seconds a unit of the baseline and of ours."""
+        await self.prepare()
+        gc.collect()  # nobody pays for another's garbage
+        theirs = ours = 0.0
+        for _ in range(self.turns):
+            theirs += await _timed(self.baseline)
+            ours += await _timed(self.ours)
+        units = self.turns * self.units_a_turn
+        return theirs / units, ours / units
+
+
+async def _timed(action: Action) -> float:
+    started = time.perf_counter()
+    await action()
+    return time.perf_counter() - started
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a contest found: seconds a unit, (baseline, ours), for each round."""
+
+    name: str
+    against: str
+    unit: str
+    measure: Measure
+    budget: float | None
+    seconds: tuple[tuple[float, float], ...]
+
+    @property
+    def ratios(self) -> list[float]:
+        if self.measure is Measure.TIME:
+            return [ours / baseline for baseline, ours in self.seconds]
+        return [baseline / ours for baseline, ours in self.seconds]
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self.ratios)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        return min(self.ratios), max(self.ratios)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        if len(self.ratios) < 2:
+            return self.spread
+        first, _, third = statistics.quantiles(self.ratios, n=4, method="inclusive")
+        return first, third
+
+    @property
+    def is_met(self) -> bool | None:
+        if self.budget is None:
+            return None
+        return self.ratio <= self.budget if self.measure is Measure.TIME else self.ratio >= self.budget
+
+    @property
+    def baseline_seconds(self) -> float:
+        return statistics.median(baseline for baseline, _ in self.seconds)
+
+    @property
+    def our_seconds(self) -> float:
+        return statistics.median(ours for _, ours in self.seconds)
+
+    def as_json(self) -> dict[str, Any]:
+        """The rounds, and for readers without a calculator what follows from them."""
+        return {
+            "name": self.name,
+            "against": self.against,
+            "unit": self.unit,
+            "measure": self.measure.value,
+            "budget": self.budget,
+            "ratio": round(self.ratio, 4),
+            "spread": [round(one, 4) for one in self.spread],
+            "quartiles": [round(one, 4) for one in self.quartiles],
+            "seconds": [[float(f"{one:.4g}") for one in pair] for pair in self.seconds],
+        }
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Comparison:
+        seconds = tuple((baseline, ours) for baseline, ours in found["seconds"])
+        measure = Measure(found["measure"])
+        return cls(found["name"], found["against"], found["unit"], measure, found["budget"], seconds)

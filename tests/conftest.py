@@ -1,0 +1,77 @@
+"""Fixtures: real servers for the whole run, a fresh store for each test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from bongsu.settings import Settings
+from bongsu.store import Store, migrate
+from tests.servers import PostgresServer, RedisServer, ServerMissing, find_postgres, find_redis
+
+# A developer's own settings must not reach into the tests.
+for name in [name for name in os.environ if name.startswith("BONGSU_")]:
+    del os.environ[name]
+
+KEYS = {"jwt_secret": "a test secret of more than thirty-two bytes", "api_keys": "server-key"}
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    try:
+        server = find_postgres()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    try:
+        server = find_redis()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """A database of the test's own, empty."""
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """Settings for a store of the test's own: every test that asks for it runs on both databases."""
+    url = request.getfixturevalue("postgres_url") if request.param == "postgresql" else ""
+    return Settings(data_dir=tmp_path, database_url=url, poll_seconds=0.05, **KEYS)
+
+
+@pytest.fixture
+async def store(settings: Settings) -> AsyncIterator[Store]:
+    store = Store.open(settings)
+    await migrate(store)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def environment(settings: Settings, tmp_path: Path) -> dict[str, str]:
+    """What a child process needs in its environment to use the same store."""
+    return {
+        "PATH": os.environ["PATH"],
+        "BONGSU_DATA_DIR": str(settings.data_dir),
+        "BONGSU_DATABASE_URL": settings.database_url,
+        "BONGSU_JWT_SECRET": settings.jwt_secret,
+        "BONGSU_API_KEYS": settings.api_keys,
+        "BONGSU_POLL_SECONDS": "0.05",
+    }
+
+

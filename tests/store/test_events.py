@@ -1,0 +1,182 @@
+"""Every statement of the outbox, on both databases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import text
+
+from bongsu.model import Event, EventStatus, new_id
+from bongsu.store import Store
+from bongsu.store import events as statements
+from bongsu.store.events import SUSPECT_AFTER, Claimed, Verdict
+
+
+def an_event(**fields: object) -> Event:
+    return Event.model_validate({"event_type": "product.updated", **fields})
+
+
+async def add(store: Store, *events: Event) -> set[UUID]:
+    async with store.write() as tx:
+        return await statements.add(tx, events)
+
+
+async def claim(store: Store, limit: int = 100, lease: float = 60) -> list[Claimed]:
+    async with store.write() as tx:
+        return await statements.claim(tx, limit, lease, "w")
+
+
+async def record(store: Store, *verdicts: Verdict) -> set[UUID]:
+    async with store.write() as tx:
+        return await statements.record(tx, verdicts)
+
+
+async def find(store: Store, event: Event) -> statements.EventRow:
+    async with store.read() as connection:
+        row = await statements.find(connection, event.event_id)
+    assert row is not None
+    return row
+
+
+async def end_all_leases(store: Store) -> None:
+    async with store.write() as tx:
+        await tx.execute(text(f"UPDATE bongsu_events SET due = {store.dialect.now} WHERE status = 'PENDING'"))
+
+
+async def test_an_event_comes_back_as_it_was(store: Store) -> None:
+    event = Event(
+        event_type="product.price_changed",
+        occurred_at=datetime(2026, 3, 1, 9, 30, 15, 123456, tzinfo=UTC),
+        actor_id="a",
+        target_id="b'\"\\;--",
+        ref_id="상품 1 🔥",
+        payload={"previousPrice": 10000.5, "이름": "사과", "nested": {"list": [1, None, True, "x\ny\t\"'"]}, "big": 2**60},
+    )
+    assert await add(store, event) == {event.event_id}
+    row = await find(store, event)
+    assert row.event == event
+    assert row.status is EventStatus.PENDING
+    assert (row.attempts, row.error, row.finished_at) == (0, None, None)
+    assert abs(row.created_at - datetime.now(UTC)) < timedelta(minutes=1)
+    (claimed,) = await claim(store)
+    assert claimed.event == event
+
+
+async def test_the_same_id_is_stored_once_and_keeps_the_first_content(store: Store) -> None:
+    first, other = an_event(ref_id="1"), an_event(ref_id="2")
+    assert await add(store, first) == {first.event_id}
+    again = an_event(event_id=first.event_id, ref_id="changed")
+    assert await add(store, again, other) == {other.event_id}
+    assert (await find(store, first)).event.ref_id == "1"
+
+
+async def test_one_statement_stores_ten_thousand(store: Store) -> None:
+    events = [an_event(ref_id=str(number)) for number in range(10_000)]
+    assert await add(store, *events) == {event.event_id for event in events}
+    assert len(await claim(store, limit=20_000)) == 10_000
+
+
+async def test_a_claimed_event_is_nobody_elses_until_its_lease_ends(store: Store) -> None:
+    event = an_event()
+    await add(store, event)
+    (first,) = await claim(store)
+    assert (first.epoch, first.attempts, first.claims) == (1, 0, 1)
+    assert await claim(store) == []
+    await end_all_leases(store)
+    (second,) = await claim(store)
+    assert (second.epoch, second.claims) == (2, 2)
+
+
+async def test_a_lease_that_has_run_out_is_claimed_again_by_the_same_predicate(store: Store) -> None:
+    await add(store, an_event())
+    assert len(await claim(store, lease=-1)) == 1
+    assert len(await claim(store)) == 1
+
+
+async def test_claims_come_oldest_first_and_no_more_than_asked(store: Store) -> None:
+    events = [an_event(ref_id=str(number)) for number in range(5)]
+    for event in events:
+        await add(store, event)
+    assert [one.event.ref_id for one in await claim(store, limit=2)] == ["0", "1"]
+    assert [one.event.ref_id for one in await claim(store, limit=10)] == ["2", "3", "4"]
+
+
+async def test_a_zombie_finishes_nothing(store: Store) -> None:
+    event = an_event()
+    await add(store, event)
+    (zombie,) = await claim(store, lease=-1)
+    (living,) = await claim(store)
+    assert await record(store, Verdict(event.event_id, zombie.epoch, EventStatus.FAILED, "late")) == set()
+    assert (await find(store, event)).status is EventStatus.PENDING
+    assert await record(store, Verdict(event.event_id, living.epoch, EventStatus.DONE)) == {event.event_id}
+    assert await record(store, Verdict(event.event_id, living.epoch, EventStatus.FAILED, "twice")) == set()
+    row = await find(store, event)
+    assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 0, None)
+    assert row.finished_at is not None
+
+
+async def test_a_failed_attempt_is_counted_and_waits(store: Store) -> None:
+    event = an_event()
+    await add(store, event)
+    (claimed,) = await claim(store)
+    await record(store, Verdict(event.event_id, claimed.epoch, EventStatus.PENDING, "KeyError: 'x'", 30))
+    row = await find(store, event)
+    assert (row.status, row.attempts, row.error) == (EventStatus.PENDING, 1, "KeyError: 'x'")
+    assert await claim(store) == []
+    await end_all_leases(store)
+    (again,) = await claim(store)
+    assert (again.attempts, again.claims, again.epoch) == (1, 1, 2)
+    await record(store, Verdict(event.event_id, again.epoch, EventStatus.FAILED, "KeyError: 'x'"))
+    row = await find(store, event)
+    assert (row.status, row.attempts, row.error) == (EventStatus.FAILED, 2, "KeyError: 'x'")
+
+
+async def test_one_record_judges_many_each_its_own_way(store: Store) -> None:
+    events = [an_event(ref_id=str(number)) for number in range(3)]
+    await add(store, *events)
+    done, later, failed = await claim(store)
+    ours = await record(
+        store,
+        Verdict(done.event.event_id, done.epoch, EventStatus.DONE),
+        Verdict(later.event.event_id, later.epoch, EventStatus.PENDING, "later", 60),
+        Verdict(failed.event.event_id, failed.epoch, EventStatus.FAILED, "never"),
+        Verdict(new_id(), 1, EventStatus.DONE),
+    )
+    assert ours == {one.event.event_id for one in (done, later, failed)}
+    found = [(await find(store, one.event)).status.value for one in (done, later, failed)]
+    assert found == ["DONE", "PENDING", "FAILED"]
+    async with store.read() as connection:
+        counts = await statements.count_unfinished(connection)
+    assert counts == {EventStatus.PENDING: 1, EventStatus.FAILED: 1}
+
+
+async def test_an_event_that_workers_die_with_is_set_apart_and_taken_alone(store: Store) -> None:
+    await add(store, *(an_event(ref_id=str(number)) for number in range(3)))
+    for _ in range(SUSPECT_AFTER):
+        assert len(await claim(store, lease=-1)) == 3
+    assert await claim(store) == []
+    async with store.write() as tx:
+        (suspect,) = await statements.claim_suspect(tx, 60, "w")
+    assert suspect.claims == SUSPECT_AFTER + 1
+    assert not suspect.is_poison
+    await record(store, Verdict(suspect.event.event_id, suspect.epoch, EventStatus.PENDING, "an outcome at last", 0))
+    await end_all_leases(store)
+    assert [one.claims for one in await claim(store)] == [1]
+
+
+async def test_a_rolled_back_claim_never_was(store: Store) -> None:
+    await add(store, an_event())
+    try:
+        async with store.write() as tx:
+            assert len(await statements.claim(tx, 10, 60, "w")) == 1
+            raise RuntimeError("the worker crashed")
+    except RuntimeError:
+        pass
+    (claimed,) = await claim(store)
+    assert claimed.epoch == 1
+
+
+async def test_what_is_not_there_is_not_found(store: Store) -> None:
+    async with store.read() as connection:
+        assert await statements.find(connection, new_id()) is None

@@ -1,0 +1,92 @@
+"""Keys: made once, kept for the owner alone, compared in constant time, and never one kind for the other."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import jwt
+import pytest
+
+from bongsu.errors import BadKey, KeysMissing
+from bongsu.keys import Keys
+from bongsu.settings import Settings
+
+SECRET = "a secret that is long enough to sign tokens"
+KEYS = Keys(("one", "two"), SECRET)
+
+
+def test_the_embedded_store_makes_keys_once_and_keeps_them_private(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data")
+    first = Keys.load(settings)
+    assert Keys.load(settings) == first
+    assert len(first.jwt_secret) >= 32
+    for name in ("api-key", "jwt-secret"):
+        assert stat.S_IMODE((tmp_path / "data" / name).stat().st_mode) == 0o600
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["api-key", "jwt-secret"]
+
+
+def test_many_processes_at_once_agree_on_the_keys(tmp_path: Path) -> None:
+    with concurrent.futures.ProcessPoolExecutor(4) as pool:
+        found = list(pool.map(_load, [str(tmp_path / "data")] * 16))
+    assert len(set(found)) == 1
+
+
+def _load(data_dir: str) -> Keys:
+    return Keys.load(Settings(data_dir=Path(data_dir)))
+
+
+def test_given_keys_win(tmp_path: Path) -> None:
+    keys = Keys.load(Settings(data_dir=tmp_path, api_keys="a,b", jwt_secret="s"))
+    assert keys == Keys(("a", "b"), "s")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_with_postgresql_keys_must_be_given() -> None:
+    with pytest.raises(KeysMissing, match="BONGSU_JWT_SECRET and BONGSU_API_KEYS not set"):
+        Keys.load(Settings(database_url="postgresql://localhost/x"))
+    with pytest.raises(KeysMissing, match="^BONGSU_API_KEYS not set"):
+        Keys.load(Settings(database_url="postgresql://localhost/x", jwt_secret="s"))
+
+
+def test_each_api_key_opens_and_nothing_else_does() -> None:
+    assert KEYS.is_api_key("one")
+    assert KEYS.is_api_key("two")
+    for wrong in ("", "on", "onee", "ONE", "one,two", "하나"):
+        assert not KEYS.is_api_key(wrong)
+
+
+def test_a_token_names_its_member() -> None:
+    assert KEYS.member_of(KEYS.member_token("철수", timedelta(hours=1))) == "철수"
+
+
+def _token(claims: dict[str, object], secret: str = SECRET, algorithm: str = "HS256") -> str:
+    return jwt.encode(claims, secret, algorithm=algorithm)
+
+
+LATER = datetime.now(UTC) + timedelta(hours=1)
+
+
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
+@pytest.mark.parametrize(
+    ("token", "says"),
+    [
+        (_token({"sub": "m", "exp": datetime.now(UTC) - timedelta(seconds=1)}), "expired"),
+        (_token({"sub": "m"}), "has no `exp`"),
+        (_token({"exp": LATER}), "has no `sub`"),
+        (_token({"sub": "", "exp": LATER}), "names no member"),
+        (_token({"sub": 7, "exp": LATER}), "not valid"),
+        (_token({"sub": "m", "exp": "soon"}), "not valid"),
+        (_token({"sub": "m", "exp": LATER}, "another secret, just as long as it"), "not valid"),
+        (_token({"sub": "m", "exp": LATER}, SECRET * 2, "HS512"), "not valid"),
+        (_token({"sub": "m", "exp": LATER}, "", "none"), "not valid"),
+        ("", "not valid"),
+        ("a.b.c", "not valid"),
+        ("한글", "not valid"),
+    ],
+)
+def test_a_token_that_is_not_ours_and_in_time_is_refused(token: str, says: str) -> None:
+    with pytest.raises(BadKey, match=says):
+        KEYS.member_of(token)

@@ -1,0 +1,100 @@
+"""Settings: the environment over the file over the defaults, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from bongsu.errors import BadSettings
+from bongsu.settings import Settings
+
+NOWHERE = Path("no such file.toml")
+
+
+def complaint(environment: dict[str, str], file: Path = NOWHERE) -> str:
+    with pytest.raises(BadSettings) as caught:
+        Settings.load(environment, file)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_defaults_are_the_contracts() -> None:
+    settings = Settings.load({}, NOWHERE)
+    assert (settings.host, settings.port) == ("127.0.0.1", 8080)
+    assert settings.is_embedded
+    assert settings.data_dir == Path(".bongsu")
+    assert (settings.daily_limit, settings.duplicate_hours, settings.max_retries) == (10, 1, 3)
+    assert settings.timezone == "Asia/Seoul"
+    assert settings.recovery_cron == "*/5 9-21 * * *"
+    assert (settings.sse_max_connections, settings.sse_ping_seconds, settings.sse_timeout_seconds) == (3, 20, 1800)
+
+
+def test_every_setting_of_the_contract_is_there() -> None:
+    contract = Path(__file__).parents[1].parent / "shared" / "CONTRACT.md"
+    if not contract.exists():
+        pytest.skip("the contract lies beside the repository, and there is none here")
+    section = contract.read_text().split("## Settings")[1].split("##")[0]
+    named = {name.lower() for name in re.findall(r"BONGSU_([A-Z_]+[A-Z])", section)}
+    assert named == set(Settings.model_fields)
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "bongsu.toml"
+    file.write_text('port = 9000\ntimezone = "UTC"\napi_keys = "one, two"\n')
+    settings = Settings.load({"BONGSU_PORT": "9001", "PATH": "/bin"}, file)
+    assert (settings.port, settings.timezone, settings.keys) == (9001, "UTC", ("one", "two"))
+
+
+def test_an_unknown_name_is_refused_and_the_near_one_named() -> None:
+    assert "BONGSU_PROT in the environment is not a setting: did you mean BONGSU_PORT?" in complaint({"BONGSU_PROT": "1"})
+    assert "remove it" in complaint({"BONGSU_ZZZZZZ": "1"})
+
+
+def test_an_unknown_name_in_the_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bongsu.toml"
+    file.write_text("daily_limt = 3\n")
+    assert f"BONGSU_DAILY_LIMT in {file} is not a setting: did you mean BONGSU_DAILY_LIMIT?" in complaint({}, file)
+
+
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bongsu.toml"
+    file.write_text("port: 9000")
+    assert "cannot be read" in complaint({}, file)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("PORT", "eighty", "must be a valid integer"),
+        ("PORT", "70000", "less than or equal to 65535"),
+        ("TIMEZONE", "Seoul", "must be a time zone such as Asia/Seoul"),
+        ("DATABASE_URL", "mysql://x", "must begin with postgresql"),
+        ("REDIS_URL", "localhost:6379", "must begin with redis"),
+        ("RECOVERY_CRON", "every day", "must be five cron fields"),
+        ("POLL_SECONDS", "0", "greater than 0"),
+        ("POLL_SECONDS", "nan", "finite number"),
+        ("PRICE_DROP_THRESHOLD", "101", "less than or equal to 100"),
+        ("FCM_CREDENTIALS", "/no/such/file", "must be the path of a file that exists"),
+        ("API_KEYS", "a,,b", "without empty parts"),
+    ],
+)
+def test_a_bad_value_is_refused_in_one_line_that_names_it(name: str, value: str, says: str) -> None:
+    text = complaint({f"BONGSU_{name}": value})
+    assert f"BONGSU_{name}" in text
+    assert says in text
+
+
+def test_a_secret_is_not_repeated_in_a_complaint() -> None:
+    assert "hunter2" not in complaint({"BONGSU_API_KEYS": "hunter2,,x"})
+    assert "hunter2" not in complaint({"BONGSU_DATABASE_URL": "mysql://u:hunter2@h/d"})
+
+
+def test_settings_are_frozen_and_hide_their_secrets() -> None:
+    settings = Settings(jwt_secret="hunter2", api_keys="hunter3")
+    with pytest.raises(ValidationError):
+        settings.port = 1  # type: ignore[misc]
+    assert "hunter" not in repr(settings)

@@ -1,0 +1,188 @@
+"""Signals: one suite over both kinds, then what only Redis can get wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import redis.asyncio
+
+from bongsu.signals import LocalSignals, RedisSignals, Signals
+from tests.servers import RedisServer, start_redis
+
+
+class Ear:
+    """Hears signals and lets a test wait for them."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def __call__(self, data: bytes | None) -> None:
+        self.heard.put_nowait(data)
+
+    def forget(self) -> None:
+        while not self.heard.empty():
+            self.heard.get_nowait()
+
+    async def next(self) -> bytes | None:
+        async with asyncio.timeout(20):
+            return await self.heard.get()
+
+    async def next_data(self) -> bytes:
+        """The next signal that is not "some may have been missed"."""
+        while (data := await self.next()) is None:
+            pass
+        return data
+
+
+@pytest.fixture(params=["local", "redis"])
+async def signals(request: pytest.FixtureRequest) -> AsyncIterator[Signals]:
+    kind: Signals
+    if request.param == "local":
+        kind = LocalSignals()
+    else:
+        kind = RedisSignals(request.getfixturevalue("redis_server").url)
+    await kind.start()
+    yield kind
+    await kind.stop()
+
+
+async def settled(*signals: Signals) -> None:
+    for kind in signals:
+        if isinstance(kind, RedisSignals):
+            async with asyncio.timeout(20):
+                await kind.heard_by_redis()
+
+
+async def test_every_listener_of_a_topic_hears_a_signal_and_no_other_does(signals: Signals) -> None:
+    first, second, other = Ear(), Ear(), Ear()
+    with signals.listen("a", first), signals.listen("a", second), signals.listen("b", other):
+        await settled(signals)
+        signals.send("a", b"news")
+        assert await first.next_data() == b"news"
+        assert await second.next_data() == b"news"
+        signals.send("b", b"last")
+        assert await other.next_data() == b"last"
+
+
+async def test_signals_arrive_once_and_in_order(signals: Signals) -> None:
+    ear = Ear()
+    with signals.listen("a", ear):
+        await settled(signals)
+        for number in range(100):
+            signals.send("a", str(number).encode())
+        assert [await ear.next_data() for _ in range(100)] == [str(number).encode() for number in range(100)]
+        signals.send("a", b"end")
+        assert await ear.next_data() == b"end"
+
+
+async def test_after_the_context_nothing_is_heard(signals: Signals) -> None:
+    gone, there = Ear(), Ear()
+    with signals.listen("a", there):
+        with signals.listen("a", gone):
+            await settled(signals)
+        gone.forget()
+        signals.send("a", b"x")
+        assert await there.next_data() == b"x"
+    assert gone.heard.empty()
+
+
+async def test_a_listener_that_crashes_does_not_keep_others_from_hearing(signals: Signals) -> None:
+    def crash(_data: bytes | None) -> None:
+        raise RuntimeError("a bug")
+
+    ear = Ear()
+    with signals.listen("a", crash), signals.listen("a", ear):
+        await settled(signals)
+        signals.send("a", b"x")
+        assert await ear.next_data() == b"x"
+
+
+async def test_sending_where_nobody_listens_is_fine(signals: Signals) -> None:
+    signals.send("nobody", b"x")
+    ear = Ear()
+    with signals.listen("a", ear):
+        await settled(signals)
+        signals.send("a")
+        assert await ear.next_data() == b""
+
+
+async def test_start_and_stop_may_be_called_twice(signals: Signals) -> None:
+    await signals.start()
+    await signals.stop()
+    await signals.stop()
+    signals.send("a", b"after the end")  # never raises
+
+
+# --- over Redis -------------------------------------------------------------------------------------------------------
+
+
+async def test_another_process_hears_it(redis_server: RedisServer) -> None:
+    here, there = RedisSignals(redis_server.url), RedisSignals(redis_server.url)
+    await here.start()
+    await there.start()
+    ear, own = Ear(), Ear()
+    with there.listen("a", ear), here.listen("a", own):
+        await settled(here, there)
+        here.send("a", b"over")
+        assert await ear.next_data() == b"over"
+        there.send("a", b"and back")
+        # Heard once each: the sender is not told by Redis what it has told itself.
+        assert [await own.next_data(), await own.next_data()] == [b"over", b"and back"]
+        assert own.heard.empty()
+    await here.stop()
+    await there.stop()
+
+
+async def test_a_killed_subscription_comes_back_and_says_that_it_may_have_missed(redis_server: RedisServer) -> None:
+    signals = RedisSignals(redis_server.url)
+    await signals.start()
+    ear = Ear()
+    with signals.listen("a", ear):
+        await settled(signals)
+        ear.forget()
+        async with redis.asyncio.Redis.from_url(redis_server.url) as operator:
+            await operator.client_kill_filter(_type="pubsub")
+        assert await ear.next() is None
+        await settled(signals)
+    await signals.stop()
+
+
+async def test_with_redis_away_sending_returns_at_once_and_all_heals_when_it_is_back() -> None:
+    server = start_redis()
+    here, there = RedisSignals(server.url), RedisSignals(server.url)
+    await here.start()
+    await there.start()
+    ear, own = Ear(), Ear()
+    try:
+        with there.listen("a", ear), here.listen("a", own):
+            await settled(here, there)
+            server.crash()
+            here.send("a", b"into the void")
+            assert await own.next_data() == b"into the void"
+            ear.forget()
+            server.start()
+            assert await ear.next() is None
+            here.send("a", b"back again")
+            assert await ear.next_data() == b"back again"
+    finally:
+        await here.stop()
+        await there.stop()
+        server.stop()
+
+
+async def test_stopping_while_redis_is_away_does_not_hang() -> None:
+    server = start_redis()
+    signals = RedisSignals(server.url)
+    await signals.start()
+    with signals.listen("a", Ear()):
+        await settled(signals)
+        server.stop()
+        signals.send("a", b"x")
+    async with asyncio.timeout(20):
+        await signals.stop()
+
+
+async def test_never_started_it_still_stops() -> None:
+    await RedisSignals("redis://127.0.0.1:1/0").stop()
