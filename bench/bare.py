@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Protocol
 
 import asyncpg
@@ -19,7 +19,7 @@ from bongsu.store.engine import sqlite_path
 
 TABLE = "bongsu_events"
 _NAMES = ", ".join(COLUMNS)
-# Ids of finished events end below this, ids of samples (version 7, of today) lie above: one can be cleared without the other.
+# Finished events have ids below this, samples (version 7, of today) above: the ones can be cleared without the others.
 BOUNDARY = "01000000-0000-0000-0000-000000000000"
 
 
@@ -27,6 +27,9 @@ class Bare(Protocol):
     """One database, reached directly."""
 
     name: str
+    # Its fastest way in, and the most rows one transaction of it should carry.
+    bulk: str
+    bulk_limit: int
 
     def rows(self, sample: Sample) -> Sequence[Sequence[Any]]:
         """The sample as the driver takes it."""
@@ -49,6 +52,8 @@ class Bare(Protocol):
 
 class BarePostgres:
     name = "PostgreSQL"
+    bulk = "COPY"
+    bulk_limit = 50_000
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
@@ -115,6 +120,8 @@ class BarePostgres:
 
 class BareSqlite:
     name = "SQLite"
+    bulk = "executemany"
+    bulk_limit = 1_000
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -172,7 +179,8 @@ class BareSqlite:
         return len(claimed)
 
     @contextlib.contextmanager
-    def _transaction(self) -> Any:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Never rolled back: a baseline that fails ends the benchmark."""
         self._connection.execute("BEGIN IMMEDIATE")
         yield self._connection
         self._connection.execute("COMMIT")

@@ -12,10 +12,10 @@ from itertools import count
 from pathlib import Path
 
 import psycopg
+from tests.servers import PostgresServer, start_postgres
 
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
-from tests.servers import PostgresServer, start_postgres
 
 KEYS = {"jwt_secret": "a benchmark's secret, longer than thirty-two bytes", "api_keys": "bench-key"}
 

@@ -55,21 +55,26 @@ class Contest:
         """A first round that warms both sides up, then the ones that count."""
         task = progress.add_task(self.name, total=rounds)
         deadline = time.monotonic() + SECONDS_A_CONTEST
-        await self._round()
-        seconds = []
+        await self._round(0)
+        seconds: list[tuple[float, float]] = []
         while len(seconds) < rounds and (time.monotonic() < deadline or not seconds):
-            seconds.append(await self._round())
+            seconds.append(await self._round(len(seconds)))
             progress.advance(task)
         return Comparison(self.name, self.against, self.unit, self.measure, self.budget, tuple(seconds))
 
-    async def _round(self) -> tuple[float, float]:
+    async def _round(self, number: int) -> tuple[float, float]:
         """Seconds a unit of the baseline and of ours."""
         await self.prepare()
         gc.collect()  # nobody pays for another's garbage
         theirs = ours = 0.0
-        for _ in range(self.turns):
-            theirs += await _timed(self.baseline)
-            ours += await _timed(self.ours)
+        for turn in range(number, number + self.turns):
+            # Who goes first changes, because the second finds what the first left: caches, half-filled pages.
+            if turn % 2:
+                ours += await _timed(self.ours)
+                theirs += await _timed(self.baseline)
+            else:
+                theirs += await _timed(self.baseline)
+                ours += await _timed(self.ours)
         units = self.turns * self.units_a_turn
         return theirs / units, ours / units
 

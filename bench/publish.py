@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -11,7 +11,6 @@ import asyncpg
 import psycopg
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.pool import NullPool
 
 from bench.bare import TABLE
 from bench.ground import Ground
@@ -24,19 +23,26 @@ BUDGET = 1.10
 TURNS = 200
 
 Sides = tuple[Action, Action]
-Way = Callable[[str, str], AbstractAsyncContextManager[Sides]]
+Way = Callable[[str], AbstractAsyncContextManager[Sides]]
 
-_ORDERS = "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, member text NOT NULL, total int NOT NULL)"
+_ORDERS = (
+    "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, member text NOT NULL, total int NOT NULL)"
+)
 _ORDER = "INSERT INTO orders (member, total) VALUES ({}, {})"
 _MEMBER, _TOTAL = "member-90125", 99_000
-_NAMES = ", ".join(COLUMNS)
+# Beside ours in one database, so that both sides share one connection. With a connection each, the kernel may keep one
+# server process on the client's core and the other elsewhere: the same INSERT then differed by 30 %.
+_PLAIN = f"CREATE TABLE plain_events (LIKE {TABLE} INCLUDING ALL)"
 
 
-async def contests(ground: Ground) -> AsyncIterator[Contest]:
+async def contests(ground: Ground) -> AsyncGenerator[Contest, None]:
     """One for each library. Both sides insert an order; then one inserts a row, and the other publishes an event."""
-    theirs, ours = await _database(ground), await _database(ground)
+    url = (await ground.postgres()).database_url
+    with psycopg.connect(url) as connection:
+        connection.execute(_ORDERS)
+        connection.execute(_PLAIN)
     for name, way in _WAYS.items():
-        async with way(theirs, ours) as (baseline, publishing):
+        async with way(url) as (baseline, publishing):
             yield Contest(
                 name,
                 "one bare INSERT more",
@@ -49,13 +55,6 @@ async def contests(ground: Ground) -> AsyncIterator[Contest]:
             )
 
 
-async def _database(ground: Ground) -> str:
-    url = (await ground.postgres()).database_url
-    with psycopg.connect(url) as connection:
-        connection.execute(_ORDERS)
-    return url
-
-
 def _new_event() -> Event:
     return Event(event_type=TYPE, actor_id=ACTOR, ref_id=REF, payload=PAYLOAD)
 
@@ -64,14 +63,14 @@ def _new_event() -> Event:
 
 
 @contextlib.asynccontextmanager
-async def _psycopg(theirs: str, ours: str) -> AsyncIterator[Sides]:
+async def _psycopg(url: str) -> AsyncIterator[Sides]:
     order, insert = _ORDER.format("%s", "%s"), _insert(lambda _place: "%s")
-    with psycopg.connect(theirs, autocommit=True) as bare, psycopg.connect(ours, autocommit=True) as connection:
+    with psycopg.connect(url, autocommit=True) as connection:
 
         async def baseline() -> None:
-            with bare.transaction():
-                bare.execute(order, (_MEMBER, _TOTAL))
-                bare.execute(insert, new_row())
+            with connection.transaction():
+                connection.execute(order, (_MEMBER, _TOTAL))
+                connection.execute(insert, new_row())
 
         async def publishing() -> None:
             with connection.transaction():
@@ -82,17 +81,14 @@ async def _psycopg(theirs: str, ours: str) -> AsyncIterator[Sides]:
 
 
 @contextlib.asynccontextmanager
-async def _psycopg_async(theirs: str, ours: str) -> AsyncIterator[Sides]:
+async def _psycopg_async(url: str) -> AsyncIterator[Sides]:
     order, insert = _ORDER.format("%s", "%s"), _insert(lambda _place: "%s")
-    async with (
-        await psycopg.AsyncConnection.connect(theirs, autocommit=True) as bare,
-        await psycopg.AsyncConnection.connect(ours, autocommit=True) as connection,
-    ):
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
 
         async def baseline() -> None:
-            async with bare.transaction():
-                await bare.execute(order, (_MEMBER, _TOTAL))
-                await bare.execute(insert, new_row())
+            async with connection.transaction():
+                await connection.execute(order, (_MEMBER, _TOTAL))
+                await connection.execute(insert, new_row())
 
         async def publishing() -> None:
             async with connection.transaction():
@@ -103,14 +99,14 @@ async def _psycopg_async(theirs: str, ours: str) -> AsyncIterator[Sides]:
 
 
 @contextlib.asynccontextmanager
-async def _asyncpg(theirs: str, ours: str) -> AsyncIterator[Sides]:
+async def _asyncpg(url: str) -> AsyncIterator[Sides]:
     order, insert = _ORDER.format("$1", "$2"), _insert(lambda place: f"${place + 1}")
-    bare, connection = await asyncpg.connect(theirs), await asyncpg.connect(ours)
+    connection = await asyncpg.connect(url)
 
     async def baseline() -> None:
-        async with bare.transaction():
-            await bare.execute(order, _MEMBER, _TOTAL)
-            await bare.execute(insert, *new_row())
+        async with connection.transaction():
+            await connection.execute(order, _MEMBER, _TOTAL)
+            await connection.execute(insert, *new_row())
 
     async def publishing() -> None:
         async with connection.transaction():
@@ -118,20 +114,19 @@ async def _asyncpg(theirs: str, ours: str) -> AsyncIterator[Sides]:
             await publish(connection, _new_event())
 
     yield baseline, publishing
-    await bare.close()
     await connection.close()
 
 
 @contextlib.asynccontextmanager
-async def _sqlalchemy(theirs: str, ours: str) -> AsyncIterator[Sides]:
+async def _sqlalchemy(url: str) -> AsyncIterator[Sides]:
     order, insert = text(_ORDER.format(":member", ":total")), text(_insert(_named))
-    engines = [create_engine(_for_driver(url, "psycopg"), poolclass=NullPool) for url in (theirs, ours)]
-    with engines[0].connect() as bare, engines[1].connect() as connection:
+    engine = create_engine(_for_driver(url, "psycopg"))
+    with engine.connect() as connection:
 
         async def baseline() -> None:
-            with bare.begin():
-                bare.execute(order, {"member": _MEMBER, "total": _TOTAL})
-                bare.execute(insert, _by_name())
+            with connection.begin():
+                connection.execute(order, {"member": _MEMBER, "total": _TOTAL})
+                connection.execute(insert, _by_name())
 
         async def publishing() -> None:
             with connection.begin():
@@ -139,18 +134,19 @@ async def _sqlalchemy(theirs: str, ours: str) -> AsyncIterator[Sides]:
                 publish(connection, _new_event())
 
         yield baseline, publishing
+    engine.dispose()
 
 
 @contextlib.asynccontextmanager
-async def _sqlalchemy_session(theirs: str, ours: str) -> AsyncIterator[Sides]:
+async def _sqlalchemy_session(url: str) -> AsyncIterator[Sides]:
     order, insert = text(_ORDER.format(":member", ":total")), text(_insert(_named))
-    engines = [create_async_engine(_for_driver(url, "asyncpg")) for url in (theirs, ours)]
-    async with AsyncSession(engines[0]) as bare, AsyncSession(engines[1]) as session:
+    engine = create_async_engine(_for_driver(url, "asyncpg"))
+    async with AsyncSession(engine) as session:
 
         async def baseline() -> None:
-            async with bare.begin():
-                await bare.execute(order, {"member": _MEMBER, "total": _TOTAL})
-                await bare.execute(insert, _by_name())
+            async with session.begin():
+                await session.execute(order, {"member": _MEMBER, "total": _TOTAL})
+                await session.execute(insert, _by_name())
 
         async def publishing() -> None:
             async with session.begin():
@@ -158,8 +154,7 @@ async def _sqlalchemy_session(theirs: str, ours: str) -> AsyncIterator[Sides]:
                 await publish(session, _new_event())
 
         yield baseline, publishing
-    for engine in engines:
-        await engine.dispose()
+    await engine.dispose()
 
 
 _WAYS: dict[str, Way] = {
@@ -173,7 +168,7 @@ _WAYS: dict[str, Way] = {
 
 def _insert(placeholder: Callable[[int], str]) -> str:
     places = ", ".join(placeholder(place) for place in range(len(COLUMNS)))
-    return f"INSERT INTO {TABLE} ({_NAMES}) VALUES ({places})"
+    return f"INSERT INTO plain_events ({', '.join(COLUMNS)}) VALUES ({places})"
 
 
 def _named(place: int) -> str:

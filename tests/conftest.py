@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bongsu import telemetry
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.servers import PostgresServer, RedisServer, ServerMissing, find_postgres, find_redis
@@ -15,6 +16,8 @@ from tests.servers import PostgresServer, RedisServer, ServerMissing, find_postg
 # A developer's own settings must not reach into the tests.
 for name in [name for name in os.environ if name.startswith("BONGSU_")]:
     del os.environ[name]
+
+telemetry.configure_logs()
 
 KEYS = {"jwt_secret": "a test secret of more than thirty-two bytes", "api_keys": "server-key"}
 
@@ -73,5 +76,3 @@ def environment(settings: Settings, tmp_path: Path) -> dict[str, str]:
         "BONGSU_API_KEYS": settings.api_keys,
         "BONGSU_POLL_SECONDS": "0.05",
     }
-
-

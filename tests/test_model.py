@@ -41,7 +41,7 @@ def nested(depth: int) -> Any:
         ({"actor_id": "\ud800"}, "actor_id Input should be a valid string, unable to parse raw data as a unicode"),
         ({"target_id": 5}, "target_id Input should be a valid string"),
         ({"event_id": "not a uuid"}, "event_id Input should be a valid UUID"),
-        ({"occurred_at": datetime(2026, 1, 1)}, "occurred_at Input should have timezone info"),  # noqa: DTZ001
+        ({"occurred_at": datetime(2026, 1, 1)}, "occurred_at Input should have timezone info"),
         ({"occurred_at": utc_now() + timedelta(days=2)}, "occurred_at lies more than a day in the future"),
         ({"occurred_at": datetime(1, 1, 1, tzinfo=UTC)}, "occurred_at lies before 1970"),
         ({"occurred_at": datetime.max.replace(tzinfo=UTC)}, "occurred_at lies more than a day in the future"),
@@ -51,7 +51,10 @@ def nested(depth: int) -> Any:
         ({"payload": {"a": {"b": ["x", "\x00"]}}}, "payload payload.a.b[1] contains a NUL"),
         ({"payload": {"a": {"k\x00": 1}}}, "contains a NUL"),
         ({"payload": {"a": "\udfff"}}, "payload contains a lone surrogate"),
-        ({"payload": {"a": "x" * 10_000_000}}, f"payload payload.a is 10000000 characters long, the limit is {STRING_LIMIT}"),
+        (
+            {"payload": {"a": "x" * 10_000_000}},
+            f"payload payload.a is 10000000 characters long, the limit is {STRING_LIMIT}",
+        ),
         ({"payload": {"a": nested(DEPTH_LIMIT)}}, "payload nests deeper"),
         ({"payload": {"a": nested(100_000)}}, "payload nests deeper"),
         ({"payload": {"a": 10**5000}}, "payload contains NaN, an infinity or a number beyond all range"),

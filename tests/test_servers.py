@@ -174,9 +174,7 @@ def test_a_named_postgres_wins_over_a_running_one(postgres: PostgresServer, noth
     found.drop_database(database)
 
 
-def test_a_running_postgres_is_used_and_never_ended(
-    postgres: PostgresServer, nothing_named: pytest.MonkeyPatch
-) -> None:
+def test_a_running_postgres_is_used_and_never_ended(postgres: PostgresServer, nothing_named: pytest.MonkeyPatch) -> None:
     nothing_named.setattr(servers, "POSTGRES_PORT", port(postgres.url))
     found = servers.find_postgres()
     assert (found.url, found.owned) == (postgres.url, False)

@@ -71,6 +71,8 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
     [
         ("PORT", "eighty", "must be a valid integer"),
         ("PORT", "70000", "less than or equal to 65535"),
+        ("TIMEZONE", "Asia", "must be a time zone"),
+        ("TIMEZONE", "../etc/passwd", "must be a time zone"),
         ("TIMEZONE", "Seoul", "must be a time zone such as Asia/Seoul"),
         ("DATABASE_URL", "mysql://x", "must begin with postgresql"),
         ("REDIS_URL", "localhost:6379", "must begin with redis"),

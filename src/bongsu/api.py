@@ -8,6 +8,7 @@ from importlib.metadata import version
 from fastapi import Depends, FastAPI, Response
 from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.types import ASGIApp
 
 from bongsu.errors import BongsuError
 from bongsu.http import problems
@@ -23,7 +24,7 @@ from bongsu.store import Store, check
 from bongsu.store import events as statements
 
 
-def build_api(store: Store, intake: Intake, keys: Keys, settings: Settings, is_stopping: Callable[[], bool]) -> FastAPI:
+def build_api(store: Store, intake: Intake, keys: Keys, settings: Settings, is_stopping: Callable[[], bool]) -> ASGIApp:
     app = FastAPI(title="Bongsu", version=version("bongsu"), description="An event goes in, the right people hear of it.")
     gate = Gate(keys)
     problems.install(app)
@@ -34,9 +35,9 @@ def build_api(store: Store, intake: Intake, keys: Keys, settings: Settings, is_s
         app.add_middleware(
             CORSMiddleware, allow_origins=settings.origins, allow_methods=["*"], allow_headers=["*"], allow_credentials=True
         )
-    app.add_middleware(RequestLog)
     _describe_event(app)
-    return app
+    # Around everything, so that the answer to a crash carries its id too.
+    return RequestLog(app)
 
 
 def _add_health(app: FastAPI, store: Store, is_stopping: Callable[[], bool]) -> None:

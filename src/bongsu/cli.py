@@ -127,9 +127,11 @@ def migrate() -> None:
 
     place, before, after = run(work())
     if before == after:
-        out.print(f"{place} is up to date at revision {after}.", highlight=False)
+        out.print(f"{place} is up to date at revision {after}.", highlight=False, soft_wrap=True)
     else:
-        out.print(f"[green]Migrated[/] {place} from {before or 'nothing'} to revision {after}.", highlight=False)
+        out.print(
+            f"[green]Migrated[/] {place} from {before or 'nothing'} to revision {after}.", highlight=False, soft_wrap=True
+        )
 
 
 @app.command()

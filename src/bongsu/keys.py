@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jwt
 
-from bongsu.errors import BadKey, KeysMissing
+from bongsu.errors import BadKey, BadSettings, KeysMissing
 from bongsu.model import utc_now
 from bongsu.settings import Settings
 
@@ -31,8 +31,8 @@ class Keys:
     def load(cls, settings: Settings) -> Keys:
         if settings.is_embedded:
             return cls(
-                settings.keys or (_kept(settings.data_dir / "api-key", "bongsu_"),),
-                settings.jwt_secret or _kept(settings.data_dir / "jwt-secret"),
+                settings.keys or (_kept(settings.made_data_dir() / "api-key", "bongsu_"),),
+                settings.jwt_secret or _kept(settings.made_data_dir() / "jwt-secret"),
             )
         if not (settings.keys and settings.jwt_secret):
             missing = [
@@ -69,7 +69,13 @@ class Keys:
 
 def _kept(path: Path, prefix: str = "") -> str:
     """Read the secret at `path`, making it first if need be. Of several processes at once, one makes it, all read it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return _read_or_make(path, prefix)
+    except OSError as error:
+        raise BadSettings(f"{path} cannot be kept: {error.strerror}") from None
+
+
+def _read_or_make(path: Path, prefix: str) -> str:
     if not path.exists():
         draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from bongsu import telemetry
 from bongsu.api import build_api
@@ -123,7 +123,7 @@ async def _worker(base: Ground) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[str]:
+async def _serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[str]:
     """Serve on an open socket; on the way out stop accepting and let requests finish."""
     config = uvicorn.Config(
         app,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
@@ -34,8 +34,10 @@ def _url(*schemes: str) -> AfterValidator:
 
 
 def _timezone(value: str) -> str:
-    if value not in available_timezones():
-        raise PydanticCustomError("timezone", "must be a time zone such as Asia/Seoul or UTC")
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a folder, such as Asia
+        raise PydanticCustomError("timezone", "must be a time zone such as Asia/Seoul or UTC") from None
     return value
 
 
@@ -119,6 +121,14 @@ class Settings(BaseModel):
             return cls.model_validate(from_file | from_environment)
         except ValidationError as error:
             raise BadSettings("; ".join(_complaint(one, sources) for one in error.errors())) from None
+
+    def made_data_dir(self) -> Path:
+        """The data dir, there from now on; readable by its owner alone, because keys lie in it."""
+        try:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadSettings(f"BONGSU_DATA_DIR {self.data_dir} cannot be made: {error.strerror}") from None
+        return self.data_dir
 
     @property
     def is_embedded(self) -> bool:

@@ -32,9 +32,9 @@ def configure_logs(level: str = "INFO") -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso" if not console else "%H:%M:%S", utc=not console),
     ]
-    # The console renderer prints tracebacks itself, and better.
+    # Plain tracebacks: the richer kind prints local variables, and with them keys and people's data.
     rendering: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if console
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
     )

@@ -1,55 +1,41 @@
-"""The ways a program holds a transaction: one small class for each library, in that library's own words.
+"""Programs that hold a transaction: one small class for each library, in that library's own words.
 
-`tx` is what publish is handed. Every way can begin, insert an order, commit and roll back, so each test is written once.
+`tx` is what publish is handed. Each can begin, insert an order, commit and roll back, so every test is written once.
 A careless one holds the same object in autocommit mode, with no transaction open.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import aiosqlite
 import asyncpg
+import django
 import django.db
 import psycopg
 from django.conf import settings as django_settings
 from django.db import transaction as django_transaction
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from bongsu import Event, Published, publish
-
-ORDERS = "CREATE TABLE orders (ref text PRIMARY KEY)"
-
-
-@dataclass(frozen=True)
-class Place:
-    """A database: for SQLite the path of its file, for PostgreSQL its URL."""
-
-    name: str
-    where: str
-
-    def url(self, driver: str) -> URL:
-        if self.name == "sqlite":
-            return URL.create(driver, database=self.where)
-        return make_url(self.where).set(drivername=driver)
+from tests.ingress.places import Place
 
 
 class Holder:
     """Open it with `async with`. The synchronous libraries are called as they are: nothing else runs meanwhile."""
 
     tx: Any
-    insert: ClassVar[str]
 
-    def __init__(self, place: Place, careless: str = "", **options: Any) -> None:
+    def __init__(self, place: Place, driver: str, careless: str, options: Mapping[str, Any]) -> None:
         self.place = place
+        self.driver = driver
         self.careless = careless
         self.options = options
 
@@ -106,12 +92,11 @@ _ORDER = text("INSERT INTO orders VALUES (:ref)")
 
 
 class _Sqlalchemy(Holder):
-    driver: ClassVar[str]
     engine: Engine
 
     async def open(self) -> None:
         autocommit = {"isolation_level": "AUTOCOMMIT"} if self.careless == "create_engine" else {}
-        self.engine = create_engine(self.place.url(self.driver), poolclass=NullPool, **autocommit, **self.options)
+        self.engine = create_engine(self.place.url(self.driver), poolclass=NullPool, **autocommit)
         if self.careless == "option":
             self.engine = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self.tx = self.hold()
@@ -167,12 +152,11 @@ class SqlalchemyScopedSession(_Sqlalchemy):
 
 
 class _SqlalchemyAsync(AsyncHolder):
-    driver: ClassVar[str]
     engine: AsyncEngine
 
     async def open(self) -> None:
         autocommit = {"isolation_level": "AUTOCOMMIT"} if self.careless == "create_engine" else {}
-        self.engine = create_async_engine(self.place.url(self.driver), poolclass=NullPool, **autocommit, **self.options)
+        self.engine = create_async_engine(self.place.url(self.driver), poolclass=NullPool, **autocommit)
         if self.careless == "option":
             self.engine = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self.tx = await self.hold()
@@ -187,7 +171,9 @@ class _SqlalchemyAsync(AsyncHolder):
 class SqlalchemyAsyncConnection(_SqlalchemyAsync):
     async def hold(self) -> Any:
         connection = await self.engine.connect()
-        return await connection.execution_options(isolation_level="AUTOCOMMIT") if self.careless == "connection" else connection
+        return (
+            await connection.execution_options(isolation_level="AUTOCOMMIT") if self.careless == "connection" else connection
+        )
 
 
 class SqlalchemyAsyncSession(_SqlalchemyAsync):
@@ -279,10 +265,12 @@ class AsyncpgPooled(Asyncpg):
 # --- SQLite's drivers -------------------------------------------------------------------------------------------------
 
 
+_AUTOCOMMIT: dict[str, Any] = {"": {}, "isolation_level": {"isolation_level": None}, "autocommit": {"autocommit": True}}
+
+
 class Sqlite3(Holder):
     async def open(self) -> None:
-        autocommit: Any = {"isolation_level": None} if self.careless else {}
-        self.tx = sqlite3.connect(self.place.where, **autocommit)
+        self.tx = sqlite3.connect(self.place.where, **_AUTOCOMMIT[self.careless])
         for name, value in self.options.items():
             setattr(self.tx, name, value)
 
@@ -302,8 +290,7 @@ class Sqlite3Begin(Sqlite3):
 
 class Aiosqlite(AsyncHolder):
     async def open(self) -> None:
-        autocommit: Any = {"isolation_level": None} if self.careless else {}
-        self.tx = await aiosqlite.connect(self.place.where, **autocommit)
+        self.tx = await aiosqlite.connect(self.place.where, **_AUTOCOMMIT[self.careless])
         for name, value in self.options.items():
             setattr(self.tx, name, value)
 
@@ -321,7 +308,8 @@ class Django(Holder):
 
     async def open(self) -> None:
         if not django_settings.configured:
-            django_settings.configure()
+            django_settings.configure(LOGGING_CONFIG=None)  # the log is not Django's to arrange
+            django.setup()
         described = django.db.connections.configure_settings({"default": self._description()})
         django.db.connections.settings["default"] = described["default"]
         self.tx = self.hold()
@@ -330,7 +318,7 @@ class Django(Holder):
         return django.db.connection
 
     def _description(self) -> dict[str, Any]:
-        if self.place.name == "sqlite":
+        if self.place.database == "sqlite":
             return {"ENGINE": "django.db.backends.sqlite3", "NAME": self.place.where}
         url = make_url(self.place.where)
         return {
@@ -366,13 +354,3 @@ class DjangoWrapper(Django):
 
     def hold(self) -> Any:
         return django.db.connections["default"]
-
-
-# --- All of them ------------------------------------------------------------------------------------------------------
-
-Way = tuple[type[Holder], str]
-Opener = Callable[..., Holder]
-
-
-def with_driver(holder: type[Holder], driver: str) -> type[Holder]:
-    return type(holder.__name__, (holder,), {"driver": driver})

@@ -31,7 +31,8 @@ class RequestLog:
             return
         request_id = _request_id(scope)
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        started, status = time.perf_counter(), 500
+        started = time.perf_counter()
+        status: int | None = None
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -42,8 +43,12 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except Exception:
+            if status is None:
+                raise
+            # Answered with a 500 and logged where it was caught; the server would only log it again.
         finally:
-            if scope["path"] not in _QUIET or status >= 500:
+            if scope["path"] not in _QUIET or status != 200:
                 milliseconds = round((time.perf_counter() - started) * 1000, 1)
                 _log.info("request", method=scope["method"], path=scope["path"], status=status, ms=milliseconds)
             structlog.contextvars.unbind_contextvars("request_id")

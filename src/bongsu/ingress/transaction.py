@@ -57,7 +57,7 @@ async def _publish_later(execute: Callable[..., Any], tx: Any, events: Sequence[
 
 
 def _sorted_out(events: Sequence[Event], rows: Rows) -> Published:
-    new = {statements.as_uuid(row[0]) for row in rows}
+    new = {_id(row[0]) for row in rows}
     accepted, duplicates = [], []
     for event in events:
         if event.event_id in new:
@@ -66,6 +66,11 @@ def _sorted_out(events: Sequence[Event], rows: Rows) -> Published:
         else:
             duplicates.append(event.event_id)
     return Published(tuple(accepted), tuple(duplicates))
+
+
+def _id(stored: Any) -> UUID:
+    # The text_factory of the caller's sqlite3 connection may answer bytes.
+    return statements.as_uuid(stored.decode() if isinstance(stored, bytes) else stored)
 
 
 # --- one way in for each library --------------------------------------------------------------------------------------
@@ -77,6 +82,12 @@ def _way_into(tx: Any) -> tuple[Callable[..., Any], bool]:
         if way := _WAYS.get((kind.__module__.partition(".")[0], kind.__name__)):
             return way
     raise NotATransaction(f"publish was handed a {type(tx).__module__}.{type(tx).__qualname__}")
+
+
+def _dialect(tx: Any, name: str) -> Dialect:
+    if name not in (POSTGRES.name, SQLITE.name):
+        raise NotATransaction(f"publish was handed a {type(tx).__qualname__} to {name}, and writes to PostgreSQL and SQLite")
+    return dialect_named(name)
 
 
 def _statement(dialect: Dialect, events: Sequence[Event], placeholder: Callable[[int], str]) -> tuple[str, list[Any]]:
@@ -96,11 +107,20 @@ def _dollar(place: int) -> str:
 
 
 def _sqlalchemy_connection(tx: Connection, events: Sequence[Event]) -> Rows:
-    if tx.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+    dialect = _dialect(tx, tx.dialect.name)
+    if not tx.in_transaction():
+        tx.begin()  # as the first statement would; on SQLite a listener of the caller's may say BEGIN now
+    if _is_sqlalchemy_autocommit(tx):
         raise NoTransactionOpen()
-    dialect = dialect_named(tx.dialect.name)
     sql = statements.insert_statement(dialect)
     return tx.execute(statements.as_text(sql), bind(statements.insert_parameters(dialect, events))).all()
+
+
+def _is_sqlalchemy_autocommit(tx: Connection) -> bool:
+    """Asked of the driver: the options of SQLAlchemy's connection do not tell what create_engine() was given."""
+    if tx.dialect.name == SQLITE.name:
+        return _is_sqlite_autocommit(tx.connection.driver_connection)
+    return bool(getattr(tx.connection.dbapi_connection, "autocommit", False))
 
 
 def _sqlalchemy_session(tx: Session, events: Sequence[Event]) -> Rows:
@@ -112,30 +132,34 @@ async def _sqlalchemy_async_connection(tx: AsyncConnection, events: Sequence[Eve
 
 
 async def _sqlalchemy_async_session(tx: AsyncSession, events: Sequence[Event]) -> Rows:
-    return await tx.run_sync(_sqlalchemy_session, events)
+    return await (await tx.connection()).run_sync(_sqlalchemy_connection, events)
 
 
-def _psycopg_rows(tx: Any) -> Any:
-    """Which rows psycopg answers is the caller's setting; ours are tuples."""
+def _check_psycopg(tx: Any) -> None:
     from psycopg.pq import TransactionStatus  # noqa: PLC0415
-    from psycopg.rows import tuple_row  # noqa: PLC0415
 
     if tx.autocommit and tx.info.transaction_status == TransactionStatus.IDLE:
         raise NoTransactionOpen()
-    return tuple_row
+
+
+# Which cursors and rows a psycopg connection makes is the caller's setting; these are psycopg's own and answer tuples.
 
 
 def _psycopg(tx: Any, events: Sequence[Event]) -> Rows:
-    with tx.cursor(row_factory=_psycopg_rows(tx)) as cursor:
-        rows: Rows = cursor.execute(*_statement(POSTGRES, events, _percent)).fetchall()
-    return rows
+    from psycopg import Cursor, rows  # noqa: PLC0415
+
+    _check_psycopg(tx)
+    with Cursor(tx, row_factory=rows.tuple_row) as cursor:
+        return cursor.execute(*_statement(POSTGRES, events, _percent)).fetchall()
 
 
 async def _psycopg_async(tx: Any, events: Sequence[Event]) -> Rows:
-    async with tx.cursor(row_factory=_psycopg_rows(tx)) as cursor:
+    from psycopg import AsyncCursor, rows  # noqa: PLC0415
+
+    _check_psycopg(tx)
+    async with AsyncCursor(tx, row_factory=rows.tuple_row) as cursor:
         await cursor.execute(*_statement(POSTGRES, events, _percent))
-        rows: Rows = await cursor.fetchall()
-    return rows
+        return await cursor.fetchall()
 
 
 async def _asyncpg(tx: Any, events: Sequence[Event]) -> Rows:
@@ -147,7 +171,11 @@ async def _asyncpg(tx: Any, events: Sequence[Event]) -> Rows:
 
 
 def _is_sqlite_autocommit(tx: Any) -> bool:
-    return not tx.in_transaction and (tx.isolation_level is None or getattr(tx, "autocommit", -1) is True)
+    return not tx.in_transaction and (tx.isolation_level is None or _has_autocommit(tx))
+
+
+def _has_autocommit(tx: Any) -> bool:
+    return getattr(tx, "autocommit", None) is True
 
 
 def _sqlite3(tx: sqlite3.Connection, events: Sequence[Event]) -> Rows:
@@ -161,7 +189,8 @@ def _sqlite3(tx: sqlite3.Connection, events: Sequence[Event]) -> Rows:
 
 
 async def _aiosqlite(tx: Any, events: Sequence[Event]) -> Rows:
-    if _is_sqlite_autocommit(tx):
+    # Python 3.12's `autocommit` is not passed on by aiosqlite, and may be asked for in the connection's own thread only.
+    if _is_sqlite_autocommit(tx) or (not tx.in_transaction and await tx._execute(_has_autocommit, tx._conn)):
         raise NoTransactionOpen()
     async with tx.cursor() as cursor:
         cursor.row_factory = None
@@ -174,7 +203,7 @@ def _django(tx: Any, events: Sequence[Event]) -> Rows:
     if tx.get_autocommit():
         raise NoTransactionOpen()
     with tx.cursor() as cursor:
-        cursor.execute(*_statement(dialect_named(tx.vendor), events, _percent))
+        cursor.execute(*_statement(_dialect(tx, tx.vendor), events, _percent))
         rows: Rows = cursor.fetchall()
     return rows
 

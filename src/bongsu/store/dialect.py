@@ -41,6 +41,10 @@ class Dialect:
         """This moment plus that many seconds, given as an SQL expression."""
         raise AssertionError(seconds)
 
+    def by_index(self, name: str) -> str:
+        """Behind a table's name: read it by this index. PostgreSQL's planner sees by itself which is the smallest."""
+        raise AssertionError(name)
+
     def table(self, columns: Mapping[str, str], placeholder: Placeholder = named, first: int = 0) -> str:
         """A table expression named `given` over the parameters that `parameters` makes."""
         raise AssertionError(columns, placeholder, first)
@@ -67,6 +71,9 @@ class Postgres(Dialect):
     def after(self, seconds: str) -> str:
         return f"now() + make_interval(secs => {seconds})"
 
+    def by_index(self, name: str) -> str:
+        return ""
+
     def table(self, columns: Mapping[str, str], placeholder: Placeholder = named, first: int = 0) -> str:
         arrays = (f"CAST({placeholder(first + place)} AS {kind}[])" for place, kind in enumerate(columns.values()))
         return f"unnest({', '.join(arrays)}) AS given({', '.join(columns)})"
@@ -92,6 +99,9 @@ class Sqlite(Dialect):
 
     def after(self, seconds: str) -> str:
         return f"{self.now} + CAST(({seconds}) * 1000000 AS INTEGER)"
+
+    def by_index(self, name: str) -> str:
+        return f"INDEXED BY {name}"
 
     def table(self, columns: Mapping[str, str], placeholder: Placeholder = named, first: int = 0) -> str:
         fields = ", ".join(f"json_extract(value, '$[{place}]') AS {column}" for place, column in enumerate(columns))

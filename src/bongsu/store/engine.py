@@ -84,7 +84,7 @@ class Store:
 def sqlite_path(settings: Settings) -> Path:
     if settings.database_url:
         return Path(make_url(settings.database_url).database or "bongsu.db")
-    return settings.data_dir / "bongsu.db"
+    return settings.made_data_dir() / "bongsu.db"
 
 
 def _open_postgres(url: str) -> Store:
@@ -123,7 +123,6 @@ def _asyncpg_url(url: str) -> URL:
 
 
 def _open_sqlite(path: Path) -> Store:
-    path.parent.mkdir(parents=True, exist_ok=True)
     url = URL.create("sqlite+aiosqlite", database=str(path))
     writer = create_async_engine(url, pool_size=1, max_overflow=0)
     reader = create_async_engine(url, pool_size=SQLITE_READERS, max_overflow=0, pool_timeout=POOL_TIMEOUT_SECONDS)

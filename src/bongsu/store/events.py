@@ -118,10 +118,10 @@ async def add(tx: AsyncConnection, events: Sequence[Event]) -> set[UUID]:
 @cache
 def claim_statement(dialect: Dialect, suspects: bool) -> str:
     """Lease due events, oldest first; rows another worker is claiming at this moment are passed over, not waited for."""
-    sign = ">=" if suspects else "<"
+    index, sign = ("bongsu_events_suspect", ">=") if suspects else ("bongsu_events_due", "<")
     return f"""
         WITH due AS MATERIALIZED (
-            SELECT event_id FROM bongsu_events
+            SELECT event_id FROM bongsu_events {dialect.by_index(index)}
             WHERE status = 'PENDING' AND due <= {dialect.now} AND claims {sign} {SUSPECT_AFTER}
             ORDER BY due LIMIT :limit {dialect.skip_locked})
         UPDATE bongsu_events
@@ -186,8 +186,7 @@ async def find(connection: AsyncConnection, event_id: UUID) -> EventRow | None:
     dialect = dialect_named(connection.dialect.name)
     result = await connection.execute(
         as_text(
-            f"SELECT {_READ}, status, attempts, error, created_at, finished_at FROM bongsu_events "
-            "WHERE event_id = :event_id"
+            f"SELECT {_READ}, status, attempts, error, created_at, finished_at FROM bongsu_events WHERE event_id = :event_id"
         ),
         {"event_id": event_id if dialect.name == "postgresql" else str(event_id)},
     )

@@ -1,0 +1,38 @@
+"""The HTTP application in this process, on a real store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from bongsu.api import build_api
+from bongsu.ingress.intake import Intake
+from bongsu.keys import Keys
+from bongsu.service import running
+from bongsu.settings import Settings
+from bongsu.signals import LocalSignals
+from bongsu.store import Store
+
+
+@pytest.fixture
+def signals() -> LocalSignals:
+    return LocalSignals()
+
+
+@pytest.fixture
+async def api(store: Store, settings: Settings, signals: LocalSignals) -> AsyncIterator[httpx.AsyncClient]:
+    """A client with the server key; take the header away to call without."""
+    async with running(Intake(store, signals, "http")) as intake:
+        app = build_api(store, intake, Keys.load(settings), settings, lambda: False)
+        transport = httpx.ASGITransport(app)
+        headers = {"Authorization": "Bearer server-key"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://bongsu", headers=headers) as client:
+            yield client
+
+
+@pytest.fixture
+def member_token(settings: Settings) -> str:
+    return Keys.load(settings).member_token("m-1", timedelta(hours=1))

@@ -1,0 +1,40 @@
+"""One database of each kind for all these tests: each test has events and orders of its own in it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.ingress.places import Onlooker, Place
+from tests.servers import PostgresServer
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def sqlite_onlooker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Onlooker]:
+    async with Onlooker(Place("sqlite", str(tmp_path_factory.mktemp("ingress") / "shop.db"))) as onlooker:
+        yield onlooker
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def postgresql_onlooker(postgres: PostgresServer) -> AsyncIterator[Onlooker]:
+    place = Place("postgresql", postgres.create_database())
+    async with Onlooker(place) as onlooker:
+        yield onlooker
+    postgres.drop_database(place.where)
+
+
+@pytest.fixture
+def sqlite_place(sqlite_onlooker: Onlooker) -> Place:
+    return sqlite_onlooker.place
+
+
+@pytest.fixture
+def postgresql_place(postgresql_onlooker: Onlooker) -> Place:
+    return postgresql_onlooker.place
+
+
+@pytest.fixture
+def place(onlooker: Onlooker) -> Place:
+    return onlooker.place

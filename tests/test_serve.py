@@ -1,0 +1,185 @@
+"""The service as processes: one with all roles, one for each, stopped gently, killed, with its database restarted."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.processes import bongsu, serving
+from tests.servers import RedisServer, start_postgres
+
+KEY = {"X-API-Key": "server-key"}
+
+
+@pytest.fixture
+def migrated(environment: dict[str, str]) -> dict[str, str]:
+    done = bongsu("migrate", environment=environment)
+    assert done.returncode == 0, done.stderr
+    return environment
+
+
+def eventually(look: Callable[[], Any], wanted: Any, seconds: float = 30) -> None:
+    """Ask until the answer is the wanted one; each question is a request of its own, so there is no signal to wait for."""
+    pause = threading.Event()
+    deadline = time.monotonic() + seconds
+    while (found := look()) != wanted:
+        assert time.monotonic() < deadline, f"still {found!r}, not {wanted!r}"
+        pause.wait(0.02)
+
+
+def status_of(client: httpx.Client, event_id: str) -> str:
+    return str(client.get(f"/api/events/{event_id}").json()["status"])
+
+
+def test_an_event_goes_in_and_comes_out_done(migrated: dict[str, str]) -> None:
+    with serving(migrated) as served, served.client(**KEY) as client:
+        answer = client.post("/api/events", json={"eventType": "product.updated", "refId": "sku-1"}).json()
+        event_id = answer["events"][0]["eventId"]
+        eventually(lambda: status_of(client, event_id), "DONE")
+        assert served.terminate() == 0
+        served.wait_for("stopped")
+
+
+def test_roles_in_processes_of_their_own_do_the_same_together(migrated: dict[str, str], redis_server: RedisServer) -> None:
+    environment = {**migrated, "BONGSU_REDIS_URL": redis_server.url, "BONGSU_POLL_SECONDS": "60"}
+    with (
+        serving(environment, "--role", "worker") as worker,
+        serving(environment, "--role", "clock") as clock,
+        serving(environment, "--role", "gateway") as gateway,
+        serving(environment, "--role", "api") as api,
+        api.client(**KEY) as client,
+    ):
+        assert worker.address == clock.address == ""
+        with gateway.client() as door:
+            assert door.get("/readyz").status_code == 200
+        # With a minute between polls, only a signal can be what makes the worker quick; one may be lost, not ten.
+        for _ in range(10):
+            answer = client.post("/api/events", json={"eventType": "product.updated"}).json()
+        eventually(lambda: status_of(client, answer["events"][0]["eventId"]), "DONE")
+        assert [one.terminate() for one in (api, gateway, clock, worker)] == [0, 0, 0, 0]
+
+
+def test_what_another_process_published_is_found_by_polling(migrated: dict[str, str]) -> None:
+    with serving(migrated) as served, served.client(**KEY) as client:
+        done = bongsu("publish", "product.updated", "--ref", "sku-1", environment=migrated)
+        event_id, word = done.stdout.split()
+        assert word == "accepted"
+        eventually(lambda: status_of(client, event_id), "DONE")
+
+
+def test_killed_right_after_the_answer_the_event_is_there_and_finished_by_the_next(migrated: dict[str, str]) -> None:
+    with serving(migrated, "--role", "api") as served, served.client(**KEY) as client:
+        answer = client.post("/api/events", json={"eventType": "product.updated"}).json()
+        served.process.kill()
+    with serving(migrated) as served, served.client(**KEY) as client:
+        eventually(lambda: status_of(client, answer["events"][0]["eventId"]), "DONE")
+
+
+def test_sigterm_lets_a_request_under_way_finish(migrated: dict[str, str]) -> None:
+    event_id = str(uuid4())
+    body = json.dumps({"eventType": "product.updated", "eventId": event_id}).encode()
+    with serving(migrated) as served:
+        host, port = served.address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as caller:
+            caller.settimeout(30)
+            head = (
+                f"POST /api/events HTTP/1.1\r\nHost: {host}\r\nX-API-Key: server-key\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
+            )
+            caller.sendall(head.encode())
+            assert b"100 Continue" in caller.recv(1000)  # the server is reading this request's body now
+            served.process.terminate()
+            served.wait_for("stopping")
+            caller.sendall(body)
+            assert b"202 Accepted" in caller.recv(10_000)
+        assert served.process.wait(30) == 0
+    with serving(migrated) as served, served.client(**KEY) as client:
+        eventually(lambda: status_of(client, event_id), "DONE")
+
+
+def test_the_database_restarted_under_a_running_service_heals_without_help(tmp_path: Path) -> None:
+    server = start_postgres()
+    environment = {
+        "BONGSU_DATA_DIR": str(tmp_path),
+        "BONGSU_DATABASE_URL": server.create_database(),
+        "BONGSU_JWT_SECRET": "x" * 32,
+        "BONGSU_API_KEYS": "server-key",
+        "BONGSU_POLL_SECONDS": "0.05",
+    }
+    try:
+        assert bongsu("migrate", environment=environment).returncode == 0
+        with serving(environment) as served, served.client(**KEY) as client:
+            assert client.post("/api/events", json={"eventType": "product.updated"}).status_code == 202
+            server.crash()
+            response = client.post("/api/events", json={"eventType": "product.updated"})
+            assert response.status_code == 503
+            assert client.get("/readyz").status_code == 503
+            assert client.get("/healthz").status_code == 200
+            server.start()
+            eventually(lambda: client.get("/readyz").status_code, 200)
+            answer = client.post("/api/events", json={"eventType": "product.updated"}).json()
+            eventually(lambda: status_of(client, answer["events"][0]["eventId"]), "DONE")
+            eventually(lambda: client.get("/api/admin/stats").json()["events"], {"pending": 0, "failed": 0})
+            assert served.terminate() == 0
+    finally:
+        server.stop()
+
+
+def test_the_embedded_store_needs_no_settings_at_all(tmp_path: Path) -> None:
+    environment = {"BONGSU_DATA_DIR": str(tmp_path / "data")}
+    with serving(environment) as served:
+        key = bongsu("apikey", environment=environment).stdout.strip()
+        with served.client(Authorization=f"Bearer {key}") as client:
+            assert client.post("/api/events", json={"eventType": "x"}).status_code == 202
+        served.terminate()
+        assert served.process.stdout is not None
+        greeting = served.process.stdout.read()
+    assert key in greeting
+    assert f"{served.address}/docs" in greeting
+
+
+def refused(environment: dict[str, str], *arguments: str) -> str:
+    """What a start that must not happen says, in one line."""
+    done = bongsu("serve", *arguments, environment=environment)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.strip().splitlines()
+    return line
+
+
+def test_a_start_that_cannot_be_says_why_in_one_line(tmp_path: Path, postgres_url: str) -> None:
+    embedded = {"BONGSU_DATA_DIR": str(tmp_path)}
+    assert "did you mean BONGSU_PORT?" in refused({**embedded, "BONGSU_PROT": "1"})
+    assert "BONGSU_TIMEZONE" in refused({**embedded, "BONGSU_TIMEZONE": "Mars"})
+    assert "takes all, or some of api, gateway, worker, clock" in refused(embedded, "--role", "boss")
+    assert "BONGSU_DATA_DIR /proc/x cannot be made" in refused({"BONGSU_DATA_DIR": "/proc/x"})
+    shared = {**embedded, "BONGSU_DATABASE_URL": postgres_url}
+    assert "set BONGSU_JWT_SECRET and BONGSU_API_KEYS" in refused(shared)
+    shared |= {"BONGSU_JWT_SECRET": "x" * 32, "BONGSU_API_KEYS": "k"}
+    assert "Run `bongsu migrate`" in refused(shared, "--port", "0")
+    away = {**shared, "BONGSU_DATABASE_URL": "postgresql://u:hunter2@127.0.0.1:1/x"}
+    assert "Start the database" in refused(away, "--port", "0")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "choose another with --host and --port" in refused(embedded, "--port", str(taken.getsockname()[1]))
+
+
+def test_ctrl_c_is_a_gentle_stop_too(migrated: dict[str, str]) -> None:
+    with serving(migrated) as served:
+        served.process.send_signal(2)
+        assert served.process.wait(30) == 0
+
+
+def test_help_names_the_verbs() -> None:
+    done = bongsu("--help", environment={})
+    assert done.returncode == 0
+    for verb in ("serve", "migrate", "publish", "token", "apikey", "doctor"):
+        assert verb in done.stdout

@@ -1,0 +1,209 @@
+"""The event worker, on both databases: rules asked once, failures retried and ended, faults isolated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bongsu.model import Event, EventStatus, Notice
+from bongsu.rules import Rules
+from bongsu.rules.commerce import commerce
+from bongsu.settings import Settings
+from bongsu.store import Store
+from bongsu.store import events as statements
+from bongsu.store.events import DEATHS_ALONE, SUSPECT_AFTER, EventRow
+from bongsu.worker import EventWorker
+
+
+@pytest.fixture
+def quick(settings: Settings) -> Settings:
+    """Retries that wait no longer than a test should."""
+    return settings.model_copy(update={"retry_base_seconds": 0.01})
+
+
+async def add(store: Store, *events: Event) -> None:
+    async with store.write() as tx:
+        await statements.add(tx, events)
+
+
+async def fate(store: Store, event: Event) -> EventRow:
+    async with store.read() as connection:
+        row = await statements.find(connection, event.event_id)
+    assert row is not None
+    return row
+
+
+async def pending(store: Store) -> int:
+    async with store.read() as connection:
+        return (await statements.count_unfinished(connection))[EventStatus.PENDING]
+
+
+async def finish(worker: EventWorker, store: Store) -> None:
+    """Run the worker until nothing is pending."""
+    await worker.start()
+    async with asyncio.timeout(30):
+        while await pending(store):
+            worker.wake()
+            await worker.idle.wait()
+    await worker.stop()
+
+
+class Decisions:
+    """A decision that leaves a row behind in its transaction, so that doubles can be counted."""
+
+    async def prepare(self, store: Store) -> None:
+        async with store.write() as tx:
+            await tx.execute(text("CREATE TABLE decisions (event_id text, type text)"))
+
+    async def __call__(self, tx: AsyncConnection, event: Event, notices: Sequence[Notice]) -> None:
+        for notice in notices:
+            values = {"event_id": str(event.event_id), "type": notice.type}
+            await tx.execute(text("INSERT INTO decisions VALUES (:event_id, :type)"), values)
+
+    async def made(self, store: Store) -> list[tuple[str, str]]:
+        async with store.read() as connection:
+            rows = await connection.execute(text("SELECT event_id, type FROM decisions ORDER BY event_id"))
+            return [(row[0], row[1]) for row in rows]
+
+
+def say(kind: str) -> Rules:
+    rules = Rules()
+
+    @rules.rule("test.said")
+    def said(_event: Event) -> Iterable[Notice]:
+        yield Notice(kind, ("m",))
+
+    return rules
+
+
+async def test_an_event_no_rule_is_about_is_done(store: Store, quick: Settings) -> None:
+    known, unknown = Event(event_type="product.updated"), Event(event_type="nobody.knows")
+    await add(store, known, unknown)
+    await finish(EventWorker(store, commerce, quick), store)
+    for event in (known, unknown):
+        row = await fate(store, event)
+        assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 0, None)
+
+
+async def test_what_a_rule_says_is_decided_in_the_transaction_that_finishes_the_event(store: Store, quick: Settings) -> None:
+    decisions = Decisions()
+    await decisions.prepare(store)
+    events = [Event(event_type="test.said") for _ in range(3)]
+    await add(store, *events)
+    await finish(EventWorker(store, say("SAID"), quick, decisions), store)
+    assert await decisions.made(store) == sorted((str(event.event_id), "SAID") for event in events)
+
+
+async def test_a_failing_rule_is_retried_and_ends_failed_with_the_tracebacks_last_line(
+    store: Store, quick: Settings
+) -> None:
+    rules, asked = Rules(), []
+
+    @rules.rule("test.broken")
+    def broken(event: Event) -> Iterable[Notice]:
+        asked.append(event.event_id)
+        raise KeyError("previousPrice")
+
+    bad, good = Event(event_type="test.broken"), Event(event_type="product.updated")
+    await add(store, bad, good)
+    await finish(EventWorker(store, rules, quick), store)
+    row = await fate(store, bad)
+    assert (row.status, row.error) == (EventStatus.FAILED, "KeyError: 'previousPrice'")
+    assert row.attempts == len(asked) == 1 + quick.max_retries
+    assert (await fate(store, good)).status is EventStatus.DONE
+
+
+async def test_a_rule_that_recovers_is_done_with_its_failures_counted(store: Store, quick: Settings) -> None:
+    rules = Rules()
+    failures = [RuntimeError("first"), RuntimeError("second")]
+
+    @rules.rule("test.shaky")
+    def shaky(_event: Event) -> Iterable[Notice]:
+        if failures:
+            raise failures.pop()
+        return ()
+
+    event = Event(event_type="test.shaky")
+    await add(store, event)
+    await finish(EventWorker(store, rules, quick), store)
+    row = await fate(store, event)
+    assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 2, None)
+
+
+async def test_a_decision_that_fails_takes_only_its_own_event_along(store: Store, quick: Settings) -> None:
+    decisions = Decisions()
+    await decisions.prepare(store)
+    events = [Event(event_type="test.said", ref_id=str(number)) for number in range(5)]
+
+    async def decide(tx: AsyncConnection, event: Event, notices: Sequence[Notice]) -> None:
+        await decisions(tx, event, notices)
+        if event.ref_id == "2":
+            await tx.execute(text("SELECT * FROM no_such_table"))
+
+    await add(store, *events)
+    await finish(EventWorker(store, say("SAID"), quick, decide), store)
+    statuses = [(await fate(store, event)).status.value for event in events]
+    assert statuses == ["DONE", "DONE", "FAILED", "DONE", "DONE"]
+    assert "no_such_table" in ((await fate(store, events[2])).error or "")
+    # What it had written before it failed is not there: the decision and the record are one.
+    assert len(await decisions.made(store)) == 4
+
+
+async def test_an_event_that_ends_every_worker_is_failed_without_being_tried_again(store: Store, quick: Settings) -> None:
+    rules, asked = Rules(), []
+
+    @rules.rule("test.poison")
+    def poison(event: Event) -> Iterable[Notice]:
+        asked.append(event)
+        return ()
+
+    event = Event(event_type="test.poison")
+    await add(store, event)
+    for _ in range(SUSPECT_AFTER):
+        async with store.write() as tx:
+            await statements.claim(tx, 1, -1, "one that dies")
+    for _ in range(DEATHS_ALONE):
+        async with store.write() as tx:
+            assert await statements.claim_suspect(tx, -1, "one that dies")
+    await finish(EventWorker(store, rules, quick), store)
+    row = await fate(store, event)
+    assert row.status is EventStatus.FAILED
+    assert row.error == f"every worker that took it has died, {SUSPECT_AFTER + DEATHS_ALONE} in a row"
+    assert asked == []
+
+
+async def test_a_zombie_decides_nothing(store: Store, quick: Settings) -> None:
+    decisions = Decisions()
+    await decisions.prepare(store)
+    event = Event(event_type="test.said")
+    await add(store, event)
+    lapsed = quick.model_copy(update={"lease_seconds": 0.001})
+    slow = EventWorker(store, say("TOO LATE"), lapsed, decisions)
+    zombies = await slow._claim()
+    assert [one.event for one in zombies] == [event]
+    await finish(EventWorker(store, say("IN TIME"), quick, decisions), store)
+    await slow._finish(zombies)
+    assert await decisions.made(store) == [(str(event.event_id), "IN TIME")]
+
+
+async def test_a_worker_survives_a_store_that_goes_away(
+    store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = EventWorker(store, commerce, quick)
+    claim, failures = statements.claim, [ConnectionRefusedError("gone"), ConnectionRefusedError("still gone")]
+
+    async def claim_sometimes(*arguments: object) -> object:
+        if failures:
+            raise failures.pop()
+        return await claim(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(statements, "claim", claim_sometimes)
+    event = Event(event_type="product.updated")
+    await add(store, event)
+    await finish(worker, store)
+    assert worker.crashed.is_set()
+    assert (await fate(store, event)).status is EventStatus.DONE
