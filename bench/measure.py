@@ -1,11 +1,13 @@
 """Two sides taking turns: how the cost of ours compares with a baseline's, round by round.
 
 A machine is never quiet. What disturbs one turn disturbs its neighbour as much, so sides alternate in short turns, ratios
-are formed within a round, and the middle one of many rounds is what is reported.
+are formed within a round, and the middle one of many rounds is what is reported. Still, a side of three processes loses
+more to a stranger's work than a side of two, so a round waits a while for strangers to finish.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import statistics
 import time
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import psutil
 from rich.progress import Progress
 
 Action = Callable[[], Awaitable[object]]
@@ -22,6 +25,10 @@ ROUNDS = 15
 QUICK_ROUNDS = 5
 # No round is begun after this. On a machine where one row takes longer, more rounds would tell nothing new.
 SECONDS_A_CONTEST = 120.0
+# Before a round, how busy others may keep the machine, how long that is looked at, and how long it is waited for.
+CALM_PERCENT = 10.0
+CALM_LOOK_SECONDS = 0.2
+CALM_PATIENCE_SECONDS = 10.0
 
 
 class Measure(StrEnum):
@@ -66,6 +73,7 @@ class Contest:
         """Seconds a unit of the baseline and of ours."""
         await self.prepare()
         gc.collect()  # nobody pays for another's garbage
+        await _calm()
         theirs = ours = 0.0
         for turn in range(number, number + self.turns):
             # Who goes first changes, because the second finds what the first left: caches, half-filled pages.
@@ -77,6 +85,16 @@ class Contest:
                 ours += await _timed(self.ours)
         units = self.turns * self.units_a_turn
         return theirs / units, ours / units
+
+
+async def _calm() -> None:
+    """Wait until the machine has little else to do, or patience ends. We do nothing meanwhile: what is busy are others."""
+    deadline = time.monotonic() + CALM_PATIENCE_SECONDS
+    psutil.cpu_percent()
+    while time.monotonic() < deadline:
+        await asyncio.sleep(CALM_LOOK_SECONDS)
+        if psutil.cpu_percent() < CALM_PERCENT:
+            return
 
 
 async def _timed(action: Action) -> float:

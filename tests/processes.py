@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,24 +18,36 @@ from typing import Any
 
 import httpx
 
+forks = multiprocessing.get_context("forkserver")
+forks.set_forkserver_preload(["tests.processes", "tests.killed_worker", "bongsu.cli", "bongsu.publishing", "bongsu.doctor"])
+
 BONGSU = [sys.executable, "-c", "from bongsu.cli import main; main()"]
 WAIT_SECONDS = 30
 
 
-def bongsu(
-    *arguments: str, environment: Mapping[str, str], cwd: Path | None = None, stdin: str | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
-        [*BONGSU, *arguments],
-        env=dict(environment),
-        cwd=cwd,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def bongsu(*arguments: str, environment: Mapping[str, str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, in a process of its own: forked from one that has imported everything already."""
+    with tempfile.TemporaryDirectory() as folder:
+        streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
+        streams[0].write_text(stdin or "")
+        process = forks.Process(target=_run, args=(arguments, dict(environment), streams))
+        process.start()
+        process.join(WAIT_SECONDS)
+        assert process.exitcode is not None, f"still running: bongsu {' '.join(arguments)}"
+        return subprocess.CompletedProcess(arguments, process.exitcode, streams[1].read_text(), streams[2].read_text())
+
+
+def _run(arguments: tuple[str, ...], environment: dict[str, str], streams: list[Path]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["bongsu", *arguments]
+    for number, path in enumerate(streams):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
+    # The consoles were made when the module was imported, around the streams of the process we were forked from.
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+    from bongsu import cli
+
+    cli.main()
 
 
 class Served:

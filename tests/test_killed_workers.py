@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
@@ -15,14 +14,12 @@ from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import events as statements
 from tests.killed_worker import work
+from tests.processes import forks
 
 PROCESSES = 3
 EVENTS_AT_FIRST = 300
 EVENTS_PER_END = 60
 DEATHS = 20
-
-forks = multiprocessing.get_context("forkserver")
-forks.set_forkserver_preload(["tests.killed_worker"])
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -20,7 +20,7 @@ from tests import servers
 from tests.servers import PostgresServer, RedisServer, ServerMissing, ServerNotOurs, ServerUnusable
 
 PROJECT = Path(__file__).parent.parent
-FAST = ("off", "off", "off")
+FAST = ("off", "on", "off")
 DURABLE = ("on", "on", "on")
 
 

@@ -176,6 +176,22 @@ async def test_an_event_that_ends_every_worker_is_failed_without_being_tried_aga
     assert asked == []
 
 
+async def test_a_row_that_cannot_be_read_fails_at_once_and_alone(store: Store, quick: Settings) -> None:
+    value = "CAST(:payload AS jsonb)" if store.dialect.name == "postgresql" else ":payload"
+    async with store.write() as tx:
+        insert = text(f"INSERT INTO bongsu_events (event_type, payload) VALUES ('bad', {value})")
+        await tx.execute(insert, {"payload": '{"n":' + "9" * 5000 + "}"})
+    good = Event(event_type="product.updated")
+    await add(store, good)
+    await finish(EventWorker(store, commerce, quick), store)
+    assert (await fate(store, good)).status is EventStatus.DONE
+    async with store.read() as connection:
+        rows = await connection.execute(text("SELECT status, attempts, error FROM bongsu_events WHERE event_type = 'bad'"))
+        status, attempts, error = rows.one()
+    assert (status, attempts) == ("FAILED", 1)
+    assert "cannot be read" in error
+
+
 async def test_a_zombie_decides_nothing(store: Store, quick: Settings) -> None:
     decisions = Decisions()
     await decisions.prepare(store)

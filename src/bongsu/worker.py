@@ -92,8 +92,8 @@ class EventWorker(Loop):
 
     def _detect(self, claimed: Claimed) -> list[Notice] | str:
         """The notices the rules want, or the error they ended in."""
-        if claimed.is_poison:
-            return f"every worker that took it has died, {claimed.claims - 1} in a row"
+        if claimed.hopeless:
+            return claimed.hopeless
         try:
             return self._rules.detect(claimed.event)
         except Exception as error:
@@ -104,7 +104,7 @@ class EventWorker(Loop):
         event_id, epoch = claimed.event.event_id, claimed.epoch
         if not isinstance(said, str):
             return Verdict(event_id, epoch, EventStatus.DONE)
-        if claimed.is_poison or claimed.attempts >= self._settings.max_retries:
+        if claimed.hopeless or claimed.attempts >= self._settings.max_retries:
             return Verdict(event_id, epoch, EventStatus.FAILED, said)
         wait = doubling(self._settings.retry_base_seconds, claimed.attempts + 1)
         return Verdict(event_id, epoch, EventStatus.PENDING, said, wait)

@@ -14,6 +14,7 @@ import asyncpg
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.orm import sessionmaker
+from sqlalchemy.pool import NullPool
 
 from bongsu import Event, Published, publish
 from bongsu.errors import BadEvent, NotATransaction, NoTransactionOpen
@@ -270,7 +271,7 @@ async def test_a_cursor_is_no_connection() -> None:
 
 
 async def test_another_database_is_refused_by_name() -> None:
-    engine = create_engine("sqlite://")
+    engine = create_engine("sqlite://", poolclass=NullPool)
     engine.dialect.name = "mysql"
     with engine.connect() as connection, pytest.raises(NotATransaction, match="Connection to mysql"):
         publish(connection, an_event())

@@ -37,7 +37,7 @@ class Way:
 
 
 _SQLITE, _POSTGRES = "sqlite", "postgresql"
-_SYNC_ENGINES = ("sqlite", "postgresql+psycopg")
+_SYNC_ENGINES = ("sqlite", "postgresql+psycopg", "postgresql+psycopg2")
 _ASYNC_ENGINES = ("sqlite+aiosqlite", "postgresql+asyncpg", "postgresql+psycopg")
 _SYNC_KINDS = (holders.SqlalchemyConnection, holders.SqlalchemySession, holders.SqlalchemyScopedSession)
 _ASYNC_KINDS = (holders.SqlalchemyAsyncConnection, holders.SqlalchemyAsyncSession, holders.SqlalchemyAsyncScopedSession)

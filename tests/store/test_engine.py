@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +17,8 @@ from bongsu.settings import Settings
 from bongsu.store import Store, engine, migrate
 from bongsu.store import events as statements
 from tests.conftest import KEYS
+from tests.processes import forks
 from tests.servers import PostgresServer, start_postgres
-
-forks = multiprocessing.get_context("forkserver")
 
 
 async def number_of_events(store: Store) -> int:

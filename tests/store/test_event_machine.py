@@ -134,7 +134,7 @@ def test_the_outbox_behaves_like_its_model(database: str, request: pytest.Fixtur
     OutboxMachine.store, OutboxMachine.loop = store, loop
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
     try:
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(
             OutboxMachine,
             settings=settings(max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=checks),
         )

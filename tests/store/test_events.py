@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from bongsu.model import Event, EventStatus, new_id
 from bongsu.store import Store
@@ -159,10 +161,38 @@ async def test_an_event_that_workers_die_with_is_set_apart_and_taken_alone(store
     async with store.write() as tx:
         (suspect,) = await statements.claim_suspect(tx, 60, "w")
     assert suspect.claims == SUSPECT_AFTER + 1
-    assert not suspect.is_poison
+    assert suspect.hopeless is None
     await record(store, Verdict(suspect.event.event_id, suspect.epoch, EventStatus.PENDING, "an outcome at last", 0))
     await end_all_leases(store)
     assert [one.claims for one in await claim(store)] == [1]
+
+
+@pytest.mark.parametrize("payload", ['{"n":' + "9" * 5000 + "}", '{"a":' + "[" * 990 + "]" * 990 + "}"])
+async def test_a_row_that_cannot_be_read_is_one_events_fault(store: Store, payload: str) -> None:
+    """What got past the database's checks in plain SQL must not stop what stands beside it."""
+    async with store.write() as tx:
+        value = "CAST(:payload AS jsonb)" if store.dialect.name == "postgresql" else ":payload"
+        await tx.execute(text(f"INSERT INTO bongsu_events (event_type, payload) VALUES ('bad', {value})"), {"payload": payload})
+    await add(store, an_event(event_type="good"))
+    claimed = {one.event.event_type: one for one in await claim(store)}
+    assert claimed["good"].hopeless is None
+    assert "cannot be read" in (claimed["bad"].hopeless or "")
+    assert "cannot be read" in ((await find(store, claimed["bad"].event)).error or "")
+
+
+async def test_bytes_that_are_no_text_do_not_stop_the_others(store: Store) -> None:
+    if store.dialect.name == "postgresql":
+        with pytest.raises(DBAPIError, match="invalid byte sequence"):
+            await store_ref(store, "convert_from('\\xff', 'UTF8')")
+        return
+    await store_ref(store, "CAST(x'ff41' AS TEXT)")
+    await add(store, an_event(ref_id="good"))
+    assert {one.event.ref_id for one in await claim(store)} == {"\ufffdA", "good"}
+
+
+async def store_ref(store: Store, expression: str) -> None:
+    async with store.write() as tx:
+        await tx.execute(text(f"INSERT INTO bongsu_events (event_type, ref_id) VALUES ('x', {expression})"))
 
 
 async def test_a_rolled_back_claim_never_was(store: Store) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 
 import pytest
 from alembic.config import Config
@@ -15,8 +14,7 @@ from bongsu.errors import StoreNotMigrated, StoreTooNew
 from bongsu.settings import Settings
 from bongsu.store import Store, check, migrate
 from bongsu.store.migrate import HEAD
-
-forks = multiprocessing.get_context("forkserver")
+from tests.processes import forks
 
 
 @pytest.fixture

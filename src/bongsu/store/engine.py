@@ -133,6 +133,8 @@ def _open_sqlite(path: Path) -> Store:
 
 def _prepare_writer(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # we say BEGIN ourselves; the module's own would be a deferred one
+    # SQLite keeps whatever bytes a writer calls text. One such row must not make a whole batch unreadable.
+    connection.driver_connection.text_factory = _as_text
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MILLISECONDS}")
     cursor.execute("PRAGMA journal_mode = WAL")
@@ -140,6 +142,10 @@ def _prepare_writer(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def _as_text(stored: bytes) -> str:
+    return stored.decode(errors="replace")
 
 
 def _prepare_reader(connection: Any, record: object) -> None:

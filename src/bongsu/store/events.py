@@ -8,7 +8,7 @@ the newest epoch can record an outcome: a worker that was thought dead finishes 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -48,11 +48,16 @@ class Claimed:
     epoch: int
     attempts: int
     claims: int
+    unreadable: str | None = None
 
     @property
-    def is_poison(self) -> bool:
-        """Whether it has ended every worker that took it, alone too."""
-        return self.claims > SUSPECT_AFTER + DEATHS_ALONE
+    def hopeless(self) -> str | None:
+        """Why trying it again would change nothing, if so."""
+        if self.unreadable:
+            return self.unreadable
+        if self.claims > SUSPECT_AFTER + DEATHS_ALONE:
+            return f"every worker that took it has died, {self.claims - 1} in a row"
+        return None
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ def claim_statement(dialect: Dialect, suspects: bool) -> str:
         UPDATE bongsu_events
         SET epoch = epoch + 1, claims = claims + 1, due = {dialect.after(":lease")}, leased_by = :worker
         FROM due WHERE bongsu_events.event_id = due.event_id
-        RETURNING {_READ}, epoch, attempts, claims"""
+        RETURNING {_READ}, epoch, attempts, claims, created_at"""
 
 
 async def claim(tx: AsyncConnection, limit: int, lease_seconds: float, worker: str) -> list[Claimed]:
@@ -144,10 +149,13 @@ async def _claim(tx: AsyncConnection, limit: int, lease_seconds: float, worker: 
     result = await tx.execute(
         as_text(claim_statement(dialect, suspects)), {"limit": limit, "lease": lease_seconds, "worker": worker}
     )
-    read = _reader(dialect)
-    # RETURNING has no order of its own; version-7 ids and times put the oldest first again.
-    rows = sorted(result.all(), key=lambda row: (row[2], row[0]))
-    return [Claimed(read(row), row[7], row[8], row[9]) for row in rows]
+    # RETURNING has no order of its own; this puts the oldest first again.
+    rows = sorted(result.all(), key=lambda row: (row[10], row[0]))
+    claimed = []
+    for row in rows:
+        event, unreadable = _read(dialect, row)
+        claimed.append(Claimed(event, row[7], row[8], row[9], unreadable))
+    return claimed
 
 
 # --- record ---------------------------------------------------------------------------------------------------------
@@ -193,8 +201,9 @@ async def find(connection: AsyncConnection, event_id: UUID) -> EventRow | None:
     row = result.one_or_none()
     if row is None:
         return None
+    event, unreadable = _read(dialect, row)
     finished_at = row[11] and dialect.moment(row[11])
-    return EventRow(_reader(dialect)(row), EventStatus(row[7]), row[8], row[9], dialect.moment(row[10]), finished_at)
+    return EventRow(event, EventStatus(row[7]), row[8], row[9] or unreadable, dialect.moment(row[10]), finished_at)
 
 
 async def count_unfinished(connection: AsyncConnection) -> dict[EventStatus, int]:
@@ -215,21 +224,15 @@ def as_uuid(value: Any) -> UUID:
 as_text = cache(text)
 
 
-@cache
-def _reader(dialect: Dialect) -> Callable[[Sequence[Any]], Event]:
-    """Turns a row that begins with an event's columns into the Event it was, without checking it a second time."""
+def _read(dialect: Dialect, row: Sequence[Any]) -> tuple[Event, str | None]:
+    """The Event a row begins with, not checked a second time; or as much of it as can be read, and why not the rest.
 
-    def read(row: Sequence[Any]) -> Event:
+    A row written by plain SQL may hold what Python cannot read. That is one event's fault, not its batch's.
+    """
+    fields = {"event_id": as_uuid(row[0]), "event_type": row[1], "actor_id": row[3], "target_id": row[4], "ref_id": row[5]}
+    try:
         payload = Payload(json.loads(row[6]))
         payload.text = row[6]
-        return Event.model_construct(
-            event_id=as_uuid(row[0]),
-            event_type=row[1],
-            occurred_at=dialect.moment(row[2]),
-            actor_id=row[3],
-            target_id=row[4],
-            ref_id=row[5],
-            payload=payload,
-        )
-
-    return read
+        return Event.model_construct(**fields, occurred_at=dialect.moment(row[2]), payload=payload), None
+    except (ValueError, OverflowError, RecursionError) as error:
+        return Event.model_construct(**fields), f"the row cannot be read: {type(error).__name__}: {error}"[:500]

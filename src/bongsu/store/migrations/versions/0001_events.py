@@ -10,7 +10,8 @@ POSTGRES = """
 CREATE TABLE bongsu_events (
     event_id    uuid        NOT NULL DEFAULT gen_random_uuid() PRIMARY KEY,
     event_type  text        NOT NULL CHECK (event_type <> ''),
-    occurred_at timestamptz NOT NULL DEFAULT now(),
+    -- A year of four digits: more is a clock gone wrong, and more than most languages can read back.
+    occurred_at timestamptz NOT NULL DEFAULT now() CHECK (occurred_at >= '1970-01-01Z' AND occurred_at < '10000-01-01Z'),
     actor_id    text,
     target_id   text,
     ref_id      text,
@@ -47,11 +48,12 @@ SQLITE = f"""
 CREATE TABLE bongsu_events (
     event_id    TEXT    NOT NULL DEFAULT {RANDOM_UUID} PRIMARY KEY CHECK (event_id GLOB '{UUID_PATTERN}'),
     event_type  TEXT    NOT NULL CHECK (event_type <> ''),
-    occurred_at INTEGER NOT NULL DEFAULT {NOW} CHECK (typeof(occurred_at) = 'integer'),
+    occurred_at INTEGER NOT NULL DEFAULT {NOW}
+        CHECK (typeof(occurred_at) = 'integer' AND occurred_at BETWEEN 0 AND 253402300799999999),
     actor_id    TEXT,
     target_id   TEXT,
     ref_id      TEXT,
-    payload     TEXT    NOT NULL DEFAULT '{{}}' CHECK (json_type(payload) = 'object'),
+    payload     TEXT    NOT NULL DEFAULT '{{}}' CHECK (json_valid(payload) AND json_type(payload) = 'object'),
     status      TEXT    NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'DONE', 'FAILED')),
     due         INTEGER NOT NULL DEFAULT {NOW} CHECK (typeof(due) = 'integer'),
     attempts    INTEGER NOT NULL DEFAULT 0,
