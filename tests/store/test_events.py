@@ -172,7 +172,9 @@ async def test_a_row_that_cannot_be_read_is_one_events_fault(store: Store, paylo
     """What got past the database's checks in plain SQL must not stop what stands beside it."""
     async with store.write() as tx:
         value = "CAST(:payload AS jsonb)" if store.dialect.name == "postgresql" else ":payload"
-        await tx.execute(text(f"INSERT INTO bongsu_events (event_type, payload) VALUES ('bad', {value})"), {"payload": payload})
+        await tx.execute(
+            text(f"INSERT INTO bongsu_events (event_type, payload) VALUES ('bad', {value})"), {"payload": payload}
+        )
     await add(store, an_event(event_type="good"))
     claimed = {one.event.event_type: one for one in await claim(store)}
     assert claimed["good"].hopeless is None
