@@ -10,18 +10,18 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
+import orjson
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 # A clock that is a day ahead is a clock that is wrong; a day covers every time zone mistake short of that.
-FUTURE_LIMIT = timedelta(days=1)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FUTURE_SECONDS = 86_400
 
 # Longer than any sentence that fits a push, a mail or a page; short enough that none swamps a log.
 STRING_LIMIT = 65_536
@@ -50,14 +50,17 @@ def utc_now() -> datetime:
 
 
 def _plausible(moment: datetime) -> datetime:
-    if moment < EPOCH:
+    seconds = moment.timestamp()
+    if seconds < 0:
         raise PydanticCustomError("too_early", "lies before 1970: send the moment it happened")
-    if moment - utc_now() > FUTURE_LIMIT:
+    if seconds > time.time() + FUTURE_SECONDS:
         raise PydanticCustomError("too_late", "lies more than a day in the future: check the sender's clock")
     return moment
 
 
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+# What the exact encoder would refuse is not to be made presentable by the quick one.
+_AS_IS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
 def _values(value: Any, path: str, depth: int = 1) -> Iterator[tuple[str, str, int]]:
@@ -100,12 +103,29 @@ class Payload(dict[str, Any]):
 def _storable(payload: dict[str, Any]) -> Payload:
     """Refuses what a database or a later reader could not take.
 
-    The look at every string is needed only when the text shows it might matter, so an ordinary payload is encoded once
-    and searched thrice.
+    The quick encoder writes null for NaN and stops at surrogates, large numbers and foreign types. So its text is trusted
+    only when nothing in it can be a sign of that, or of a string that needs a look; else the exact way is gone.
     """
     try:
-        text = _encode(payload)
-        text.encode()
+        text = orjson.dumps(payload, option=_AS_IS)
+    except TypeError:
+        text = b"null"
+    if (
+        b"null" in text
+        or b"\\u0000" in text
+        or len(text) > STRING_LIMIT
+        or text.count(b"{") + text.count(b"[") > DEPTH_LIMIT
+    ):
+        text = _encode_exactly(payload)
+        _check_strings(payload)
+    checked = Payload(payload)
+    checked.text = text.decode()
+    return checked
+
+
+def _encode_exactly(payload: dict[str, Any]) -> bytes:
+    try:
+        return _encode(payload).encode()
     except UnicodeEncodeError:
         raise PydanticCustomError("surrogate", "contains a lone surrogate, which is no character: remove it") from None
     except RecursionError:
@@ -114,15 +134,12 @@ def _storable(payload: dict[str, Any]) -> Payload:
         raise PydanticCustomError("not_finite", "contains NaN, an infinity or a number beyond all range") from None
     except TypeError as error:
         raise PydanticCustomError("not_json", "is not JSON: {why}", {"why": str(error)}) from None
-    if "\\u0000" in text or len(text) > STRING_LIMIT or text.count("{") + text.count("[") > DEPTH_LIMIT:
-        _check_strings(payload)
-    checked = Payload(payload)
-    checked.text = text
-    return checked
 
 
-def _empty() -> Payload:
-    return _storable({})
+def no_payload() -> Payload:
+    empty = Payload()
+    empty.text = "{}"
+    return empty
 
 
 # Control characters (NUL among them, which PostgreSQL refuses) have no place in a name or an id.
@@ -144,12 +161,25 @@ class Event(BaseModel):
     actor_id: Id | None = None
     target_id: Id | None = None
     ref_id: Id | None = None
-    payload: Annotated[dict[str, Any], AfterValidator(_storable)] = Field(default_factory=_empty)
+    payload: Annotated[dict[str, Any], AfterValidator(_storable)] = Field(default_factory=no_payload)
 
     @property
     def payload_text(self) -> str:
         assert isinstance(self.payload, Payload)
         return self.payload.text
+
+    @classmethod
+    def trusted(cls, fields: dict[str, Any]) -> Event:
+        """An event read back from the store, made without checking it again.
+
+        What model_construct does, less its look at every field: 1 µs instead of 5, for every event a worker takes.
+        """
+        event = cls.__new__(cls)
+        object.__setattr__(event, "__dict__", fields)
+        object.__setattr__(event, "__pydantic_fields_set__", set(fields))
+        object.__setattr__(event, "__pydantic_extra__", None)
+        object.__setattr__(event, "__pydantic_private__", None)
+        return event
 
 
 @dataclass(frozen=True)

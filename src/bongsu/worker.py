@@ -56,11 +56,11 @@ class EventWorker(Loop):
         return len(claimed) + len(suspect)
 
     async def _claim(self) -> list[Claimed]:
-        async with self._store.write() as tx:
+        async with self._store.write_once() as tx:
             return await statements.claim(tx, BATCH, self._settings.lease_seconds, self._worker)
 
     async def _claim_suspect(self) -> list[Claimed]:
-        async with self._store.write() as tx:
+        async with self._store.write_once() as tx:
             return await statements.claim_suspect(tx, self._settings.lease_seconds, self._worker)
 
     async def _finish(self, claimed: Sequence[Claimed]) -> None:

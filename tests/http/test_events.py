@@ -11,6 +11,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
+from bongsu.errors import StoreUnreachable
 from bongsu.http.body import BODY_LIMIT
 from bongsu.ingress import intake as intake_module
 from bongsu.ingress import ndjson
@@ -268,9 +269,9 @@ async def test_with_the_store_away_the_answer_is_503_and_later_it_works(
     with monkeypatch.context() as patch:
 
         async def away(*_arguments: object) -> None:
-            raise ConnectionRefusedError("gone")
+            raise StoreUnreachable("gone")
 
-        patch.setattr("bongsu.store.events.add", away)
+        patch.setattr("bongsu.store.events.add_many", away)
         response = await api.post("/api/events", json={"eventType": "x"})
         answer = problem(response, 503)
         assert answer["type"] == "urn:bongsu:store-unreachable"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
@@ -82,7 +82,7 @@ def router(gate: Gate, intake: Intake, store: Store) -> APIRouter:
     )
 
     @routes.post("", status_code=202, response_model=Answer, openapi_extra=_REQUEST, summary="Put events in")
-    async def accept_events(request: Request) -> JSONResponse:
+    async def accept_events(request: Request) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in NDJSON:
             return await _accept_lines(request, intake)
@@ -108,21 +108,17 @@ def router(gate: Gate, intake: Intake, store: Store) -> APIRouter:
     return routes
 
 
-async def _accept_json(body: bytes, intake: Intake) -> JSONResponse:
+async def _accept_json(body: bytes, intake: Intake) -> Response:
     events = _parse(body)
     answers = await intake.accept(events)
     new = sum(answers)
-    return JSONResponse(
-        {
-            "accepted": new,
-            "duplicates": len(events) - new,
-            "events": [
-                {"eventId": str(event.event_id), "status": "ACCEPTED" if is_new else "DUPLICATE"}
-                for event, is_new in zip(events, answers, strict=True)
-            ],
-        },
-        status_code=202,
+    # Put together by hand: nothing in it needs escaping, and a thousand of them are most of what the answer costs.
+    each = ",".join(
+        f'{{"eventId":"{event.event_id}","status":"{"ACCEPTED" if is_new else "DUPLICATE"}"}}'
+        for event, is_new in zip(events, answers, strict=True)
     )
+    answer = f'{{"accepted":{new},"duplicates":{len(events) - new},"events":[{each}]}}'
+    return Response(answer, status_code=202, media_type="application/json")
 
 
 async def _accept_lines(request: Request, intake: Intake) -> JSONResponse:

@@ -65,8 +65,7 @@ class Intake(Loop):
             return 0
         events = [event for request in batch for event in request.events]
         try:
-            async with self._store.write() as tx:
-                new = await statements.add(tx, events)
+            new = await statements.add_many(self._store, events)
         except BongsuError as error:
             self._answer_all(batch, error)
             return len(events)

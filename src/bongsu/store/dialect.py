@@ -11,7 +11,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
-from uuid import UUID
+
+import asyncpg
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 Placeholder = Callable[[int], str]
 
@@ -52,6 +54,12 @@ class Dialect:
     def parameters(self, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> list[Any]:
         raise AssertionError(columns, rows)
 
+    async def load(
+        self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]
+    ) -> bool:
+        """Insert rows that are all new, by the quickest way. If some were not: False, and it must be rolled back."""
+        raise AssertionError(connection, table, columns, rows)
+
     def moment(self, stored: Any) -> datetime:
         """A stored time as Python's."""
         raise AssertionError(stored)
@@ -81,6 +89,17 @@ class Postgres(Dialect):
     def parameters(self, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> list[Any]:
         return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in columns]
 
+    async def load(
+        self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]
+    ) -> bool:
+        driver = (await connection.get_raw_connection()).driver_connection
+        assert isinstance(driver, asyncpg.Connection)
+        try:
+            await driver.copy_records_to_table(table, columns=list(columns), records=rows)
+        except asyncpg.UniqueViolationError:
+            return False
+        return True
+
     def moment(self, stored: Any) -> datetime:
         assert isinstance(stored, datetime)
         return stored
@@ -108,7 +127,15 @@ class Sqlite(Dialect):
         return f"(SELECT {fields} FROM json_each({placeholder(first)})) AS given"
 
     def parameters(self, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> list[Any]:
-        return [json.dumps(rows, ensure_ascii=False, separators=(",", ":"), default=self._plain)]
+        return [json.dumps(self._plain(columns, rows), ensure_ascii=False, separators=(",", ":"))]
+
+    async def load(
+        self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]
+    ) -> bool:
+        marks = ", ".join("?" * len(columns))
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
+        result = await connection.exec_driver_sql(statement, self._plain(columns, rows))
+        return bool(result.rowcount == len(rows))
 
     def moment(self, stored: Any) -> datetime:
         return _EPOCH + timedelta(microseconds=stored)
@@ -116,13 +143,13 @@ class Sqlite(Dialect):
     def stored(self, moment: datetime) -> Any:
         return (moment - _EPOCH) // _MICROSECOND
 
-    def _plain(self, value: Any) -> Any:
-        match value:
-            case UUID():
-                return str(value)
-            case datetime():
-                return self.stored(value)
-        raise TypeError(f"{type(value).__name__} has no place in a row")
+    def _plain(self, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+        """The rows with each value as SQLite keeps it. Column by column, because only some need a change."""
+        changes: dict[str, Callable[[Any], Any]] = {"uuid": str, "timestamptz": self.stored}
+        kinds = columns.values()
+        by_column = zip(kinds, zip(*rows, strict=True), strict=True) if rows else ()
+        plain = [[changes[kind](value) for value in column] if kind in changes else column for kind, column in by_column]
+        return list(zip(*plain, strict=True))
 
 
 POSTGRES = Postgres()

@@ -12,14 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.model import Event, EventStatus, Payload
+from bongsu.model import Event, EventStatus, Payload, no_payload, utc_now
 from bongsu.store.dialect import Dialect, Placeholder, bind, dialect_named, named
+from bongsu.store.engine import Store
 
 _ADDED = {
     "event_id": "uuid",
@@ -33,6 +35,9 @@ _ADDED = {
 _EVENT = ", ".join(_ADDED)
 # As the text it is: what a driver would make of JSON is its own affair and differs.
 _READ = ", ".join(f"bongsu_events.{column}" for column in _ADDED if column != "payload") + ", CAST(payload AS text)"
+
+# From here on loading and, now and then, doing it over is quicker than asking for each id.
+LOAD_FROM = 50
 
 # A worker that dies takes a whole batch of claims with it, so a count of claims alone would condemn the innocent beside the
 # culprit. From the third death on an event is a suspect, claimed alone; when it has died alone this often it is the culprit.
@@ -98,16 +103,14 @@ def insert_statement(dialect: Dialect, placeholder: Placeholder = named) -> str:
 
 
 def insert_parameters(dialect: Dialect, events: Sequence[Event]) -> list[Any]:
+    return dialect.parameters(_ADDED, _rows(events))
+
+
+def _rows(events: Sequence[Event]) -> list[tuple[Any, ...]]:
     """Sorted by id, so that two transactions with the same events wait for each other instead of locking up."""
-    rows = [
-        (e.event_id, e.event_type, e.occurred_at, e.actor_id, e.target_id, e.ref_id, e.payload_text)
-        for e in sorted(events, key=_event_id)
-    ]
-    return dialect.parameters(_ADDED, rows)
-
-
-def _event_id(event: Event) -> UUID:
-    return event.event_id
+    rows = [(e.event_id, e.event_type, e.occurred_at, e.actor_id, e.target_id, e.ref_id, e.payload_text) for e in events]
+    rows.sort(key=itemgetter(0))
+    return rows
 
 
 async def add(tx: AsyncConnection, events: Sequence[Event]) -> set[UUID]:
@@ -115,6 +118,17 @@ async def add(tx: AsyncConnection, events: Sequence[Event]) -> set[UUID]:
     dialect = dialect_named(tx.dialect.name)
     result = await tx.execute(as_text(insert_statement(dialect)), bind(insert_parameters(dialect, events)))
     return {as_uuid(row[0]) for row in result}
+
+
+async def add_many(store: Store, events: Sequence[Event]) -> set[UUID]:
+    """Like `add`, in a transaction of its own. Ids are hardly ever repeated, so many events are first taken to be new."""
+    if len(events) >= LOAD_FROM:
+        async with store.write_once() as connection:
+            if await store.dialect.load(connection, "bongsu_events", _ADDED, _rows(events)):
+                return {event.event_id for event in events}
+            await connection.rollback()
+    async with store.write_once() as connection:
+        return await add(connection, events)
 
 
 # --- claim ----------------------------------------------------------------------------------------------------------
@@ -217,7 +231,7 @@ async def count_unfinished(connection: AsyncConnection) -> dict[EventStatus, int
 
 def as_uuid(value: Any) -> UUID:
     """An id as UUID: drivers answer their own kinds of it, SQLite answers text."""
-    return UUID(str(value))
+    return value if isinstance(value, UUID) else UUID(str(value))
 
 
 # SQLAlchemy knows a statement again by its object: one object a statement spares parsing it anew each time.
@@ -229,10 +243,24 @@ def _read(dialect: Dialect, row: Sequence[Any]) -> tuple[Event, str | None]:
 
     A row written by plain SQL may hold what Python cannot read. That is one event's fault, not its batch's.
     """
-    fields = {"event_id": as_uuid(row[0]), "event_type": row[1], "actor_id": row[3], "target_id": row[4], "ref_id": row[5]}
+    event_id, event_type, occurred_at, actor_id, target_id, ref_id, text_of_payload = row[:7]
+    unreadable = None
     try:
-        payload = Payload(json.loads(row[6]))
-        payload.text = row[6]
-        return Event.model_construct(**fields, occurred_at=dialect.moment(row[2]), payload=payload), None
+        payload = Payload(json.loads(text_of_payload))
+        payload.text = text_of_payload
+        moment = dialect.moment(occurred_at)
     except (ValueError, OverflowError, RecursionError) as error:
-        return Event.model_construct(**fields), f"the row cannot be read: {type(error).__name__}: {error}"[:500]
+        unreadable = f"the row cannot be read: {type(error).__name__}: {error}"[:500]
+        payload, moment = no_payload(), utc_now()
+    event = Event.trusted(
+        {
+            "event_type": event_type,
+            "event_id": as_uuid(event_id),
+            "occurred_at": moment,
+            "actor_id": actor_id,
+            "target_id": target_id,
+            "ref_id": ref_id,
+            "payload": payload,
+        }
+    )
+    return event, unreadable
