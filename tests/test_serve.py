@@ -45,8 +45,11 @@ def test_an_event_goes_in_and_comes_out_done(migrated: dict[str, str]) -> None:
         answer = client.post("/api/events", json={"eventType": "product.updated", "refId": "sku-1"}).json()
         event_id = answer["events"][0]["eventId"]
         eventually(lambda: status_of(client, event_id), "DONE")
+        client.get("/nowhere", headers={"X-Request-ID": "look-for-me"})
         assert served.terminate() == 0
         served.wait_for("stopped")
+    (line,) = [line for line in served.lines if line.get("request_id") == "look-for-me"]
+    assert (line["event"], line["method"], line["path"], line["status"]) == ("request", "GET", "/nowhere", 404)
 
 
 def test_roles_in_processes_of_their_own_do_the_same_together(migrated: dict[str, str], redis_server: RedisServer) -> None:

@@ -7,6 +7,9 @@ from importlib.metadata import version
 
 from fastapi import Depends, FastAPI, Response
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import ASGIApp
 
@@ -25,7 +28,8 @@ from bongsu.store import events as statements
 
 
 def build_api(store: Store, intake: Intake, keys: Keys, settings: Settings, is_stopping: Callable[[], bool]) -> ASGIApp:
-    app = FastAPI(title="Bongsu", version=version("bongsu"), description="An event goes in, the right people hear of it.")
+    about = "An event goes in, the right people hear of it."
+    app = FastAPI(title="Bongsu", version=version("bongsu"), description=about, docs_url=None, redoc_url=None)
     gate = Gate(keys)
     problems.install(app)
     app.include_router(ingress.router(gate, intake, store))
@@ -35,7 +39,8 @@ def build_api(store: Store, intake: Intake, keys: Keys, settings: Settings, is_s
         app.add_middleware(
             CORSMiddleware, allow_origins=settings.origins, allow_methods=["*"], allow_headers=["*"], allow_credentials=True
         )
-    _describe_event(app)
+    _complete_document(app)
+    _add_docs(app)
     # Around everything, so that the answer to a crash carries its id too.
     return RequestLog(app)
 
@@ -68,14 +73,33 @@ def _add_desk(app: FastAPI, store: Store, gate: Gate) -> None:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 
-def _describe_event(app: FastAPI) -> None:
-    """The endpoint reads its body itself, so FastAPI does not learn of Event's schema by looking."""
+def _complete_document(app: FastAPI) -> None:
+    """What FastAPI does not learn by looking: Event, because the endpoint reads its body itself, and how to call."""
     describe = app.openapi
 
     def openapi() -> dict[str, object]:
         document = describe()
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        schemas.setdefault("Event", Event.model_json_schema(ref_template="#/components/schemas/{model}"))
+        components = document.setdefault("components", {})
+        components.setdefault("schemas", {}).setdefault("Event", Event.model_json_schema())
+        components["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer", "description": "An API key, or a member token for member calls."}
+        }
+        document["security"] = [{"key": []}]
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _add_docs(app: FastAPI) -> None:
+    """The page that shows the document, with its scripts from here: FastAPI's own would fetch them from elsewhere."""
+    app.mount("/docs/assets", StaticFiles(packages=[("fastapi_swagger", "resources")]))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title="Bongsu",
+            swagger_js_url="/docs/assets/swagger-ui-bundle.js",
+            swagger_css_url="/docs/assets/swagger-ui.css",
+            swagger_favicon_url="/docs/assets/favicon-32x32.png",
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import httpx
@@ -72,7 +73,15 @@ async def test_the_document_describes_the_three_shapes(api: httpx.AsyncClient) -
     content = document["paths"]["/api/events"]["post"]["requestBody"]["content"]
     assert set(content) == {"application/json", "application/x-ndjson"}
     assert set(document["components"]["schemas"]["Event"]["properties"]) >= {"eventId", "eventType", "payload"}
-    assert (await api.get("/docs")).status_code == 200
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    page = await api.get("/docs")
+    assert page.status_code == 200
+    # The page works where there is no internet: all it loads comes from here.
+    sources = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert len(sources) == 3
+    for source in sources:
+        assert source.startswith("/docs/assets/")
+        assert (await api.get(source)).status_code == 200
 
 
 async def test_unknown_paths_and_methods_are_problems_too(api: httpx.AsyncClient) -> None:

@@ -24,7 +24,7 @@ from bongsu.store import events as statements
 EVENTS_TOPIC = "events"
 
 # One statement's worth. Larger gains nothing and makes everyone in it wait for the last row.
-BATCH_LIMIT = 2_000
+BATCH_LIMIT = 5_000
 # Waiting in memory, not yet stored and not yet answered. Past this the caller is told to come back.
 WAITING_LIMIT = 20_000
 

@@ -13,7 +13,8 @@ from bongsu.model import Event
 
 # As long as one event may be by any other way in.
 LINE_LIMIT = 10 * 1024 * 1024
-BATCH_LINES = 1_000
+# One transaction's worth: large enough that a commit is a small part of it, small enough to be held twice in memory.
+BATCH_LINES = 5_000
 # A batch is closed early when its lines are long, so that memory stays bounded whatever they are.
 BATCH_BYTES = 4 * 1024 * 1024
 # Enough to see what is wrong with a file; a file that is all wrong should not come back whole.
