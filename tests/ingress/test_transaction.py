@@ -19,6 +19,7 @@ from sqlalchemy.pool import NullPool
 from bongsu import Event, Published, publish
 from bongsu.errors import BadEvent, NotATransaction, NoTransactionOpen
 from bongsu.model import new_id
+from bongsu.store import events as statements
 from tests.ingress.holders import Asyncpg
 from tests.ingress.places import BOTH, NEITHER, Onlooker, Place
 from tests.ingress.ways import CARELESS_WAYS, OWN_ROWS, WAYS, Way
@@ -121,6 +122,16 @@ async def test_the_same_id_is_accepted_once_and_the_second_time_called_a_duplica
         await caller.commit()
     assert await onlooker.looks_for(again) == BOTH  # the duplicate did the caller's own row no harm
     assert await onlooker.reads(again) == first
+
+
+@each_way
+async def test_more_events_than_fit_a_statement_are_accepted_in_one_call(way: Way, place: Place) -> None:
+    many = [an_event() for _ in range(statements.STATEMENT_EVENTS + 1)]
+    async with way.at(place) as caller:
+        await caller.begin()
+        answer = await caller.publish(*many)
+        await caller.rollback()
+    assert answer == Published(tuple(event.event_id for event in many), ())
 
 
 @each_way

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from uuid import UUID
+from itertools import islice
 
 from bongsu import telemetry
 from bongsu.errors import BongsuError, TooBusy
@@ -65,7 +65,7 @@ class Intake(Loop):
             return 0
         events = [event for request in batch for event in request.events]
         try:
-            new = await statements.add_many(self._store, events)
+            answers = await statements.add_many(self._store, events)
         except BongsuError as error:
             self._answer_all(batch, error)
             return len(events)
@@ -73,10 +73,11 @@ class Intake(Loop):
             self._answer_all(batch, error)
             raise
         self._signals.send(EVENTS_TOPIC)
-        self._accepted.inc(len(new))
-        self._duplicates.inc(len(events) - len(new))
+        self._accepted.inc(sum(answers))
+        self._duplicates.inc(len(events) - sum(answers))
+        rest = iter(answers)
         for request in batch:
-            answer = [_take(new, event.event_id) for event in request.events]
+            answer = list(islice(rest, len(request.events)))
             if not request.answer.done():
                 request.answer.set_result(answer)
         return len(events)
@@ -97,11 +98,3 @@ class Intake(Loop):
         for request in batch:
             if not request.answer.done():
                 request.answer.set_exception(error)
-
-
-def _take(new: set[UUID], event_id: UUID) -> bool:
-    """Of several with one id, the first was the new one."""
-    if event_id in new:
-        new.remove(event_id)
-        return True
-    return False

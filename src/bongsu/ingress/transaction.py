@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, overload
 from uuid import UUID
 
@@ -49,23 +50,17 @@ def publish(tx: Any, *events: Event) -> Published | Awaitable[Published]:
     execute, is_async = _way_into(tx)
     if is_async:
         return _publish_later(execute, tx, events)
-    return _sorted_out(events, execute(tx, events) if events else ())
+    return _answer(events, [row for part in statements.parts(events) for row in execute(tx, part)])
 
 
 async def _publish_later(execute: Callable[..., Any], tx: Any, events: Sequence[Event]) -> Published:
-    return _sorted_out(events, await execute(tx, events) if events else ())
+    return _answer(events, [row for part in statements.parts(events) for row in await execute(tx, part)])
 
 
-def _sorted_out(events: Sequence[Event], rows: Rows) -> Published:
-    new = {_id(row[0]) for row in rows}
-    accepted, duplicates = [], []
-    for event in events:
-        if event.event_id in new:
-            new.discard(event.event_id)
-            accepted.append(event.event_id)
-        else:
-            duplicates.append(event.event_id)
-    return Published(tuple(accepted), tuple(duplicates))
+def _answer(events: Sequence[Event], rows: Rows) -> Published:
+    answers = statements.told_apart(events, {_id(row[0]) for row in rows})
+    ids = [event.event_id for event in events]
+    return Published(tuple(compress(ids, answers)), tuple(compress(ids, (not is_new for is_new in answers))))
 
 
 def _id(stored: Any) -> UUID:
@@ -91,7 +86,7 @@ def _dialect(tx: Any, name: str) -> Dialect:
 
 
 def _statement(dialect: Dialect, events: Sequence[Event], placeholder: Callable[[int], str]) -> tuple[str, list[Any]]:
-    return statements.insert_statement(dialect, placeholder), statements.insert_parameters(dialect, events)
+    return statements.insert_statement(dialect, len(events), placeholder), statements.insert_parameters(dialect, events)
 
 
 def _question_mark(_place: int) -> str:
@@ -112,7 +107,7 @@ def _sqlalchemy_connection(tx: Connection, events: Sequence[Event]) -> Rows:
         tx.begin()  # as the first statement would; on SQLite a listener of the caller's may say BEGIN now
     if _is_sqlalchemy_autocommit(tx):
         raise NoTransactionOpen()
-    sql = statements.insert_statement(dialect)
+    sql = statements.insert_statement(dialect, len(events))
     return tx.execute(statements.as_text(sql), bind(statements.insert_parameters(dialect, events))).all()
 
 

@@ -1,8 +1,8 @@
 """Where PostgreSQL and SQLite differ, and nowhere else.
 
 Statements elsewhere are written once, with these fragments in the places where the two databases need other words.
-Rows travel to the database as a table of their own, whatever their number: arrays through `unnest` on PostgreSQL,
-one JSON text through `json_each` on SQLite. So one statement serves one row and ten thousand.
+Many rows travel in one of two ways: `table` gives a statement a table of its own to read from (arrays through `unnest` on
+PostgreSQL, one JSON text through `json_each` on SQLite), and `load` adds new rows by the quickest way there is.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ class Dialect:
     name: ClassVar[str]
     now: ClassVar[str]
     skip_locked: ClassVar[str]
-    # SQLite cannot tell ON CONFLICT after a SELECT from a join's ON unless a WHERE stands between.
-    before_on_conflict: ClassVar[str]
 
     def after(self, seconds: str) -> str:
         """This moment plus that many seconds, given as an SQL expression."""
@@ -47,15 +45,23 @@ class Dialect:
         """Behind a table's name: read it by this index. PostgreSQL's planner sees by itself which is the smallest."""
         raise AssertionError(name)
 
-    def table(self, columns: Mapping[str, str], placeholder: Placeholder = named, first: int = 0) -> str:
-        """A table expression named `given` over the parameters that `parameters` makes."""
-        raise AssertionError(columns, placeholder, first)
+    def typed(self, kind: str, placeholder: str) -> str:
+        """A parameter of that type, whatever the driver would take its value for."""
+        raise AssertionError(kind, placeholder)
 
-    def parameters(self, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> list[Any]:
+    def plain(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+        """The rows with each value as the drivers take it."""
+        raise AssertionError(columns, rows)
+
+    def table(self, columns: Mapping[str, str]) -> str:
+        """A table expression named `given` over the parameters that `parameters` makes."""
+        raise AssertionError(columns)
+
+    def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         raise AssertionError(columns, rows)
 
     async def load(
-        self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]
+        self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]
     ) -> bool:
         """Insert rows that are all new, by the quickest way. If some were not: False, and it must be rolled back."""
         raise AssertionError(connection, table, columns, rows)
@@ -74,7 +80,6 @@ class Postgres(Dialect):
     # Not clock_timestamp(): that one is volatile and would keep the planner from the index. Transactions here are short.
     now = "now()"
     skip_locked = "FOR UPDATE SKIP LOCKED"
-    before_on_conflict = ""
 
     def after(self, seconds: str) -> str:
         return f"now() + make_interval(secs => {seconds})"
@@ -82,15 +87,22 @@ class Postgres(Dialect):
     def by_index(self, name: str) -> str:
         return ""
 
-    def table(self, columns: Mapping[str, str], placeholder: Placeholder = named, first: int = 0) -> str:
-        arrays = (f"CAST({placeholder(first + place)} AS {kind}[])" for place, kind in enumerate(columns.values()))
+    def typed(self, kind: str, placeholder: str) -> str:
+        # JSON goes as text, because a connection may have been taught to encode JSON itself and would do it twice.
+        return f"CAST(CAST({placeholder} AS text) AS jsonb)" if kind == "jsonb" else placeholder
+
+    def plain(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+        return rows
+
+    def table(self, columns: Mapping[str, str]) -> str:
+        arrays = (f"CAST({named(place)} AS {kind}[])" for place, kind in enumerate(columns.values()))
         return f"unnest({', '.join(arrays)}) AS given({', '.join(columns)})"
 
-    def parameters(self, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> list[Any]:
+    def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in columns]
 
     async def load(
-        self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]
+        self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]
     ) -> bool:
         driver = (await connection.get_raw_connection()).driver_connection
         assert isinstance(driver, asyncpg.Connection)
@@ -114,7 +126,6 @@ class Sqlite(Dialect):
     name = "sqlite"
     now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
     skip_locked = ""
-    before_on_conflict = "WHERE true"
 
     def after(self, seconds: str) -> str:
         return f"{self.now} + CAST(({seconds}) * 1000000 AS INTEGER)"
@@ -122,19 +133,29 @@ class Sqlite(Dialect):
     def by_index(self, name: str) -> str:
         return f"INDEXED BY {name}"
 
-    def table(self, columns: Mapping[str, str], placeholder: Placeholder = named, first: int = 0) -> str:
-        fields = ", ".join(f"json_extract(value, '$[{place}]') AS {column}" for place, column in enumerate(columns))
-        return f"(SELECT {fields} FROM json_each({placeholder(first)})) AS given"
+    def typed(self, kind: str, placeholder: str) -> str:
+        return placeholder
 
-    def parameters(self, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> list[Any]:
-        return [json.dumps(self._plain(columns, rows), ensure_ascii=False, separators=(",", ":"))]
+    def plain(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+        # Column by column, because only some need a change.
+        changes: dict[str, Callable[[Any], Any]] = {"uuid": str, "timestamptz": self.stored}
+        by_column = zip(columns.values(), zip(*rows, strict=True), strict=True) if rows else ()
+        plain = [[changes[kind](value) for value in column] if kind in changes else column for kind, column in by_column]
+        return list(zip(*plain, strict=True))
+
+    def table(self, columns: Mapping[str, str]) -> str:
+        fields = ", ".join(f"json_extract(value, '$[{place}]') AS {column}" for place, column in enumerate(columns))
+        return f"(SELECT {fields} FROM json_each({named(0)})) AS given"
+
+    def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return [json.dumps(self.plain(columns, rows), ensure_ascii=False, separators=(",", ":"))]
 
     async def load(
-        self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]
+        self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]
     ) -> bool:
         marks = ", ".join("?" * len(columns))
         statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
-        result = await connection.exec_driver_sql(statement, self._plain(columns, rows))
+        result = await connection.exec_driver_sql(statement, self.plain(columns, rows))
         return bool(result.rowcount == len(rows))
 
     def moment(self, stored: Any) -> datetime:
@@ -142,14 +163,6 @@ class Sqlite(Dialect):
 
     def stored(self, moment: datetime) -> Any:
         return (moment - _EPOCH) // _MICROSECOND
-
-    def _plain(self, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-        """The rows with each value as SQLite keeps it. Column by column, because only some need a change."""
-        changes: dict[str, Callable[[Any], Any]] = {"uuid": str, "timestamptz": self.stored}
-        kinds = columns.values()
-        by_column = zip(kinds, zip(*rows, strict=True), strict=True) if rows else ()
-        plain = [[changes[kind](value) for value in column] if kind in changes else column for kind, column in by_column]
-        return list(zip(*plain, strict=True))
 
 
 POSTGRES = Postgres()

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -30,12 +29,14 @@ _ADDED = {
     "actor_id": "text",
     "target_id": "text",
     "ref_id": "text",
-    "payload": "text",
+    "payload": "jsonb",
 }
 _EVENT = ", ".join(_ADDED)
 # As the text it is: what a driver would make of JSON is its own affair and differs.
 _READ = ", ".join(f"bongsu_events.{column}" for column in _ADDED if column != "payload") + ", CAST(payload AS text)"
 
+# Parameters of one statement: 700 of them, which every SQLite takes (older ones stop at 999).
+STATEMENT_EVENTS = 100
 # From here on loading and, now and then, doing it over is quicker than asking for each id.
 LOAD_FROM = 50
 
@@ -92,43 +93,74 @@ class EventRow:
 
 
 @cache
-def insert_statement(dialect: Dialect, placeholder: Placeholder = named) -> str:
-    """Insert the given events; answer the ids that were new. Waits for a rival transaction that holds the same id."""
-    payload = "CAST(payload AS jsonb)" if dialect.name == "postgresql" else "payload"
-    fields = _EVENT.replace("payload", payload)
+def insert_statement(dialect: Dialect, count: int, placeholder: Placeholder = named) -> str:
+    """Insert so many events; answer the ids that were new. Waits for a rival transaction that holds the same id."""
+    row = len(_ADDED)
+    rows = (
+        ", ".join(dialect.typed(kind, placeholder(row * place + column)) for column, kind in enumerate(_ADDED.values()))
+        for place in range(count)
+    )
     return f"""
-        INSERT INTO bongsu_events ({_EVENT})
-        SELECT {fields} FROM {dialect.table(_ADDED, placeholder)} {dialect.before_on_conflict}
+        INSERT INTO bongsu_events ({_EVENT}) VALUES {", ".join(f"({one})" for one in rows)}
         ON CONFLICT (event_id) DO NOTHING RETURNING event_id"""
 
 
 def insert_parameters(dialect: Dialect, events: Sequence[Event]) -> list[Any]:
-    return dialect.parameters(_ADDED, _rows(events))
+    return [value for row in dialect.plain(_ADDED, _rows(events)) for value in row]
 
 
 def _rows(events: Sequence[Event]) -> list[tuple[Any, ...]]:
     """Sorted by id, so that two transactions with the same events wait for each other instead of locking up."""
     rows = [(e.event_id, e.event_type, e.occurred_at, e.actor_id, e.target_id, e.ref_id, e.payload_text) for e in events]
-    rows.sort(key=itemgetter(0))
+    rows.sort(key=_number)
     return rows
+
+
+def _number(row: tuple[Any, ...]) -> int:
+    number: int = row[0].int  # numbers are compared in C, UUIDs are not
+    return number
+
+
+def parts(events: Sequence[Event]) -> list[Sequence[Event]]:
+    """The events in statements' worths."""
+    return [events[start : start + STATEMENT_EVENTS] for start in range(0, len(events), STATEMENT_EVENTS)]
 
 
 async def add(tx: AsyncConnection, events: Sequence[Event]) -> set[UUID]:
     """Store the events; return the ids that were not there before."""
     dialect = dialect_named(tx.dialect.name)
-    result = await tx.execute(as_text(insert_statement(dialect)), bind(insert_parameters(dialect, events)))
-    return {as_uuid(row[0]) for row in result}
+    new: set[UUID] = set()
+    for part in parts(events):
+        statement = as_text(insert_statement(dialect, len(part)))
+        new.update(as_uuid(row[0]) for row in await tx.execute(statement, bind(insert_parameters(dialect, part))))
+    return new
 
 
-async def add_many(store: Store, events: Sequence[Event]) -> set[UUID]:
-    """Like `add`, in a transaction of its own. Ids are hardly ever repeated, so many events are first taken to be new."""
-    if len(events) >= LOAD_FROM:
+async def add_many(store: Store, events: Sequence[Event]) -> list[bool]:
+    """Store the events in a transaction of their own; tell of each whether its id was new.
+
+    Ids are hardly ever repeated, so many events are first taken to be new, and asked for one by one only when some are not.
+    """
+    if len(events) < LOAD_FROM:
         async with store.write_once() as connection:
-            if await store.dialect.load(connection, "bongsu_events", _ADDED, _rows(events)):
-                return {event.event_id for event in events}
-            await connection.rollback()
+            return told_apart(events, await add(connection, events))
     async with store.write_once() as connection:
-        return await add(connection, events)
+        if await store.dialect.load(connection, "bongsu_events", _ADDED, _rows(events)):
+            return [True] * len(events)
+        await connection.rollback()
+    async with store.write() as tx:
+        return told_apart(events, await add(tx, events))
+
+
+def told_apart(events: Sequence[Event], new: set[UUID]) -> list[bool]:
+    """For each event whether its id is among the new ones; of several with one id, the first was it."""
+    answers = []
+    for event in events:
+        is_new = event.event_id in new
+        if is_new:
+            new.remove(event.event_id)
+        answers.append(is_new)
+    return answers
 
 
 # --- claim ----------------------------------------------------------------------------------------------------------
