@@ -45,7 +45,7 @@ class _Queue:
 
     async def drain(self) -> None:
         """One batch as the worker takes it, without the rules."""
-        async with self.store.write() as tx:
+        async with self.store.write_once() as tx:
             claimed = await statements.claim(tx, BATCH, 60, "bench")
         verdicts = [Verdict(one.event.event_id, one.epoch, EventStatus.DONE) for one in claimed]
         async with self.store.write() as tx:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -136,6 +137,17 @@ def _encode_exactly(payload: dict[str, Any]) -> bytes:
         raise PydanticCustomError("not_json", "is not JSON: {why}", {"why": str(error)}) from None
 
 
+# The quick parser makes a float of an integer that 64 bits do not hold.
+_LONG_NUMBER = re.compile(r"\d{19}")
+
+
+def read_payload(text: str) -> Payload:
+    """A stored payload as it was. Raises ValueError when it is none that we would have stored."""
+    payload = Payload(json.loads(text) if _LONG_NUMBER.search(text) else orjson.loads(text))
+    payload.text = text
+    return payload
+
+
 def no_payload() -> Payload:
     empty = Payload()
     empty.text = "{}"
@@ -176,10 +188,13 @@ class Event(BaseModel):
         """
         event = cls.__new__(cls)
         object.__setattr__(event, "__dict__", fields)
-        object.__setattr__(event, "__pydantic_fields_set__", set(fields))
+        object.__setattr__(event, "__pydantic_fields_set__", _ALL_FIELDS)
         object.__setattr__(event, "__pydantic_extra__", None)
         object.__setattr__(event, "__pydantic_private__", None)
         return event
+
+
+_ALL_FIELDS = set(Event.model_fields)
 
 
 @dataclass(frozen=True)

@@ -180,9 +180,9 @@ async def test_an_event_that_workers_die_with_is_set_apart_and_taken_alone(store
     assert [one.claims for one in await claim(store)] == [1]
 
 
-@pytest.mark.parametrize("payload", ['{"n":' + "9" * 5000 + "}", '{"a":' + "[" * 990 + "]" * 990 + "}"])
-async def test_a_row_that_cannot_be_read_is_one_events_fault(store: Store, payload: str) -> None:
+async def test_a_row_that_cannot_be_read_is_one_events_fault(store: Store) -> None:
     """What got past the database's checks in plain SQL must not stop what stands beside it."""
+    payload = '{"n":' + "9" * 5000 + "}"
     async with store.write() as tx:
         value = "CAST(:payload AS jsonb)" if store.dialect.name == "postgresql" else ":payload"
         await tx.execute(

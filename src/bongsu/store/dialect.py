@@ -2,12 +2,11 @@
 
 Statements elsewhere are written once, with these fragments in the places where the two databases need other words.
 Many rows travel in one of two ways: `table` gives a statement a table of its own to read from (arrays through `unnest` on
-PostgreSQL, one JSON text through `json_each` on SQLite), and `load` adds new rows by the quickest way there is.
+PostgreSQL, VALUES on SQLite), and `load` adds new rows by the quickest way there is.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -27,6 +26,7 @@ def named(place: int) -> str:
 
 
 def bind(values: Sequence[Any]) -> dict[str, Any]:
+    """The parameters that go with `named`."""
     return {f"p{place}": value for place, value in enumerate(values)}
 
 
@@ -53,9 +53,13 @@ class Dialect:
         """The rows with each value as the drivers take it."""
         raise AssertionError(columns, rows)
 
-    def table(self, columns: Mapping[str, str]) -> str:
-        """A table expression named `given` over the parameters that `parameters` makes."""
-        raise AssertionError(columns)
+    def placeholder(self, place: int) -> str:
+        """How our own driver marks a parameter."""
+        raise AssertionError(place)
+
+    def table(self, columns: Mapping[str, str], count: int) -> str:
+        """A table expression named `given` of so many rows, over the parameters that `parameters` makes."""
+        raise AssertionError(columns, count)
 
     def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         raise AssertionError(columns, rows)
@@ -94,8 +98,12 @@ class Postgres(Dialect):
     def plain(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
         return rows
 
-    def table(self, columns: Mapping[str, str]) -> str:
-        arrays = (f"CAST({named(place)} AS {kind}[])" for place, kind in enumerate(columns.values()))
+    def placeholder(self, place: int) -> str:
+        return f"${place + 1}"
+
+    def table(self, columns: Mapping[str, str], count: int) -> str:
+        del count  # arrays are of any length
+        arrays = (f"CAST({self.placeholder(place)} AS {kind}[])" for place, kind in enumerate(columns.values()))
         return f"unnest({', '.join(arrays)}) AS given({', '.join(columns)})"
 
     def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -143,12 +151,16 @@ class Sqlite(Dialect):
         plain = [[changes[kind](value) for value in column] if kind in changes else column for kind, column in by_column]
         return list(zip(*plain, strict=True))
 
-    def table(self, columns: Mapping[str, str]) -> str:
-        fields = ", ".join(f"json_extract(value, '$[{place}]') AS {column}" for place, column in enumerate(columns))
-        return f"(SELECT {fields} FROM json_each({named(0)})) AS given"
+    def placeholder(self, place: int) -> str:
+        return "?"
+
+    def table(self, columns: Mapping[str, str], count: int) -> str:
+        names = ", ".join(f"column{place + 1} AS {column}" for place, column in enumerate(columns))
+        row = f"({', '.join('?' * len(columns))})"
+        return f"(SELECT {names} FROM (VALUES {', '.join([row] * count)})) AS given"
 
     def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return [json.dumps(self.plain(columns, rows), ensure_ascii=False, separators=(",", ":"))]
+        return [value for row in self.plain(columns, rows) for value in row]
 
     async def load(
         self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]

@@ -130,8 +130,11 @@ def _asyncpg_url(url: str) -> URL:
 
 def _open_sqlite(path: Path) -> Store:
     url = URL.create("sqlite+aiosqlite", database=str(path))
-    writer = create_async_engine(url, pool_size=1, max_overflow=0)
-    reader = create_async_engine(url, pool_size=SQLITE_READERS, max_overflow=0, pool_timeout=POOL_TIMEOUT_SECONDS)
+    # No reset on return: what was begun has been committed or rolled back by then, and a rollback more is a thread hop more.
+    writer = create_async_engine(url, pool_size=1, max_overflow=0, pool_reset_on_return=None)
+    reader = create_async_engine(
+        url, pool_size=SQLITE_READERS, max_overflow=0, pool_timeout=POOL_TIMEOUT_SECONDS, pool_reset_on_return=None
+    )
     event.listen(writer.sync_engine, "connect", _prepare_writer)
     event.listen(reader.sync_engine, "connect", _prepare_reader)
     return Store(writer, reader, SQLITE, f"SQLite at {path}")

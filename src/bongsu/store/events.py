@@ -7,7 +7,6 @@ the newest epoch can record an outcome: a worker that was thought dead finishes 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,8 +17,8 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.model import Event, EventStatus, Payload, no_payload, utc_now
-from bongsu.store.dialect import Dialect, Placeholder, bind, dialect_named, named
+from bongsu.model import Event, EventStatus, no_payload, read_payload, utc_now
+from bongsu.store.dialect import Dialect, Placeholder, dialect_named, named
 from bongsu.store.engine import Store
 
 _ADDED = {
@@ -131,8 +130,9 @@ async def add(tx: AsyncConnection, events: Sequence[Event]) -> set[UUID]:
     dialect = dialect_named(tx.dialect.name)
     new: set[UUID] = set()
     for part in parts(events):
-        statement = as_text(insert_statement(dialect, len(part)))
-        new.update(as_uuid(row[0]) for row in await tx.execute(statement, bind(insert_parameters(dialect, part))))
+        statement = insert_statement(dialect, len(part), dialect.placeholder)
+        rows = await tx.exec_driver_sql(statement, tuple(insert_parameters(dialect, part)))
+        new.update(as_uuid(row[0]) for row in rows)
     return new
 
 
@@ -210,7 +210,7 @@ _VERDICT = {"event_id": "uuid", "epoch": "integer", "status": "text", "error": "
 
 
 @cache
-def record_statement(dialect: Dialect) -> str:
+def record_statement(dialect: Dialect, count: int) -> str:
     """Write outcomes where the epoch is still the claim's; answer the ids that were. A stale claim changes nothing."""
     return f"""
         UPDATE bongsu_events
@@ -219,7 +219,7 @@ def record_statement(dialect: Dialect) -> str:
             claims = 0, leased_by = NULL, error = given.error,
             due = CASE WHEN given.status = 'PENDING' THEN {dialect.after("given.seconds")} ELSE bongsu_events.due END,
             finished_at = CASE WHEN given.status = 'PENDING' THEN NULL ELSE {dialect.now} END
-        FROM {dialect.table(_VERDICT)}
+        FROM {dialect.table(_VERDICT, count)}
         WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch
           AND bongsu_events.status = 'PENDING'
         RETURNING bongsu_events.event_id"""
@@ -229,8 +229,10 @@ async def record(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[UUID]:
     """Store what became of claimed events; return those that were still ours to judge."""
     dialect = dialect_named(tx.dialect.name)
     rows = [(v.event_id, v.epoch, v.status.value, v.error, float(v.after_seconds)) for v in verdicts]
-    result = await tx.execute(as_text(record_statement(dialect)), bind(dialect.parameters(_VERDICT, rows)))
-    return {as_uuid(row[0]) for row in result}
+    statement = record_statement(dialect, len(rows))
+    ours = (await tx.exec_driver_sql(statement, tuple(dialect.parameters(_VERDICT, rows)))).all()
+    # Nearly always all of them, and then their ids are at hand.
+    return {v.event_id for v in verdicts} if len(ours) == len(verdicts) else {as_uuid(row[0]) for row in ours}
 
 
 # --- look -----------------------------------------------------------------------------------------------------------
@@ -278,8 +280,7 @@ def _read(dialect: Dialect, row: Sequence[Any]) -> tuple[Event, str | None]:
     event_id, event_type, occurred_at, actor_id, target_id, ref_id, text_of_payload = row[:7]
     unreadable = None
     try:
-        payload = Payload(json.loads(text_of_payload))
-        payload.text = text_of_payload
+        payload = read_payload(text_of_payload)
         moment = dialect.moment(occurred_at)
     except (ValueError, OverflowError, RecursionError) as error:
         unreadable = f"the row cannot be read: {type(error).__name__}: {error}"[:500]
