@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu import worker as module
-from bongsu.model import Event, EventStatus, Notice
+from bongsu.model import Event, EventStatus, Everyone, Notice, NoticeType
 from bongsu.rules import Rules
 from bongsu.settings import Settings
 from bongsu.store import Store
@@ -27,7 +27,7 @@ rules = Rules()
 
 @rules.rule("test.effect")
 def effect(_event: Event) -> Iterable[Notice]:
-    yield Notice("EFFECT", ("m",))
+    yield Notice(NoticeType("EFFECT", ()), Everyone())
 
 
 class Mortal(EventWorker):

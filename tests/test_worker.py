@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.model import Event, EventStatus, Notice
+from bongsu.model import Event, EventStatus, Everyone, Notice, NoticeType
 from bongsu.rules import Rules
 from bongsu.rules.commerce import commerce
 from bongsu.settings import Settings
@@ -61,7 +61,7 @@ class Decisions:
 
     async def __call__(self, tx: AsyncConnection, event: Event, notices: Sequence[Notice]) -> None:
         for notice in notices:
-            values = {"event_id": str(event.event_id), "type": notice.type}
+            values = {"event_id": str(event.event_id), "type": notice.type.name}
             await tx.execute(text("INSERT INTO decisions VALUES (:event_id, :type)"), values)
 
     async def made(self, store: Store) -> list[tuple[str, str]]:
@@ -75,7 +75,7 @@ def say(kind: str) -> Rules:
 
     @rules.rule("test.said")
     def said(_event: Event) -> Iterable[Notice]:
-        yield Notice(kind, ("m",))
+        yield Notice(NoticeType(kind, ()), Everyone())
 
     return rules
 

@@ -9,8 +9,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -197,9 +197,98 @@ class Event(BaseModel):
 _ALL_FIELDS = set(Event.model_fields)
 
 
+class Channel(StrEnum):
+    """Ways to reach a member."""
+
+    PUSH = "PUSH"
+    SMS = "SMS"
+    EMAIL = "EMAIL"
+    IN_APP = "IN_APP"
+
+
+class Priority(StrEnum):
+    """HIGH goes before NORMAL before LOW, and none waits for ever."""
+
+    HIGH = "HIGH"
+    NORMAL = "NORMAL"
+    LOW = "LOW"
+
+
+class Guarantee(StrEnum):
+    """What becomes of a delivery of which nobody knows whether it arrived: sent again, or held for an operator."""
+
+    AT_LEAST_ONCE = "at_least_once"
+    AT_MOST_ONCE = "at_most_once"
+
+
+class Action(StrEnum):
+    """What a member did with a product."""
+
+    VIEW = "VIEW"
+    CLICK = "CLICK"
+    ADD_TO_CART = "ADD_TO_CART"
+    PURCHASE = "PURCHASE"
+
+
+@dataclass(frozen=True)
+class Interested:
+    """Who did one of these things with the product within so many days. Exact, however many they are."""
+
+    product_id: str
+    actions: frozenset[Action]
+    days: int
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Exactly these members."""
+
+    member_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """All members there are."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Whoever a SELECT of the user's own finds: one column of member ids, parameters by name (`:name`)."""
+
+    sql: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+Audience = Interested | Listed | Everyone | Selected
+
+
+@dataclass(frozen=True)
+class NoticeType:
+    """A kind of notice and what holds for all of its kind."""
+
+    name: str
+    channels: tuple[Channel, ...]
+    priority: Priority = Priority.NORMAL
+    guarantee: Guarantee = Guarantee.AT_MOST_ONCE
+    # Critical ones ignore caps, quiet hours and the global switch, and do not count towards the cap.
+    is_critical: bool = False
+    # None: as BONGSU_DUPLICATE_HOURS says.
+    duplicate_hours: float | None = None
+
+
 @dataclass(frozen=True)
 class Notice:
-    """What a rule wants said: of which type, and to whom."""
+    """What a rule wants said, to whom, and about what."""
 
-    type: str
-    member_ids: tuple[str, ...]
+    type: NoticeType
+    audience: Audience
+    # What it is about: a second notice of the same type and subject within the window is a duplicate.
+    subject: str = ""
+    ref_id: str | None = None
+    # For the template, and handed on to the member's app.
+    data: Mapping[str, Any] = field(default_factory=dict)
+    # The product whose name the template may want.
+    product_id: str | None = None
+    # Said as they stand, in place of the type's template.
+    title: str | None = None
+    body: str | None = None
