@@ -11,17 +11,20 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic.json_schema import models_json_schema
 from starlette.types import ASGIApp
 
+from bongsu import members
 from bongsu.errors import BongsuError
 from bongsu.http import problems
 from bongsu.http.auth import Gate
 from bongsu.http.problems import Problem, ProblemError
 from bongsu.http.requests import RequestLog
+from bongsu.ingress import catalog
 from bongsu.ingress import http as ingress
 from bongsu.ingress.intake import Intake
 from bongsu.keys import Keys
-from bongsu.model import Event
+from bongsu.model import Behavior, Device, Event, Member, Preferences, Product
 from bongsu.settings import Settings
 from bongsu.store import Store, check
 from bongsu.store import events as statements
@@ -33,6 +36,8 @@ def build_api(store: Store, intake: Intake, keys: Keys, settings: Settings, is_s
     gate = Gate(keys)
     problems.install(app)
     app.include_router(ingress.router(gate, intake, store))
+    app.include_router(catalog.router(gate, store))
+    app.include_router(members.router(gate, store))
     _add_health(app, store, is_stopping)
     _add_desk(app, store, gate)
     if settings.origins:
@@ -74,13 +79,16 @@ def _add_desk(app: FastAPI, store: Store, gate: Gate) -> None:
 
 
 def _complete_document(app: FastAPI) -> None:
-    """What FastAPI does not learn by looking: Event, because the endpoint reads its body itself, and how to call."""
+    """What FastAPI does not learn by looking: the bodies, because endpoints read them themselves, and how to call."""
     describe = app.openapi
 
     def openapi() -> dict[str, object]:
         document = describe()
         components = document.setdefault("components", {})
-        components.setdefault("schemas", {}).setdefault("Event", Event.model_json_schema())
+        schemas = components.setdefault("schemas", {})
+        bodies = [(model, "validation") for model in (Behavior, Device, Event, Member, Preferences, Product)]
+        _, described = models_json_schema(bodies, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+        schemas.update(described["$defs"])
         components["securitySchemes"] = {
             "key": {"type": "http", "scheme": "bearer", "description": "An API key, or a member token for member calls."}
         }

@@ -15,9 +15,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
@@ -155,16 +156,21 @@ def no_payload() -> Payload:
 
 
 # Control characters (NUL among them, which PostgreSQL refuses) have no place in a name or an id.
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Id = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
+_PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_PRINTABLE)]
+Id = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=_PRINTABLE)]
 
 
-class Event(BaseModel):
-    """A fact from the business: something happened. Its row is the outbox."""
+class Wire(BaseModel):
+    """What comes and goes as JSON: camelCase, nothing unknown, nothing silently converted."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, alias_generator=to_camel, populate_by_name=True, hide_input_in_errors=True
     )
+
+
+class Event(Wire):
+    """A fact from the business: something happened. Its row is the outbox."""
 
     event_type: Name
     # Not strict, so that Python callers may hand over the text of a UUID; JSON has only text.
@@ -292,3 +298,95 @@ class Notice:
     # Said as they stand, in place of the type's template.
     title: str | None = None
     body: str | None = None
+
+
+class Platform(StrEnum):
+    """What a device runs."""
+
+    ANDROID = "ANDROID"
+    IOS = "IOS"
+    WEB = "WEB"
+
+
+class DeviceStatus(StrEnum):
+    """INVALID when the provider has said that the token is gone; registering again revives it."""
+
+    ACTIVE = "ACTIVE"
+    INVALID = "INVALID"
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a folder, such as Asia
+        raise PydanticCustomError("timezone", "must be a time zone such as Asia/Seoul or UTC") from None
+    return name
+
+
+Zone = Annotated[str, AfterValidator(_zone)]
+
+
+class Member(Wire):
+    """What is known of a member besides the id. What is left out is not known."""
+
+    locale: Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*$", max_length=35)] | None = None
+    timezone: Zone | None = None
+    email: Annotated[str, StringConstraints(pattern=r"^[^@\s\x00-\x1f]+@[^@\s\x00-\x1f]+$", max_length=320)] | None = None
+    phone: Annotated[str, StringConstraints(pattern=r"^\+?[0-9][0-9 ()-]{2,30}$")] | None = None
+
+
+class Device(Wire):
+    """A device that can be pushed to."""
+
+    # FCM names no limit; its tokens are about 160 characters long, and a web push subscription is longer.
+    token: Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
+    platform: Platform
+    push_consent: bool
+
+
+class Behavior(Wire):
+    """Something a member did with a product."""
+
+    user_id: Id
+    product_id: Id
+    action: Action
+    at: Annotated[AwareDatetime, AfterValidator(_plausible)] = Field(default_factory=utc_now)
+
+
+class Product(Wire):
+    """What is said of a product in notifications."""
+
+    name: Name
+    price: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    stock: Annotated[int, Field(ge=0, le=2**62)] | None = None
+
+
+class TypePreference(Wire):
+    """A member's wish for one type. Channels left out: those the type has."""
+
+    enabled: bool = True
+    channels: frozenset[Channel] | None = None
+
+
+Minute = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+
+
+class QuietHours(Wire):
+    """From start to end in the member's own time; past midnight when the end is the earlier of the two."""
+
+    start: Minute
+    end: Minute
+
+    @model_validator(mode="after")
+    def _lasts(self) -> QuietHours:
+        if self.start == self.end:
+            raise PydanticCustomError("no_length", "start and end are the same: use null for no quiet hours")
+        return self
+
+
+class Preferences(Wire):
+    """What a member wants to hear of, and when. The default is everything, always."""
+
+    enabled: bool = True
+    types: Annotated[dict[Name, TypePreference], Field(max_length=200)] = Field(default_factory=dict)
+    quiet_hours: QuietHours | None = None

@@ -43,7 +43,7 @@ async def publish_file(settings: Settings, path: Path, console: Console) -> ndjs
     file, size = _opened(path)
 
     def parse(number: int, line: bytes) -> Event:
-        event = ndjson.parse_line(number, line)
+        event = Event.model_validate_json(line)
         if "event_id" in event.model_fields_set:
             return event
         # Made from the file's name, the line's number and its text: the same line published again adds nothing.

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from bongsu.errors import BadSettings
+from bongsu.model import Zone
 
 PREFIX = "BONGSU_"
 FILE = Path("bongsu.toml")
@@ -31,14 +32,6 @@ def _url(*schemes: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
-
-
-def _timezone(value: str) -> str:
-    try:
-        ZoneInfo(value)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a folder, such as Asia
-        raise PydanticCustomError("timezone", "must be a time zone such as Asia/Seoul or UTC") from None
-    return value
 
 
 def _cron(value: str) -> str:
@@ -88,7 +81,7 @@ class Settings(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65535)
     cors_origins: Listed = ""
-    timezone: Annotated[str, AfterValidator(_timezone)] = "Asia/Seoul"
+    timezone: Zone = "Asia/Seoul"
     price_drop_threshold: float = Field(10, ge=0, le=100, allow_inf_nan=False)
     interested_user_days: Count = 7
     cart_user_days: Count = 30

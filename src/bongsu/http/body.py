@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from bongsu.http.problems import ProblemError
 
 # A JSON body is held whole, parsed whole and stored whole. What is larger comes as NDJSON, which is streamed.
 BODY_LIMIT = 10 * 1024 * 1024
+
+# A body without a content type is taken at its word.
+JSON = {"application/json", ""}
 
 
 async def read_body(request: Request) -> bytes:
@@ -31,6 +36,42 @@ async def stream_body(request: Request) -> AsyncIterator[bytes]:
             yield chunk
     except ClientDisconnect:
         raise ProblemError(400, "The connection closed before the body was complete") from None
+
+
+_T = TypeVar("_T")
+
+
+async def read_as(request: Request, shape: TypeAdapter[_T]) -> _T:
+    """The JSON body as what it should be, or the problem that names what is wrong with it."""
+    kind = content_type(request)
+    if kind not in JSON:
+        raise ProblemError(415, f"Send application/json, not {kind}")
+    return parse(await read_body(request), shape)
+
+
+def described(model: type[BaseModel]) -> dict[str, Any]:
+    """The request body for the API's document."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def parse(body: bytes, shape: TypeAdapter[_T]) -> _T:
+    """Raises the problem that names every mistake and where it stands."""
+    try:
+        return shape.validate_json(body)
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False, include_input=False, include_context=False)
+        if mistakes[0]["type"] == "json_invalid":
+            raise ProblemError(400, f"The body is not JSON: {mistakes[0]['msg']}. Nothing was stored.") from None
+        raise ProblemError(
+            422,
+            f"{error.error_count()} mistakes: correct what `errors` names. Nothing was stored.",
+            [{"loc": one["loc"], "msg": one["msg"]} for one in mistakes],
+        ) from None
 
 
 def _too_large() -> ProblemError:

@@ -46,6 +46,10 @@ class Problem(BaseModel):
     errors: list[Mistake] = Field(default_factory=list)
 
 
+# What any endpoint may answer besides what it is for.
+PROBLEMS: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (400, 401, 403, 404, 413, 415, 422, 503)}
+
+
 class ProblemError(Exception):
     """Raised by endpoints to answer with a problem."""
 

@@ -1,15 +1,13 @@
-"""Newline-delimited JSON: any number of events in constant memory. A bad line is reported by number, the others stand."""
+"""Newline-delimited JSON: any number of things in constant memory. A bad line is reported by number, the others stand."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
-
-from bongsu.model import Event
 
 # As long as one event may be by any other way in.
 LINE_LIMIT = 10 * 1024 * 1024
@@ -20,8 +18,9 @@ BATCH_BYTES = 4 * 1024 * 1024
 # Enough to see what is wrong with a file; a file that is all wrong should not come back whole.
 REPORTED_ERRORS = 100
 
-Accept = Callable[[Sequence[Event]], Awaitable[list[bool]]]
-Parse = Callable[[int, bytes], Event]
+_T = TypeVar("_T")
+Accept = Callable[[Sequence[_T]], Awaitable[list[bool]]]
+Parse = Callable[[int, bytes], _T]
 Line = tuple[int, bytes | None]  # the line's number; None in place of a line that was too long to keep
 
 
@@ -40,22 +39,18 @@ class Tally:
             self.errors.append({"line": line, "loc": loc, "msg": message})
 
 
-def parse_line(_number: int, line: bytes) -> Event:
-    return Event.model_validate_json(line)
-
-
-async def pour(chunks: AsyncIterable[bytes], accept: Accept, parse: Parse = parse_line) -> Tally:
-    """Read events from the chunks and accept them batch by batch: one batch is stored while the next is read."""
+async def pour(chunks: AsyncIterable[bytes], accept: Accept[_T], parse: Parse[_T]) -> Tally:
+    """Parse the lines of the chunks and accept them batch by batch: one batch is stored while the next is read."""
     tally = Tally()
     storing: asyncio.Task[list[bool]] | None = None
     try:
         async for batch in _batches(_lines(chunks)):
-            events = [event for line in batch for event in _parsed(line, parse, tally)]
+            things = [thing for line in batch for thing in _parsed(line, parse, tally)]
             if storing is not None:
                 _count(tally, await storing)
                 storing = None
-            if events:
-                storing = asyncio.ensure_future(accept(events))
+            if things:
+                storing = asyncio.ensure_future(accept(things))
         if storing is not None:
             _count(tally, await storing)
             storing = None
@@ -104,8 +99,8 @@ async def _batches(chunks: AsyncIterator[list[Line]]) -> AsyncIterator[list[Line
         yield batch
 
 
-def _parsed(line: Line, parse: Parse, tally: Tally) -> list[Event]:
-    """The line's event, or none when it is bad."""
+def _parsed(line: Line, parse: Parse[_T], tally: Tally) -> list[_T]:
+    """What the line holds, or nothing when it is bad."""
     number, content = line
     if content is None:
         tally.reject(number, [], f"is longer than {LINE_LIMIT} bytes: split it")

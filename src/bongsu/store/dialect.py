@@ -70,6 +70,10 @@ class Dialect:
         """Insert rows that are all new, by the quickest way. If some were not: False, and it must be rolled back."""
         raise AssertionError(connection, table, columns, rows)
 
+    async def serialise(self, tx: AsyncConnection, name: str) -> None:
+        """From here to the end of the transaction, nobody else is between here and there with the same name."""
+        raise AssertionError(tx, name)
+
     def moment(self, stored: Any) -> datetime:
         """A stored time as Python's."""
         raise AssertionError(stored)
@@ -120,6 +124,9 @@ class Postgres(Dialect):
             return False
         return True
 
+    async def serialise(self, tx: AsyncConnection, name: str) -> None:
+        await tx.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (name,))
+
     def moment(self, stored: Any) -> datetime:
         assert isinstance(stored, datetime)
         return stored
@@ -169,6 +176,9 @@ class Sqlite(Dialect):
         statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
         result = await connection.exec_driver_sql(statement, self.plain(columns, rows))
         return bool(result.rowcount == len(rows))
+
+    async def serialise(self, tx: AsyncConnection, name: str) -> None:
+        """The one writer is alone already."""
 
     def moment(self, stored: Any) -> datetime:
         return _EPOCH + timedelta(microseconds=stored)

@@ -12,7 +12,7 @@ from bongsu.store.dialect import POSTGRES
 from bongsu.store.engine import Store
 
 # The newest migration. Revisions are numbers with leading zeros, so that older and newer can be told without loading them.
-HEAD = "0001"
+HEAD = "0002"
 
 # Any number will do, as long as every Bongsu takes the same: "bongsu" on a phone's keys.
 _MIGRATION_LOCK = 266478
