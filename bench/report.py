@@ -60,15 +60,17 @@ class Report:
         lines = [f"## {self.title}", "", f"![{self.title}]({self.name}.svg)", ""]
         lines += [_line(_HEAD), "|---|---|--:|--:|--:|--:|--:|---|"]
         lines += [_line(_cells(one)) for one in self.comparisons]
-        lines += [
-            "",
-            "Measured on "
-            + ", ".join(f"{value} {name}" if name == "cores" else f"{name} {value}" for name, value in self.machine.items())
-            + ".",
-        ]
+        lines += ["", f"Measured in {self._rounds()} on {self._machine()}."]
         for title, note in self.notes.items():
             lines += ["", f"### {title}", "", note]
         return "\n".join(lines) + "\n"
+
+    def _rounds(self) -> str:
+        counts = {len(one.seconds) for one in self.comparisons}
+        return f"{min(counts)} rounds" if len(counts) == 1 else f"{min(counts)} to {max(counts)} rounds"
+
+    def _machine(self) -> str:
+        return ", ".join(f"{value} {name}" if name == "cores" else f"{name} {value}" for name, value in self.machine.items())
 
 
 _PREFACE = """\

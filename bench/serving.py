@@ -21,6 +21,7 @@ READINESS_POLL = 0.05
 # As an orchestrator would: told to stop, given time to drain, then ended.
 STOP_SECONDS = 30.0
 PROFILE_LINES = 15
+ROOT = Path(__file__).parents[1]
 
 
 class ServerDidNotStart(RuntimeError):
@@ -34,7 +35,11 @@ async def serving(settings: Settings, profile: Path | None = None) -> AsyncItera
     log = settings.data_dir / f"serve-{port}.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            _command(profile), env=_environment(settings, port), stdout=subprocess.DEVNULL, stderr=stream
+            _command(profile),
+            cwd=settings.data_dir,  # where no bongsu.toml of a developer's lies
+            env=_environment(settings, port),
+            stdout=subprocess.DEVNULL,
+            stderr=stream,
         )
     try:
         await _until_ready(process, port, log)
@@ -49,14 +54,14 @@ async def serving(settings: Settings, profile: Path | None = None) -> AsyncItera
 
 
 def _command(profile: Path | None) -> list[str]:
-    program = str(Path(sys.executable).with_name("bongsu"))
-    profiler = ["-m", "cProfile", "-o", str(profile)] if profile else []
-    return [sys.executable, *profiler, program, "serve", "--role", "api"]
+    program = ["-m", "bench.profiled", str(profile)] if profile else [str(Path(sys.executable).with_name("bongsu"))]
+    return [sys.executable, *program, "serve", "--role", "api"]
 
 
 def _environment(settings: Settings, port: int) -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
         "BONGSU_DATA_DIR": str(settings.data_dir),
         "BONGSU_DATABASE_URL": settings.database_url,
         "BONGSU_API_KEYS": settings.api_keys,
@@ -95,7 +100,7 @@ def _free_port() -> int:
 
 
 def busiest(profile: Path) -> str:
-    """Where the time went, by each function's own, as a Markdown table. Paths are cut to what names the module."""
+    """Where processor time went, by each function's own, as a Markdown table. Paths are cut to what names the module."""
     # pstats' own summary knows functions by name alone and would mix up all that are called __call__.
     stats: dict[tuple[str, int, str], tuple[int, int, float, float, object]] = vars(pstats.Stats(str(profile)))["stats"]
     total = sum(own for _, _, own, _, _ in stats.values())

@@ -19,7 +19,7 @@ for name in [name for name in os.environ if name.startswith("BONGSU_")]:
 
 telemetry.configure_logs()
 
-KEYS = {"jwt_secret": "a test secret of more than thirty-two bytes", "api_keys": "server-key"}
+KEYS = {"jwt_secret": "a test secret of more than thirty-two bytes", "api_keys": "server-key-of-the-tests"}
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,10 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
+def test_the_version_is_told() -> None:
+    assert bongsu("--version", environment={}).stdout.startswith("bongsu 0.")
+
+
 def test_migrate_says_what_it_did(environment: dict[str, str]) -> None:
     assert "Migrated" in bongsu("migrate", environment=environment).stdout
     assert "is up to date" in bongsu("migrate", environment=environment).stdout
@@ -37,7 +41,7 @@ def test_token_and_apikey_print_what_they_are_named_after(environment: dict[str,
     token = bongsu("token", "철수", "--ttl", "2h", environment=environment).stdout.strip()
     claims = jwt.decode(token, environment["BONGSU_JWT_SECRET"], algorithms=["HS256"], options={"require": ["exp"]})
     assert claims["sub"] == "철수"
-    assert bongsu("apikey", environment=environment).stdout == "server-key\n"
+    assert bongsu("apikey", environment=environment).stdout == "server-key-of-the-tests\n"
 
 
 @pytest.mark.parametrize("ttl", ["", "1", "h", "-1h", "0s", "1w", "999999999d"])
@@ -81,17 +85,17 @@ def test_a_file_is_published_and_again_adds_nothing(migrated: dict[str, str], tm
     assert (first.returncode, first.stdout) == (0, "3002 accepted, 0 duplicates, 0 rejected\n"), first.stderr
     again = bongsu("publish", "--file", str(file), environment=migrated)
     assert again.stdout == "0 accepted, 3002 duplicates, 0 rejected\n"
-    # As after an interruption: what was stored before stays, the rest is added.
-    file.write_text("\n".join([*lines, json.dumps({"eventType": "product.updated"})]))
-    assert bongsu("publish", "--file", str(file), environment=migrated).stdout == "1 accepted, 3002 duplicates, 0 rejected\n"
+    # Tomorrow's file of the same name holds tomorrow's events, even where they read the same.
+    os.utime(file, (1, 1))
+    assert bongsu("publish", "--file", str(file), environment=migrated).stdout == "3001 accepted, 1 duplicates, 0 rejected\n"
 
 
 def test_bad_lines_are_named_and_the_others_stand(migrated: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "mixed.ndjson"
-    file.write_text('{"eventType":"x"}\nnonsense\n{"eventType":""}\n')
+    file.write_text('{"eventType":"x"}\nnonsense\n{"eventType":"","[/b]":1}\n')
     done = bongsu("publish", "--file", str(file), environment=migrated)
     assert done.returncode == 1
-    assert done.stdout == "1 accepted, 0 duplicates, 2 rejected\n"
+    assert done.stdout == "1 accepted, 0 duplicates, 2 rejected\n", done.stderr
     assert "line 2" in done.stderr
     assert "line 3: eventType" in done.stderr
 
@@ -99,6 +103,9 @@ def test_bad_lines_are_named_and_the_others_stand(migrated: dict[str, str], tmp_
 def test_events_are_read_from_a_pipe(migrated: dict[str, str]) -> None:
     done = bongsu("publish", "--file", "-", environment=migrated, stdin='{"eventType":"x"}\n{"eventType":"y"}\n')
     assert done.stdout == "2 accepted, 0 duplicates, 0 rejected\n", done.stderr
+    # What comes through a pipe a second time is new: there is nothing to resume.
+    again = bongsu("publish", "--file", "-", environment=migrated, stdin='{"eventType":"x"}\n')
+    assert again.stdout == "1 accepted, 0 duplicates, 0 rejected\n"
 
 
 def test_a_terminal_sees_a_bar(tmp_path: Path) -> None:
@@ -127,6 +134,19 @@ def test_the_doctor_finds_a_healthy_house_healthy(migrated: dict[str, str]) -> N
     assert done.returncode == 0, done.stdout
     assert "answers and is up to date" in done.stdout
     assert "✗" not in done.stdout
+
+
+def test_the_doctor_of_a_house_not_built_yet_touches_nothing(tmp_path: Path) -> None:
+    done = bongsu("doctor", environment={"BONGSU_DATA_DIR": str(tmp_path / "data")})
+    assert done.returncode == 0, done.stdout
+    assert "will be made" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_doctor_minds_weak_keys(environment: dict[str, str]) -> None:
+    done = bongsu("doctor", environment={**environment, "BONGSU_JWT_SECRET": "s", "COLUMNS": "300"})
+    assert done.returncode == 1
+    assert "shorter than 32 bytes" in done.stdout
 
 
 def test_the_doctor_names_what_is_wrong_and_the_cure(environment: dict[str, str], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from tests.processes import bongsu, serving
 from tests.servers import RedisServer, start_postgres
 
-KEY = {"X-API-Key": "server-key"}
+KEY = {"X-API-Key": "server-key-of-the-tests"}
 
 
 @pytest.fixture
@@ -61,9 +61,11 @@ def test_roles_in_processes_of_their_own_do_the_same_together(migrated: dict[str
         serving(environment, "--role", "api") as api,
         api.client(**KEY) as client,
     ):
-        assert worker.address == clock.address == ""
-        with gateway.client() as door:
-            assert door.get("/readyz").status_code == 200
+        for one in (worker, clock, gateway):
+            with one.client(**KEY) as door:
+                assert door.get("/readyz").status_code == 200
+                # How it is, and no more: events go in by the API's door.
+                assert door.post("/api/events", json={"eventType": "x"}).status_code == 404
         # With a minute between polls, only a signal can be what makes the worker quick; one may be lost, not ten.
         for _ in range(10):
             answer = client.post("/api/events", json={"eventType": "product.updated"}).json()
@@ -95,13 +97,14 @@ def test_sigterm_lets_a_request_under_way_finish(migrated: dict[str, str]) -> No
         with socket.create_connection((host, int(port))) as caller:
             caller.settimeout(30)
             head = (
-                f"POST /api/events HTTP/1.1\r\nHost: {host}\r\nX-API-Key: server-key\r\n"
+                f"POST /api/events HTTP/1.1\r\nHost: {host}\r\nX-API-Key: server-key-of-the-tests\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
             )
             caller.sendall(head.encode())
             assert b"100 Continue" in caller.recv(1000)  # the server is reading this request's body now
             served.process.terminate()
             served.wait_for("stopping")
+            served.process.terminate()  # again: no reason to hurry
             caller.sendall(body)
             assert b"202 Accepted" in caller.recv(10_000)
         assert served.process.wait(30) == 0
@@ -115,7 +118,7 @@ def test_the_database_restarted_under_a_running_service_heals_without_help(tmp_p
         "BONGSU_DATA_DIR": str(tmp_path),
         "BONGSU_DATABASE_URL": server.create_database(),
         "BONGSU_JWT_SECRET": "x" * 32,
-        "BONGSU_API_KEYS": "server-key",
+        "BONGSU_API_KEYS": "server-key-of-the-tests",
         "BONGSU_POLL_SECONDS": "0.05",
     }
     try:
@@ -167,10 +170,12 @@ def test_a_start_that_cannot_be_says_why_in_one_line(tmp_path: Path, postgres_ur
     assert "BONGSU_DATA_DIR /proc/x cannot be made" in refused({"BONGSU_DATA_DIR": "/proc/x"})
     shared = {**embedded, "BONGSU_DATABASE_URL": postgres_url}
     assert "set BONGSU_JWT_SECRET and BONGSU_API_KEYS" in refused(shared)
-    shared |= {"BONGSU_JWT_SECRET": "x" * 32, "BONGSU_API_KEYS": "k"}
+    shared |= {"BONGSU_JWT_SECRET": "x" * 32, "BONGSU_API_KEYS": "k" * 16}
     assert "Run `bongsu migrate`" in refused(shared, "--port", "0")
     away = {**shared, "BONGSU_DATABASE_URL": "postgresql://u:hunter2@127.0.0.1:1/x"}
     assert "Start the database" in refused(away, "--port", "0")
+    assert "BONGSU_PORT" in refused({**embedded, "BONGSU_PORT": "[/x]"})
+    assert "BONGSU_REDIS_URL cannot be used" in refused({**embedded, "BONGSU_REDIS_URL": "redis://h?foo=bar"}, "--port", "0")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "choose another with --host and --port" in refused(embedded, "--port", str(taken.getsockname()[1]))
 

@@ -76,6 +76,9 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
         ("TIMEZONE", "Seoul", "must be a time zone such as Asia/Seoul"),
         ("DATABASE_URL", "mysql://x", "must begin with postgresql"),
         ("REDIS_URL", "localhost:6379", "must begin with redis"),
+        ("REDIS_URL", "redis://localhost:abc", "its host or port cannot be read"),
+        ("DATABASE_URL", "postgresql://u@h:abc/db", "its host or port cannot be read"),
+        ("DATABASE_URL", "sqlite:foo", "must begin with postgresql"),
         ("RECOVERY_CRON", "every day", "must be five cron fields"),
         ("POLL_SECONDS", "0", "greater than 0"),
         ("POLL_SECONDS", "nan", "finite number"),
@@ -88,6 +91,11 @@ def test_a_bad_value_is_refused_in_one_line_that_names_it(name: str, value: str,
     text = complaint({f"BONGSU_{name}": value})
     assert f"BONGSU_{name}" in text
     assert says in text
+
+
+@pytest.mark.parametrize("url", ["PostgreSQL://u@h/d", " postgresql://u@h/d ", "postgres://u@h/d"])
+def test_postgresql_is_known_however_it_is_written(url: str) -> None:
+    assert not Settings.load({"BONGSU_DATABASE_URL": url}, NOWHERE).is_embedded
 
 
 def test_a_secret_is_not_repeated_in_a_complaint() -> None:

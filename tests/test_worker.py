@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from bongsu.errors import StoreUnreachable
 from bongsu.model import Event, EventStatus, Everyone, Notice, NoticeType
-from bongsu.rules import Rules
-from bongsu.rules.commerce import commerce
+from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import events as statements
@@ -83,7 +83,7 @@ def say(kind: str) -> Rules:
 async def test_an_event_no_rule_is_about_is_done(store: Store, quick: Settings) -> None:
     known, unknown = Event(event_type="product.updated"), Event(event_type="nobody.knows")
     await add(store, known, unknown)
-    await finish(EventWorker(store, commerce, quick), store)
+    await finish(EventWorker(store, catalogue(quick), quick), store)
     for event in (known, unknown):
         row = await fate(store, event)
         assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 0, None)
@@ -176,6 +176,40 @@ async def test_an_event_that_ends_every_worker_is_failed_without_being_tried_aga
     assert asked == []
 
 
+async def test_a_store_that_goes_away_again_and_again_is_no_events_fault(
+    store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More often than an event may end its workers: it was never their end."""
+    record, failures = statements.record, [StoreUnreachable("gone")] * (SUSPECT_AFTER + DEATHS_ALONE + 3)
+
+    async def record_at_last(*arguments: object) -> object:
+        if failures:
+            raise failures.pop()
+        return await record(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(statements, "record", record_at_last)
+    monkeypatch.setattr("bongsu.loop.FIRST_BACKOFF", 0.001)
+    event = Event(event_type="product.updated")
+    await add(store, event)
+    await finish(EventWorker(store, catalogue(quick), quick), store)
+    assert failures == []
+    row = await fate(store, event)
+    assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 0, None)
+
+
+async def test_an_error_is_kept_without_what_may_be_peoples_data(store: Store, quick: Settings) -> None:
+    rules = Rules()
+
+    @rules.rule("test.broken")
+    def broken(_event: Event) -> Iterable[Notice]:
+        raise ValueError("no good\x00\n[SQL: …]\n[parameters: {'phone': '010-1234-5678'}]")
+
+    event = Event(event_type="test.broken")
+    await add(store, event)
+    await finish(EventWorker(store, rules, quick.model_copy(update={"max_retries": 0})), store)
+    assert (await fate(store, event)).error == "ValueError: no good"
+
+
 async def test_a_row_that_cannot_be_read_fails_at_once_and_alone(store: Store, quick: Settings) -> None:
     value = "CAST(:payload AS jsonb)" if store.dialect.name == "postgresql" else ":payload"
     async with store.write() as tx:
@@ -183,7 +217,7 @@ async def test_a_row_that_cannot_be_read_fails_at_once_and_alone(store: Store, q
         await tx.execute(insert, {"payload": '{"n":' + "9" * 5000 + "}"})
     good = Event(event_type="product.updated")
     await add(store, good)
-    await finish(EventWorker(store, commerce, quick), store)
+    await finish(EventWorker(store, catalogue(quick), quick), store)
     assert (await fate(store, good)).status is EventStatus.DONE
     async with store.read() as connection:
         rows = await connection.execute(text("SELECT status, attempts, error FROM bongsu_events WHERE event_type = 'bad'"))
@@ -209,7 +243,7 @@ async def test_a_zombie_decides_nothing(store: Store, quick: Settings) -> None:
 async def test_a_worker_survives_a_store_that_goes_away(
     store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = EventWorker(store, commerce, quick)
+    worker = EventWorker(store, catalogue(quick), quick)
     claim, failures = statements.claim, [ConnectionRefusedError("gone"), ConnectionRefusedError("still gone")]
 
     async def claim_sometimes(*arguments: object) -> object:

@@ -8,17 +8,17 @@ from importlib.metadata import version
 from fastapi import Depends, FastAPI, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic.json_schema import models_json_schema
 from starlette.types import ASGIApp
 
-from bongsu import members
+from bongsu import members, telemetry
 from bongsu.errors import BongsuError
 from bongsu.http import problems
 from bongsu.http.auth import Gate
-from bongsu.http.problems import Problem, ProblemError
+from bongsu.http.problems import PROBLEMS, Problem, ProblemError
 from bongsu.http.requests import RequestLog
 from bongsu.ingress import catalog
 from bongsu.ingress import http as ingress
@@ -30,14 +30,24 @@ from bongsu.store import Store, check
 from bongsu.store import events as statements
 
 
-def build_api(store: Store, intake: Intake, keys: Keys, settings: Settings, is_stopping: Callable[[], bool]) -> ASGIApp:
-    about = "An event goes in, the right people hear of it."
-    app = FastAPI(title="Bongsu", version=version("bongsu"), description=about, docs_url=None, redoc_url=None)
+def build_api(
+    store: Store, intake: Intake | None, keys: Keys, settings: Settings, is_stopping: Callable[[], bool]
+) -> ASGIApp:
+    """Without an intake, only what every process answers: how it is."""
+    app = FastAPI(
+        title="Bongsu",
+        version=version("bongsu"),
+        description="An event goes in, the right people hear of it.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     gate = Gate(keys)
     problems.install(app)
-    app.include_router(ingress.router(gate, intake, store))
-    app.include_router(catalog.router(gate, store))
-    app.include_router(members.router(gate, store))
+    if intake is not None:
+        app.include_router(ingress.router(gate, intake, store))
+        app.include_router(catalog.router(gate, store))
+        app.include_router(members.router(gate, store))
     _add_health(app, store, is_stopping)
     _add_desk(app, store, gate)
     if settings.origins:
@@ -50,19 +60,32 @@ def build_api(store: Store, intake: Intake, keys: Keys, settings: Settings, is_s
     return RequestLog(app)
 
 
+_log = telemetry.log("bongsu.http")
+# For the document: no key is needed.
+_OPEN: dict[str, list[str]] = {"security": []}
+
+
 def _add_health(app: FastAPI, store: Store, is_stopping: Callable[[], bool]) -> None:
-    @app.get("/healthz", tags=["operations"], summary="Whether the process lives")
+    @app.get("/healthz", tags=["operations"], summary="Whether the process lives", openapi_extra=_OPEN)
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get("/readyz", tags=["operations"], summary="Whether it can serve now", responses={503: {"model": Problem}})
+    @app.get(
+        "/readyz",
+        tags=["operations"],
+        summary="Whether it can serve now",
+        responses={503: PROBLEMS[503]},
+        openapi_extra=_OPEN,
+    )
     async def readyz() -> dict[str, str]:
         if is_stopping():
             raise ProblemError(503, "The process is stopping")
         try:
             await check(store)
         except BongsuError as error:
-            raise ProblemError(503, str(error)) from error
+            # Anyone may ask; where the store is, is for those who can read the log.
+            _log.warning("not ready", error=str(error))
+            raise ProblemError(503, str(type(error)())) from error
         return {"status": "ready"}
 
 
@@ -73,7 +96,13 @@ def _add_desk(app: FastAPI, store: Store, gate: Gate) -> None:
             counts = await statements.count_unfinished(connection)
         return {"events": {status.value.lower(): count for status, count in counts.items()}}
 
-    @app.get("/metrics", tags=["operations"], dependencies=[Depends(gate.server)], summary="Prometheus metrics")
+    @app.get(
+        "/metrics",
+        tags=["operations"],
+        dependencies=[Depends(gate.server)],
+        summary="Prometheus metrics",
+        response_class=PlainTextResponse,
+    )
     async def metrics() -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
@@ -86,7 +115,7 @@ def _complete_document(app: FastAPI) -> None:
         document = describe()
         components = document.setdefault("components", {})
         schemas = components.setdefault("schemas", {})
-        bodies = [(model, "validation") for model in (Behavior, Device, Event, Member, Preferences, Product)]
+        bodies = [(model, "validation") for model in (Behavior, Device, Event, Member, Preferences, Problem, Product)]
         _, described = models_json_schema(bodies, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
         schemas.update(described["$defs"])
         components["securitySchemes"] = {
@@ -101,6 +130,10 @@ def _complete_document(app: FastAPI) -> None:
 def _add_docs(app: FastAPI) -> None:
     """The page that shows the document, with its scripts from here: FastAPI's own would fetch them from elsewhere."""
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_swagger", "resources")]))
+
+    @app.get("/", include_in_schema=False)
+    async def front_door() -> RedirectResponse:
+        return RedirectResponse("/docs")
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:

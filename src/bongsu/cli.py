@@ -8,16 +8,18 @@ import re
 import sys
 from collections.abc import Coroutine
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
+from rich.markup import escape
 from rich.panel import Panel
 
 from bongsu import telemetry
-from bongsu.errors import BadEvent, BadSettings, BongsuError
+from bongsu.errors import BadCommand, BadEvent, BongsuError
 from bongsu.keys import Keys
 from bongsu.model import Event
 from bongsu.settings import Settings
@@ -33,12 +35,27 @@ err = Console(stderr=True)
 _T = TypeVar("_T")
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bongsu {version('bongsu')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """봉수 — an event goes in, the right people hear about it, once."""
+
+
 def main() -> NoReturn:
     """The program. What we foresaw is one line on stderr and exit code 1; a traceback means a bug."""
     try:
         app()
     except BongsuError as error:
-        err.print(f"[bold red]bongsu:[/] {error}", highlight=False, soft_wrap=True)
+        err.print(f"[bold red]bongsu:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -60,19 +77,22 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)] = None,
     role: Annotated[str, typer.Option(help="all, or some of api,gateway,worker,clock.")] = "all",
+    app_name: Annotated[str | None, typer.Option("--app", help="Your own rules: package.module:app.")] = None,
 ) -> None:
     """Run Bongsu: all of it in one process, or the roles you name."""
+    from bongsu.rules import load_app  # noqa: PLC0415
     from bongsu.service import Service  # noqa: PLC0415
 
     settings = Settings.load()
     changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = settings.model_copy(update=changes)
     roles = _roles(role)
+    own_rules = load_app(app_name) if app_name is not None else None
     telemetry.configure_logs()
 
     async def serve_until_told() -> None:
-        service = Service(settings, roles)
-        await service.run(lambda address: _greet(settings, address))
+        service = Service(settings, roles, own_rules, listens=port is not None)
+        await service.run(lambda address: _greet(settings, address) if "api" in roles else None)
 
     run(serve_until_told())
 
@@ -86,7 +106,7 @@ def _roles(text: str) -> frozenset[Any]:
         return frozenset(Role(part.strip()) for part in text.split(","))
     except ValueError:
         known = ", ".join(role.value for role in Role)
-        raise BadSettings(f"--role {text}: takes all, or some of {known}") from None
+        raise BadCommand(f"--role {text}: takes all, or some of {known}") from None
 
 
 def _greet(settings: Settings, address: str) -> None:
@@ -96,18 +116,23 @@ def _greet(settings: Settings, address: str) -> None:
     key = Keys.load(settings).api_keys[0]
     lines = (
         f"[bold]API docs[/]      {address}/docs\n"
-        f"[bold]API key[/]       {key}\n"
-        f"[bold]Member token[/]  bongsu token MEMBER\n"
-        f"[bold]Data[/]          {settings.data_dir}"
+        f"[bold]API key[/]       {escape(key)}\n"
+        f"[bold]Member token[/]  {_program()} token MEMBER\n"
+        f"[bold]Data[/]          {escape(str(settings.data_dir))}"
     )
     out.print(Panel(lines, title="봉수 Bongsu is ready", border_style="green", expand=False), highlight=False)
     # Outside the box, so that it can be copied whole.
     out.print(
-        f"[dim]A first event:[/]\ncurl {address}/api/events -H 'Authorization: Bearer {key}' \\\n"
+        f"[dim]A first event:[/]\ncurl {address}/api/events -H 'Authorization: Bearer {escape(key)}' \\\n"
         """  -H 'Content-Type: application/json' -d '{"eventType":"product.updated","refId":"sku-1"}'""",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _program() -> str:
+    """How this program was called: it may lie in an environment that is not on the path."""
+    return sys.argv[0] if "/" in sys.argv[0] and sys.argv[0].endswith("bongsu") else "bongsu"
 
 
 @app.command()
@@ -115,11 +140,12 @@ def migrate() -> None:
     """Bring the store's schema up to date."""
     from bongsu.store import Store  # noqa: PLC0415
     from bongsu.store import migrate as apply  # noqa: PLC0415
+    from bongsu.store.migrate import MIGRATION_SECONDS  # noqa: PLC0415
 
     settings = Settings.load()
 
     async def work() -> tuple[str, str | None, str]:
-        store = Store.open(settings)
+        store = Store.open(settings, MIGRATION_SECONDS)
         try:
             return store.place, *(await apply(store))
         finally:
@@ -127,7 +153,7 @@ def migrate() -> None:
 
     place, before, after = run(work())
     if before == after:
-        out.print(f"{place} is up to date at revision {after}.", highlight=False, soft_wrap=True)
+        out.print(f"{escape(place)} is up to date at revision {after}.", highlight=False, soft_wrap=True)
     else:
         out.print(
             f"[green]Migrated[/] {place} from {before or 'nothing'} to revision {after}.", highlight=False, soft_wrap=True
@@ -141,21 +167,21 @@ def token(
 ) -> None:
     """Print a token a member can call with."""
     if not member:
-        raise BadSettings("MEMBER is empty: name the member the token is for")
+        raise BadCommand("MEMBER is empty: name the member the token is for")
     typer.echo(Keys.load(Settings.load()).member_token(member, _duration(ttl)))
 
 
 def _duration(text: str) -> timedelta:
-    match = re.fullmatch(r"(\d{1,9})([smhd])", text.strip())
-    if match is None or int(match[1]) == 0:
-        raise BadSettings(f"--ttl {text}: give a number and s, m, h or d, such as 1h")
+    match = re.fullmatch(r"(\d{1,15})([smhd])", text.strip())
+    if match is None:
+        raise BadCommand(f"--ttl {text}: give a number and s, m, h or d, such as 1h")
     unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
     try:
         duration = timedelta(**{unit: int(match[1])})
     except OverflowError:
         duration = timedelta.max
-    if duration > timedelta(days=3650):
-        raise BadSettings(f"--ttl {text}: longer than ten years")
+    if not timedelta(0) < duration <= timedelta(days=3650):
+        raise BadCommand(f"--ttl {text}: give more than nothing and at most ten years")
     return duration
 
 
@@ -173,13 +199,16 @@ def publish(
     target: Annotated[str | None, typer.Option(help="The member it was done to.")] = None,
     payload: Annotated[str, typer.Option(help="Details, as a JSON object.")] = "{}",
     event_id: Annotated[str | None, typer.Option("--id", help="A UUID; the same id is accepted once.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Events from a file, one JSON object a line.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="Events from a file, one JSON object a line; - reads a pipe. Run again, it adds nothing twice."),
+    ] = None,
 ) -> None:
     """Put an event in, or a file of them."""
     from bongsu import publishing  # noqa: PLC0415
 
     if (event_type is None) == (file is None):
-        raise BadEvent("Give either a TYPE or --file")
+        raise BadCommand("Give either a TYPE or --file")
     settings = Settings.load()
     telemetry.configure_logs("WARNING")
     if file is not None:
@@ -195,7 +224,7 @@ def _event(**fields: Any) -> Event:
     try:
         fields["payload"] = json.loads(fields["payload"])
     except ValueError as error:
-        raise BadEvent(f"--payload is not JSON: {error}") from None
+        raise BadCommand(f"--payload is not JSON: {error}") from None
     try:
         return Event(**{name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:
@@ -205,7 +234,8 @@ def _event(**fields: Any) -> Event:
 
 def _report(tally: Any) -> None:
     for mistake in tally.errors:
-        err.print(f"[red]line {mistake['line']}[/]: {'.'.join(map(str, mistake['loc']))} {mistake['msg']}", highlight=False)
+        where = escape(".".join(map(str, mistake["loc"])))
+        err.print(f"[red]line {mistake['line']}[/]: {where} {escape(mistake['msg'])}", highlight=False, soft_wrap=True)
     unnamed = tally.rejected - len(tally.errors)
     if unnamed:
         err.print(f"… and {unnamed} more bad lines")

@@ -12,12 +12,15 @@ from urllib.parse import urlsplit
 
 import redis.asyncio
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from bongsu.errors import BadCredentials, BongsuError, BrokerUnreachable, RedisUnreachable
+from bongsu.errors import BadCredentials, BadSettings, BadTemplate, BongsuError, BrokerUnreachable, RedisUnreachable
 from bongsu.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store, check
+from bongsu.store.engine import sqlite_path
+from bongsu.templates import Templates
 
 TIMEOUT_SECONDS = 5
 
@@ -36,7 +39,9 @@ async def examine(console: Console) -> bool:
     findings = await _findings()
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for finding in findings:
-        table.add_row("[green]✓[/]" if finding.is_good else "[bold red]✗[/]", f"[bold]{finding.name}[/]", finding.word)
+        table.add_row(
+            "[green]✓[/]" if finding.is_good else "[bold red]✗[/]", f"[bold]{finding.name}[/]", escape(finding.word)
+        )
     console.print(table, highlight=False)
     return all(finding.is_good for finding in findings)
 
@@ -53,6 +58,7 @@ async def _findings() -> list[Finding]:
         ("kafka", _kafka),
         ("rabbitmq", _rabbitmq),
         ("fcm", _fcm),
+        ("texts", _texts),
     ]
     return [Finding("settings", True, "read"), *[await _look(name, look, settings) for name, look in looks]]
 
@@ -68,21 +74,23 @@ async def _look(name: str, look: Callable[[Settings], Awaitable[str]], settings:
 
 
 async def _keys(settings: Settings) -> str:
-    keys = Keys.load(settings)
-    # RFC 7518: an HS256 key has at least as many bits as the hash it feeds.
-    weak = len(keys.jwt_secret.encode()) < 32
-    return "the JWT secret is shorter than 32 bytes: choose a longer one before going live" if weak else "in place"
+    made_later = settings.is_embedded and not (settings.keys and settings.jwt_secret) and not settings.data_dir.exists()
+    if made_later:
+        return "will be made by the first `bongsu serve`"
+    if weakness := Keys.load(settings).weakness:
+        raise BadSettings(weakness)
+    return "in place"
 
 
 async def _store(settings: Settings) -> str:
+    if settings.is_embedded and not settings.data_dir.exists():
+        return "will be made by the first `bongsu serve`"
     store = Store.open(settings)
+    if settings.is_embedded and not sqlite_path(settings).exists():
+        return f"{store.place}: will be made by the first `bongsu serve`"
     try:
         await check(store)
         return f"{store.place} answers and is up to date"
-    except BongsuError:
-        if settings.is_embedded and not (Path(settings.data_dir) / "bongsu.db").exists():
-            return f"{store.place}: will be made by the first `bongsu serve`"
-        raise
     finally:
         await store.close()
 
@@ -140,3 +148,14 @@ def _read_account(path: Path) -> Any:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise BadCredentials(f"{path}: {error}") from None
+
+
+async def _texts(_settings: Settings) -> str:
+    templates = Templates.load()
+    if problems := templates.check():
+        raise BadTemplate("; ".join(problems))
+    return (
+        f"all can be filled in; yours are {', '.join(templates.own)}"
+        if templates.own
+        else "the built-in ones can be filled in"
+    )

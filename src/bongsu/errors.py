@@ -12,31 +12,41 @@ class BongsuError(Exception):
 
     def __str__(self) -> str:
         message = " ".join((type(self).__doc__ or "").split())
-        return f"{self.detail.rstrip('.')}. {message}" if self.detail else message
+        if not self.detail:
+            return message
+        return f"{self.detail if self.detail.endswith('?') else self.detail.rstrip('.') + '.'} {message}"
 
 
 class BadSettings(BongsuError):
     """Correct the environment or bongsu.toml and start again."""
 
 
+class BadCommand(BongsuError):
+    """`bongsu --help` and `bongsu COMMAND --help` say what there is."""
+
+
 class KeysMissing(BongsuError):
     """With PostgreSQL, keys are shared by every process: set BONGSU_JWT_SECRET and BONGSU_API_KEYS."""
 
 
-class StoreUnreachable(BongsuError):
+class StoreError(BongsuError):
+    """The store cannot be used now, through no fault of what was to be stored."""
+
+
+class StoreUnreachable(StoreError):
     """The store does not answer. Start the database, or correct BONGSU_DATABASE_URL."""
 
 
-class StoreNotMigrated(BongsuError):
+class StoreNotMigrated(StoreError):
     """The tables are missing or old. Run `bongsu migrate` with the same BONGSU_DATABASE_URL."""
 
 
-class StoreTooNew(BongsuError):
+class StoreTooNew(StoreError):
     """A newer Bongsu has migrated this store. Install that version here; nothing was changed."""
 
 
-class StoreBusy(BongsuError):
-    """Another process has kept the SQLite file locked. Try again; for many writers use PostgreSQL."""
+class StoreBusy(StoreError):
+    """Others have kept what was needed locked for too long. Try again; nothing was stored."""
 
 
 class BadEvent(BongsuError):
@@ -54,7 +64,8 @@ class NoTransactionOpen(BongsuError):
 
 
 class BadKey(BongsuError):
-    """Send `Authorization: Bearer <key>` with an API key (server calls) or a member token (member calls)."""
+    """Send `Authorization: Bearer <key>` with an API key for server calls (`bongsu apikey` prints it), or a member token for
+    member calls (`bongsu token MEMBER`)."""
 
 
 class WrongKind(BongsuError):
@@ -63,6 +74,19 @@ class WrongKind(BongsuError):
 
 class TooBusy(BongsuError):
     """More is waiting to be stored than fits. Send it again in a moment; nothing was stored."""
+
+
+class PublishInterrupted(BongsuError):
+    """The store went away in the middle of the file. Run the same command again: what is stored is not stored twice."""
+
+
+class StoreRefused(StoreError):
+    """The database does not let us. Give the user of BONGSU_DATABASE_URL the right to use, and for `bongsu migrate` to
+    create, tables in its schema."""
+
+
+class StoreDamaged(StoreError):
+    """The SQLite file cannot be used as it is: the disk is full or read-only, or the file is not a database."""
 
 
 class AddressTaken(BongsuError):
@@ -79,3 +103,11 @@ class BrokerUnreachable(BongsuError):
 
 class BadCredentials(BongsuError):
     """BONGSU_FCM_CREDENTIALS takes the service-account file that the Firebase console gives out."""
+
+
+class BadApp(BongsuError):
+    """Correct the module that --app names; `docs/howto/rules.md` shows one that works."""
+
+
+class BadTemplate(BongsuError):
+    """Correct the text's file; `bongsu doctor` looks at them all. Then replay the event."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,11 @@ from bongsu.settings import Settings
 
 # Pinned: a token may not choose how it is checked.
 ALGORITHM = "HS256"
+SECRET_BYTES = 32
+KEY_LENGTH = 16
+
+# We say it ourselves, once, in the log and in `bongsu doctor`.
+warnings.filterwarnings("ignore", category=jwt.warnings.InsecureKeyLengthWarning)
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,15 @@ class Keys:
             ]
             raise KeysMissing(f"{' and '.join(missing)} not set")
         return cls(settings.keys, settings.jwt_secret)
+
+    @property
+    def weakness(self) -> str | None:
+        """What is wrong with the keys, if something is. RFC 7518: an HS256 key has at least as many bits as the hash."""
+        if len(self.jwt_secret.encode()) < SECRET_BYTES:
+            return f"BONGSU_JWT_SECRET is shorter than {SECRET_BYTES} bytes and can be guessed: choose a longer one"
+        if any(len(key) < KEY_LENGTH for key in self.api_keys):
+            return f"an API key is shorter than {KEY_LENGTH} characters and can be guessed: choose a longer one"
+        return None
 
     def is_api_key(self, given: str) -> bool:
         """Compares with every key, each in constant time, so that time tells nothing of how near a guess was."""
@@ -81,10 +96,14 @@ def _read_or_make(path: Path, prefix: str) -> str:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(prefix + secrets.token_urlsafe(32) + "\n")
+            file.flush()
+            os.fsync(descriptor)  # or a power cut could leave the name without the secret
         try:
             os.link(draft, path)  # atomic, and refuses to replace what another process made first
         except FileExistsError:
             pass
         finally:
             draft.unlink()
-    return path.read_text().strip()
+    if kept := path.read_text().strip():
+        return kept
+    raise BadSettings(f"{path} is empty: remove it, and a new one is made")

@@ -73,6 +73,8 @@ def _values(value: Any, path: str, depth: int = 1) -> Iterator[tuple[str, str, i
         case dict():
             yield path, "", depth
             for key, inner in value.items():
+                if not isinstance(key, str):
+                    raise PydanticCustomError("not_json", "{path} has a key that is not text", {"path": path})
                 yield f"{path}.{key[:40]}", key, depth
                 yield from _values(inner, f"{path}.{key[:40]}", depth + 1)
         case list() | tuple():

@@ -20,7 +20,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from bongsu.errors import BadEvent
+from bongsu.errors import BadCommand, PublishInterrupted
 from bongsu.ingress import ndjson
 from bongsu.ingress.intake import Intake
 from bongsu.model import Event
@@ -40,29 +40,37 @@ async def publish_one(settings: Settings, event: Event) -> bool:
 
 async def publish_file(settings: Settings, path: Path, console: Console) -> ndjson.Tally:
     """Publish every line, with a bar where a terminal is. Interrupted, it can simply be run again."""
-    file, size = _opened(path)
+    file, size, identity = _opened(path)
 
     def parse(number: int, line: bytes) -> Event:
-        event = Event.model_validate_json(line)
-        if "event_id" in event.model_fields_set:
+        event = Event.model_validate_json(line, by_alias=True, by_name=False)
+        if "event_id" in event.model_fields_set or identity is None:
             return event
-        # Made from the file's name, the line's number and its text: the same line published again adds nothing.
-        name = f"{path.name}:{number}:{line.strip().decode()}"
+        # Made from the file, the line's number and its text: the same file published again adds nothing.
+        name = f"{identity}:{number}:{line.strip().decode()}"
         return event.model_copy(update={"event_id": uuid.uuid5(_NAMESPACE, name)})
 
     with file, _progress(console) as progress:
         task = progress.add_task(path.name, total=size)
         async with ground(settings) as base, running(Intake(base.store, base.signals, "cli")) as intake:
-            return await ndjson.pour(_chunks(file, progress, task), intake.accept, parse)
+            try:
+                return await ndjson.pour(_chunks(file, progress, task), intake.accept, parse)
+            except ndjson.Interrupted as error:
+                raise PublishInterrupted(f"{error.tally.accepted} accepted up to line {error.tally.stored_to}") from error
 
 
-def _opened(path: Path) -> tuple[BinaryIO, int | None]:
+def _opened(path: Path) -> tuple[BinaryIO, int | None, str | None]:
+    """The file, its size, and what it is known by: another file, or the same one changed, holds other events.
+
+    A pipe is known by nothing: what comes through it a second time is new.
+    """
     if str(path) == "-":
-        return sys.stdin.buffer, None
+        return sys.stdin.buffer, None, None
     try:
-        return path.open("rb"), path.stat().st_size
+        file, stat = path.open("rb"), path.stat()
+        return file, stat.st_size, f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}"
     except OSError as error:
-        raise BadEvent(f"{path} cannot be read: {error.strerror}") from None
+        raise BadCommand(f"{path} cannot be read: {error.strerror}") from None
 
 
 async def _chunks(file: BinaryIO, progress: Progress, task: TaskID) -> AsyncIterator[bytes]:

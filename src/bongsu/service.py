@@ -20,7 +20,7 @@ from bongsu.errors import AddressTaken
 from bongsu.ingress.intake import EVENTS_TOPIC, Intake
 from bongsu.keys import Keys
 from bongsu.loop import Loop
-from bongsu.rules.commerce import commerce
+from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.signals import LocalSignals, RedisSignals, Signals
 from bongsu.store import Store, check, migrate
@@ -71,25 +71,35 @@ async def ground(settings: Settings) -> AsyncIterator[Ground]:
 class Service:
     """One process of Bongsu: some roles, or all."""
 
-    def __init__(self, settings: Settings, roles: frozenset[Role] = ALL_ROLES) -> None:
+    def __init__(
+        self, settings: Settings, roles: frozenset[Role] = ALL_ROLES, app: Rules | None = None, *, listens: bool = False
+    ) -> None:
+        """With `listens`, roles that answer no requests still answer how they are."""
         self._settings = settings
         self._roles = roles
+        self._listens = listens or bool(roles & LISTENING)
+        self._rules = catalogue(settings, app)
         self._stopping = asyncio.Event()
 
     async def run(self, on_ready: Callable[[str], None] = lambda _address: None) -> None:
         """Serve until told to stop, then finish what is under way."""
         keys = Keys.load(self._settings)
-        listener = self._listen() if self._roles & LISTENING else None
+        if keys.weakness:
+            _log.warning("the keys are weak", why=keys.weakness)
+        listener = self._listen() if self._listens else None
         async with contextlib.AsyncExitStack() as stack:
+            # First in, last out: a second SIGTERM during the drain is no reason to hurry.
+            stack.enter_context(_told_by_signals(self._stopping))
             base = await stack.enter_async_context(ground(self._settings))
             if Role.WORKER in self._roles:
-                await stack.enter_async_context(_worker(base))
+                await stack.enter_async_context(_worker(base, self._rules))
             address = None
             if listener is not None:
-                intake = await stack.enter_async_context(running(Intake(base.store, base.signals, "http")))
+                intake = None
+                if Role.API in self._roles:
+                    intake = await stack.enter_async_context(running(Intake(base.store, base.signals, "http")))
                 app = build_api(base.store, intake, keys, self._settings, self._stopping.is_set)
                 address = await stack.enter_async_context(_serving(app, listener))
-            stack.enter_context(_told_by_signals(self._stopping))
             _log.info("ready", address=address, roles=sorted(self._roles))
             on_ready(address or "")
             await self._stopping.wait()
@@ -115,8 +125,8 @@ async def running(loop: _Runs) -> AsyncIterator[_Runs]:
 
 
 @contextlib.asynccontextmanager
-async def _worker(base: Ground) -> AsyncIterator[None]:
-    worker = EventWorker(base.store, commerce, base.settings)
+async def _worker(base: Ground, rules: Rules) -> AsyncIterator[None]:
+    worker = EventWorker(base.store, rules, base.settings)
     with base.signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
         async with running(worker):
             yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,13 +24,17 @@ FILE = Path("bongsu.toml")
 
 def _url(*schemes: str) -> AfterValidator:
     def check(value: str) -> str:
+        value = value.strip()
+        if not value:
+            return value
         try:
-            scheme = urlsplit(value).scheme
+            url = urlsplit(value)
+            url.port  # noqa: B018 (raises when it is no number)
         except ValueError:
-            scheme = ""
-        if value and scheme not in schemes:
+            raise PydanticCustomError("url", "is no URL: its host or port cannot be read") from None
+        if url.scheme not in schemes or "://" not in value:
             raise PydanticCustomError("url", "must begin with {schemes}://", {"schemes": ":// or ".join(schemes)})
-        return value
+        return f"{url.scheme}{value[len(url.scheme) :]}"  # the scheme in lower case, as everyone else expects it
 
     return AfterValidator(check)
 
@@ -52,6 +57,12 @@ def _comma_separated(value: str) -> str:
     return value
 
 
+def _addresses(value: str) -> str:
+    if not all(re.fullmatch(r"\s*[^:\s]+:\d{1,5}\s*", part) for part in value.split(",") if value):
+        raise PydanticCustomError("addresses", "must be host:port, comma separated")
+    return value
+
+
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Listed = Annotated[str, AfterValidator(_comma_separated)]
@@ -66,7 +77,7 @@ class Settings(BaseModel):
     data_dir: Path = Path(".bongsu")
     database_url: Annotated[str, _url("postgresql", "postgres", "sqlite")] = ""
     redis_url: Annotated[str, _url("redis", "rediss", "unix")] = ""
-    kafka_servers: Listed = ""
+    kafka_servers: Annotated[str, AfterValidator(_addresses)] = ""
     schema_registry_url: Http = ""
     rabbitmq_url: Annotated[str, _url("amqp", "amqps")] = ""
     fcm_project: str = ""

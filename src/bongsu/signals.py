@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from bongsu import telemetry
+from bongsu.errors import BadSettings
 from bongsu.loop import Loop
 
 Listener = Callable[[bytes | None], None]
@@ -127,7 +128,13 @@ class RedisSignals(LocalSignals):
 
 def _client(url: str, retries: int) -> redis.asyncio.Redis:
     retry = Retry(NoBackoff(), retries)
-    return redis.asyncio.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=5, retry=retry)
+    try:
+        client = redis.asyncio.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=5, retry=retry)
+        # Where an option that there is not would show.
+        client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    except (ValueError, TypeError) as error:
+        raise BadSettings(f"BONGSU_REDIS_URL cannot be used: {error}") from None
+    return client
 
 
 class _Sender(Loop):

@@ -6,6 +6,7 @@ finished an event or not touched it, and whoever takes it next starts from there
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import traceback
@@ -15,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu import telemetry
 from bongsu.backoff import doubling
-from bongsu.errors import BongsuError
+from bongsu.errors import StoreError
 from bongsu.loop import Loop
 from bongsu.model import Event, EventStatus, Notice
 from bongsu.rules import Rules
@@ -29,11 +30,17 @@ BATCH = 500
 # The traceback's last line is what an operator reads; the whole of it is in the log.
 ERROR_LIMIT = 1_000
 
+_log = telemetry.log("bongsu.event-worker")
+
 Decide = Callable[[AsyncConnection, Event, Sequence[Notice]], Awaitable[None]]
 
 
-async def decide_nothing(_tx: AsyncConnection, _event: Event, _notices: Sequence[Notice]) -> None:
-    """For rules that never have anything to say."""
+async def decide_nothing(_tx: AsyncConnection, event: Event, notices: Sequence[Notice]) -> None:
+    """Stands where fan-out will: says aloud that what a rule wanted said has not been said to anyone."""
+    for notice in notices:
+        _log.warning(
+            "a notice reaches nobody: fan-out is not built yet", type=notice.type.name, event_id=str(event.event_id)
+        )
 
 
 class EventWorker(Loop):
@@ -46,14 +53,28 @@ class EventWorker(Loop):
         self._decide = decide
         self._settings = settings
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._unfinished: list[Claimed] = []
 
     async def tick(self) -> int:
+        await self._give_back()
         claimed = await self._claim()
         await self._finish(claimed)
         # In a transaction and a step of its own: if it ends this process too, it takes nothing else along.
         suspect = await self._claim_suspect()
         await self._finish(suspect)
         return len(claimed) + len(suspect)
+
+    async def stop(self) -> None:
+        await super().stop()
+        with contextlib.suppress(StoreError):
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        """What could not be finished is due again, and does not count as a death. If we die first, the leases end anyway."""
+        if self._unfinished:
+            async with self._store.write() as tx:
+                await statements.give_back(tx, self._unfinished, self._settings.retry_base_seconds)
+            self._unfinished = []
 
     async def _claim(self) -> list[Claimed]:
         async with self._store.write_once() as tx:
@@ -70,8 +91,10 @@ class EventWorker(Loop):
         detected = [(one, self._detect(one)) for one in claimed]
         try:
             await self._finish_together(detected)
-        except BongsuError:
-            raise  # the store is away: nothing can be recorded, and the leases will end by themselves
+        except StoreError:
+            # The store is away, and no event is to blame. Until it is back nothing can be recorded, not even this.
+            self._unfinished += claimed
+            raise
         except Exception as error:
             if len(detected) == 1:
                 await self._finish_together([(claimed[0], _last_line(error))])
@@ -126,4 +149,6 @@ class EventWorker(Loop):
 
 
 def _last_line(error: BaseException) -> str:
-    return traceback.format_exception_only(error)[-1].strip()[:ERROR_LIMIT]
+    """The kind of error and the first line of what it says: further lines are statements and values, and people's data."""
+    text = traceback.format_exception_only(error)[-1].strip().replace("\x00", "")
+    return text.partition("\n")[0][:ERROR_LIMIT]

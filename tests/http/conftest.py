@@ -28,7 +28,7 @@ async def api(store: Store, settings: Settings, signals: LocalSignals) -> AsyncI
     async with running(Intake(store, signals, "http")) as intake:
         app = build_api(store, intake, Keys.load(settings), settings, lambda: False)
         transport = httpx.ASGITransport(app)
-        headers = {"Authorization": "Bearer server-key"}
+        headers = {"Authorization": "Bearer server-key-of-the-tests"}
         async with httpx.AsyncClient(transport=transport, base_url="http://bongsu", headers=headers) as client:
             yield client
 

@@ -21,13 +21,13 @@ EVENT = {"eventType": "x"}
         ({}, 401),
         ({"Authorization": "Bearer wrong"}, 401),
         ({"Authorization": "Bearer "}, 401),
-        ({"Authorization": "Basic server-key"}, 401),
+        ({"Authorization": "Basic server-key-of-the-tests"}, 401),
         ({"Authorization": "Bearer \xf1"}, 401),
         ({"X-API-Key": "wrong"}, 401),
-        ({"Cookie": "bongsu_session=server-keyy"}, 401),
-        ({"Authorization": "Bearer server-key"}, 202),
-        ({"Authorization": "bearer server-key"}, 202),
-        ({"X-API-Key": "server-key"}, 202),
+        ({"Cookie": "bongsu_session=server-key-of-the-testz"}, 401),
+        ({"Authorization": "Bearer server-key-of-the-tests"}, 202),
+        ({"Authorization": "bearer server-key-of-the-tests"}, 202),
+        ({"X-API-Key": "server-key-of-the-tests"}, 202),
     ],
 )
 async def test_a_server_call_takes_an_api_key(api: httpx.AsyncClient, headers: dict[str, str], status: int) -> None:
@@ -64,6 +64,7 @@ async def test_not_ready_without_the_tables_and_still_alive(api: httpx.AsyncClie
     response = await api.get("/readyz")
     assert response.status_code == 503
     assert "bongsu migrate" in response.json()["detail"]
+    assert store.place not in response.text
     assert (await api.get("/healthz")).status_code == 200
 
 
@@ -82,6 +83,17 @@ async def test_the_document_describes_the_three_shapes(api: httpx.AsyncClient) -
     for source in sources:
         assert source.startswith("/docs/assets/")
         assert (await api.get(source)).status_code == 200
+
+
+async def test_the_front_door_leads_to_the_document(api: httpx.AsyncClient) -> None:
+    response = await api.get("/")
+    assert (response.status_code, response.headers["location"]) == (307, "/docs")
+
+
+async def test_names_on_the_wire_are_camel_case_only(api: httpx.AsyncClient) -> None:
+    assert (await api.post("/api/events", json={"event_type": "x"})).status_code == 422
+    lines = {"content": b'{"event_type":"x"}', "headers": {"Content-Type": "application/x-ndjson"}}
+    assert (await api.post("/api/events", **lines)).status_code == 422  # type: ignore[arg-type]
 
 
 async def test_unknown_paths_and_methods_are_problems_too(api: httpx.AsyncClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from bongsu.errors import StoreBusy, StoreUnreachable
+from bongsu.errors import BadSettings, StoreBusy, StoreDamaged, StoreNotMigrated, StoreRefused, StoreUnreachable
 from bongsu.model import Event, new_id
 from bongsu.settings import Settings
 from bongsu.store import Store, engine, migrate
@@ -147,6 +148,49 @@ async def test_the_pool_has_an_end_and_says_so(postgres_url: str, monkeypatch: p
     await store.close()
 
 
+async def test_a_user_without_rights_is_told_so(postgres: PostgresServer, postgres_url: str) -> None:
+    role = f"bongsu_test_{new_id().hex[-12:]}"
+    with psycopg.connect(postgres_url, autocommit=True) as operator:
+        operator.execute(f"CREATE ROLE {role} LOGIN")
+        operator.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    try:
+        store = on_postgres(re.sub(r"//[^@]*@", f"//{role}@", postgres_url))
+        with pytest.raises(StoreRefused, match="permission denied"):
+            await migrate(store)
+        await store.close()
+    finally:
+        with psycopg.connect(postgres_url, autocommit=True) as operator:
+            operator.execute(f"DROP ROLE {role}")
+
+
+async def test_a_table_locked_by_others_is_busy_for_single_statements_and_loads(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STATEMENT_TIMEOUT_SECONDS", 0.2)
+    store = on_postgres(postgres_url)
+    await migrate(store)
+    with psycopg.connect(postgres_url) as operator:
+        operator.execute("LOCK TABLE bongsu_events IN ACCESS EXCLUSIVE MODE")
+        for count in (1, statements.LOAD_FROM):
+            with pytest.raises(StoreBusy, match="statement timeout"):
+                await statements.add_many(store, [Event(event_type="x") for _ in range(count)])
+    assert await statements.add_many(store, [Event(event_type="x")]) == [True]
+    await store.close()
+
+
+async def test_without_its_tables_the_store_says_so(postgres_url: str) -> None:
+    store = on_postgres(postgres_url)
+    with pytest.raises(StoreNotMigrated, match="Run `bongsu migrate`"):
+        await number_of_events(store)
+    await store.close()
+
+
+@pytest.mark.parametrize("options", ["connect_timeout=3", "sslmode=bogus"])
+def test_options_that_there_are_not_are_refused(options: str) -> None:
+    with pytest.raises(BadSettings, match="BONGSU_DATABASE_URL"):
+        on_postgres(f"postgresql://u@127.0.0.1/d?{options}")
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -218,6 +262,14 @@ async def test_the_file_is_in_wal_mode_and_commits_are_flushed(tmp_path: Path) -
     async with store.write() as tx:
         assert (await tx.execute(text("PRAGMA journal_mode"))).scalar() == "wal"
         assert (await tx.execute(text("PRAGMA synchronous"))).scalar() == 2
+    await store.close()
+
+
+async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bongsu.db").write_text("a letter, perhaps" * 100)
+    store = Store.open(Settings(data_dir=tmp_path))
+    with pytest.raises(StoreDamaged, match="not a database"):
+        await migrate(store)
     await store.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -193,6 +194,41 @@ async def test_a_row_that_cannot_be_read_is_one_events_fault(store: Store) -> No
     assert claimed["good"].hopeless is None
     assert "cannot be read" in (claimed["bad"].hopeless or "")
     assert "cannot be read" in ((await find(store, claimed["bad"].event)).error or "")
+
+
+@pytest.mark.parametrize("column", ["created_at", "due", "occurred_at"])
+async def test_a_time_that_could_not_be_read_back_is_refused_at_the_door(store: Store, column: str) -> None:
+    values = {"postgresql": ["'infinity'", "'0044-03-15 BC'"], "sqlite": ["'2026-01-01 00:00:00'", "9e18", "-1"]}
+    for value in values[store.dialect.name]:
+        with pytest.raises(DBAPIError, match="(?i)check"):
+            async with store.write() as tx:
+                await tx.execute(text(f"INSERT INTO bongsu_events (event_type, {column}) VALUES ('x', {value})"))
+
+
+async def test_the_same_many_events_in_another_order_wait_instead_of_locking_up(store: Store) -> None:
+    events = [an_event() for _ in range(statements.STATEMENT_EVENTS * 3)]
+    async with store.write() as tx:
+        await statements.add(tx, events[:1])  # so that loading does not suffice
+    for _ in range(5):
+        orders = [events, events[::-1], sorted(events, key=lambda one: str(one.event_id)[::-1])]
+        answers = await asyncio.gather(*(statements.add_many(store, order) for order in orders))
+        assert sum(sum(answer) for answer in answers) == len(events) - 1
+        async with store.write() as tx:
+            await tx.execute(text("DELETE FROM bongsu_events"))
+            await statements.add(tx, events[:1])
+
+
+async def test_what_is_given_back_is_due_again_and_was_never_claimed(store: Store) -> None:
+    await add(store, an_event(), an_event())
+    claimed = await claim(store)
+    async with store.write() as tx:
+        await statements.give_back(tx, claimed[:1], 0)
+    (again,) = await claim(store)
+    assert (again.event, again.claims, again.epoch) == (claimed[0].event, 1, 2)
+    # By then it is another's: what comes late changes nothing.
+    async with store.write() as tx:
+        await statements.give_back(tx, claimed[:1], 0)
+    assert await claim(store) == []
 
 
 async def test_bytes_that_are_no_text_do_not_stop_the_others(store: Store) -> None:

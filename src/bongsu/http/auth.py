@@ -39,4 +39,4 @@ def _given(request: Request) -> str:
     # Only EventSource needs the cookie, because it cannot send headers; it never carries an API key.
     if cookie := request.cookies.get(SESSION_COOKIE):
         return cookie
-    raise BadKey("No key was sent")
+    raise BadKey(f"{scheme} is not a way to call" if scheme and scheme.lower() != "bearer" else "No key was sent")

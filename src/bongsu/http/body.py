@@ -62,14 +62,16 @@ def content_type(request: Request) -> str:
 def parse(body: bytes, shape: TypeAdapter[_T]) -> _T:
     """Raises the problem that names every mistake and where it stands."""
     try:
-        return shape.validate_json(body)
+        return shape.validate_json(body, by_alias=True, by_name=False)
     except ValidationError as error:
         mistakes = error.errors(include_url=False, include_input=False, include_context=False)
         if mistakes[0]["type"] == "json_invalid":
-            raise ProblemError(400, f"The body is not JSON: {mistakes[0]['msg']}. Nothing was stored.") from None
+            why = mistakes[0]["msg"].removeprefix("Invalid JSON: ")
+            raise ProblemError(400, f"The body cannot be read as JSON: {why}. Nothing was stored.") from None
+        count = error.error_count()
         raise ProblemError(
             422,
-            f"{error.error_count()} mistakes: correct what `errors` names. Nothing was stored.",
+            f"{count} mistake{'s' * (count != 1)}: correct what `errors` names. Nothing was stored.",
             [{"loc": one["loc"], "msg": one["msg"]} for one in mistakes],
         ) from None
 

@@ -27,6 +27,8 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.StoreUnreachable: 503,
     errors.StoreBusy: 503,
     errors.StoreNotMigrated: 503,
+    errors.StoreRefused: 503,
+    errors.StoreDamaged: 503,
     errors.TooBusy: 503,
 }
 
@@ -47,7 +49,11 @@ class Problem(BaseModel):
 
 
 # What any endpoint may answer besides what it is for.
-PROBLEMS: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (400, 401, 403, 404, 413, 415, 422, 503)}
+_SCHEMA = {"schema": {"$ref": "#/components/schemas/Problem"}}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    code: {"description": HTTPStatus(code).phrase, "content": {"application/problem+json": _SCHEMA}}
+    for code in (400, 401, 403, 404, 413, 415, 422, 503)
+}
 
 
 class ProblemError(Exception):
@@ -97,9 +103,12 @@ async def _from_validation(_request: Request, error: Exception) -> JSONResponse:
     return problem(422, "The request has mistakes: correct what `errors` names. Nothing was changed.", mistakes)
 
 
-async def _from_starlette(_request: Request, error: Exception) -> JSONResponse:
+async def _from_starlette(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    answer = problem(error.status_code, str(error.detail))
+    detail = str(error.detail)
+    if error.status_code in (404, 405):
+        detail = f"There is no {request.method} {request.url.path} here: /docs shows what there is"
+    answer = problem(error.status_code, detail)
     answer.headers.update(error.headers or {})
     return answer
 

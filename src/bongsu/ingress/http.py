@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from bongsu.http.auth import Gate
 from bongsu.http.problems import PROBLEMS, ProblemError
 from bongsu.ingress.intake import Intake
 from bongsu.ingress.shapes import Shapes
-from bongsu.model import Event
+from bongsu.model import Event, EventStatus
 from bongsu.store import Store
 from bongsu.store import events as statements
 
@@ -39,11 +40,11 @@ class Answer(_Wire):
 class StoredEvent(Event):
     """An event and what became of it."""
 
-    status: str
-    attempts: int
+    status: EventStatus
+    attempts: int = Field(description="How often it was tried in vain")
     error: str | None
-    created_at: Any
-    finished_at: Any
+    created_at: datetime
+    finished_at: datetime | None
 
 
 _EXAMPLE = {
@@ -67,7 +68,7 @@ def router(gate: Gate, intake: Intake, store: Store) -> APIRouter:
     @routes.post("", status_code=202, response_model=Answer, openapi_extra=described, summary="Put events in")
     async def accept_events(request: Request) -> Response:
         if events_in.is_lines(request):
-            return await events_in.pour(request, intake.accept)
+            return await events_in.pour(request, intake.accept_in_turn)
         return await _accept(await events_in.read(request), intake)
 
     @routes.get("/{event_id}", response_model=StoredEvent, summary="What became of an event")
@@ -76,14 +77,15 @@ def router(gate: Gate, intake: Intake, store: Store) -> APIRouter:
             row = await statements.find(connection, event_id)
         if row is None:
             raise ProblemError(404, f"There is no event {event_id}")
-        fate = {
-            "status": row.status.value,
-            "attempts": row.attempts,
-            "error": row.error,
-            "createdAt": row.created_at.isoformat(),
-            "finishedAt": row.finished_at and row.finished_at.isoformat(),
-        }
-        return JSONResponse(row.event.model_dump(mode="json", by_alias=True) | fate)
+        stored = StoredEvent.model_construct(
+            **row.event.__dict__,
+            status=row.status,
+            attempts=row.attempts,
+            error=row.error,
+            created_at=row.created_at,
+            finished_at=row.finished_at,
+        )
+        return JSONResponse(stored.model_dump(mode="json", by_alias=True))
 
     return routes
 

@@ -44,6 +44,7 @@ class Intake(Loop):
         self._signals = signals
         self._waiting: deque[_Request] = deque()
         self._waiting_events = 0
+        self._room = asyncio.Event()
         self._accepted = telemetry.EVENTS_ACCEPTED.labels(ingress)
         self._duplicates = telemetry.EVENTS_DUPLICATE.labels(ingress)
 
@@ -51,8 +52,27 @@ class Intake(Loop):
         """Store the events, all or none; answer for each whether its id was new. Returns when they are committed."""
         if not events:
             return []
-        if self._waiting_events + len(events) > WAITING_LIMIT:
+        if self.is_stopping or self._waiting_events + len(events) > WAITING_LIMIT:
             raise TooBusy(f"{self._waiting_events} events are waiting")
+        return await self._store_soon(events)
+
+    async def accept_in_turn(self, events: Sequence[Event]) -> list[bool]:
+        """Like `accept`, for one who can wait: a stream that is read no faster than it is stored."""
+        while self._waiting and self._waiting_events + len(events) > WAITING_LIMIT and not self.is_stopping:
+            self._room.clear()
+            await self._room.wait()
+        if self.is_stopping:
+            raise TooBusy("The service is stopping")
+        return await self._store_soon(events)
+
+    async def stop(self) -> None:
+        """What waits is stored; what comes too late is told so."""
+        await super().stop()
+        self._room.set()
+        self._answer_all(list(self._waiting), TooBusy("The service is stopping"))
+        self._waiting.clear()
+
+    async def _store_soon(self, events: Sequence[Event]) -> list[bool]:
         request = _Request(events)
         self._waiting.append(request)
         self._waiting_events += len(events)
@@ -87,6 +107,7 @@ class Intake(Loop):
         size = 0
         while self._waiting and (not batch or size + len(self._waiting[0].events) <= BATCH_LIMIT):
             request = self._waiting.popleft()
+            self._room.set()
             self._waiting_events -= len(request.events)
             if not request.answer.done():  # a caller that has gone away asks for nothing
                 batch.append(request)

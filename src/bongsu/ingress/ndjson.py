@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from bongsu.errors import BongsuError
+
 # As long as one event may be by any other way in.
 LINE_LIMIT = 10 * 1024 * 1024
 # One transaction's worth: large enough that a commit is a small part of it, small enough to be held twice in memory.
@@ -24,10 +26,20 @@ Parse = Callable[[int, bytes], _T]
 Line = tuple[int, bytes | None]  # the line's number; None in place of a line that was too long to keep
 
 
+class Interrupted(Exception):
+    """The store went away in the middle: what was stored before stays."""
+
+    def __init__(self, tally: Tally, cause: BongsuError) -> None:
+        super().__init__(str(cause))
+        self.tally = tally
+
+
 @dataclass
 class Tally:
     """What became of the lines so far."""
 
+    # The last line of the last batch that was stored: all before it have been dealt with.
+    stored_to: int = 0
     accepted: int = 0
     duplicates: int = 0
     rejected: int = 0
@@ -42,28 +54,31 @@ class Tally:
 async def pour(chunks: AsyncIterable[bytes], accept: Accept[_T], parse: Parse[_T]) -> Tally:
     """Parse the lines of the chunks and accept them batch by batch: one batch is stored while the next is read."""
     tally = Tally()
-    storing: asyncio.Task[list[bool]] | None = None
+    storing: tuple[int, asyncio.Future[list[bool]]] | None = None
     try:
         async for batch in _batches(_lines(chunks)):
             things = [thing for line in batch for thing in _parsed(line, parse, tally)]
             if storing is not None:
-                _count(tally, await storing)
+                await _count(tally, *storing)
                 storing = None
             if things:
-                storing = asyncio.ensure_future(accept(things))
+                storing = batch[-1][0], asyncio.ensure_future(accept(things))
         if storing is not None:
-            _count(tally, await storing)
+            await _count(tally, *storing)
             storing = None
+    except BongsuError as error:
+        raise Interrupted(tally, error) from error
     finally:
         if storing is not None:
-            storing.cancel()
+            storing[1].cancel()
     return tally
 
 
-def _count(tally: Tally, answers: list[bool]) -> None:
-    new = sum(answers)
-    tally.accepted += new
-    tally.duplicates += len(answers) - new
+async def _count(tally: Tally, last_line: int, storing: Awaitable[list[bool]]) -> None:
+    answers = await storing
+    tally.stored_to = last_line
+    tally.accepted += sum(answers)
+    tally.duplicates += len(answers) - sum(answers)
 
 
 async def _lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[Line]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from bongsu.http.body import JSON, content_type, parse, read_body, stream_body
 from bongsu.http.problems import ProblemError
@@ -24,7 +24,7 @@ class Shapes(Generic[_M]):
     def __init__(self, model: type[_M]) -> None:
         self._model = model
         self._one = TypeAdapter(model)
-        self._many: TypeAdapter[list[_M]] = TypeAdapter(Annotated[list[model], Field(max_length=ARRAY_LIMIT)])  # type: ignore[arg-type, valid-type]
+        self._many: TypeAdapter[list[_M]] = TypeAdapter(list[model])  # type: ignore[valid-type]
 
     @staticmethod
     def is_lines(request: Request) -> bool:
@@ -36,11 +36,21 @@ class Shapes(Generic[_M]):
         if kind not in JSON:
             raise ProblemError(415, f"Send application/json or application/x-ndjson, not {kind}")
         body = await read_body(request)
-        return parse(body, self._many) if body.lstrip()[:1] == b"[" else [parse(body, self._one)]
+        return self._bounded(parse(body, self._many)) if body.lstrip()[:1] == b"[" else [parse(body, self._one)]
+
+    @staticmethod
+    def _bounded(things: list[_M]) -> list[_M]:
+        if len(things) > ARRAY_LIMIT:
+            most = f"An array may hold {ARRAY_LIMIT}, not {len(things)}"
+            raise ProblemError(422, f"{most}: send more as application/x-ndjson. Nothing was stored.")
+        return things
 
     async def pour(self, request: Request, accept: ndjson.Accept[_M]) -> JSONResponse:
         """Accept line by line; the answer tells how many, and which were bad."""
-        tally = await ndjson.pour(stream_body(request), accept, self.parse_line)
+        try:
+            tally = await ndjson.pour(stream_body(request), accept, self.parse_line)
+        except ndjson.Interrupted as error:
+            raise ProblemError(503, _how_far(error)) from error
         if tally.rejected and not tally.accepted + tally.duplicates:
             raise ProblemError(
                 422,
@@ -53,7 +63,7 @@ class Shapes(Generic[_M]):
         return JSONResponse(answer, status_code=202)
 
     def parse_line(self, _number: int, line: bytes) -> _M:
-        return self._model.model_validate_json(line)
+        return self._model.model_validate_json(line, by_alias=True, by_name=False)
 
     def described(self, example: dict[str, Any]) -> dict[str, Any]:
         """The request body for the API's document."""
@@ -70,3 +80,9 @@ class Shapes(Generic[_M]):
                 },
             }
         }
+
+
+def _how_far(error: ndjson.Interrupted) -> str:
+    tally = error.tally
+    stored = f"{tally.accepted} accepted and {tally.duplicates} duplicates up to line {tally.stored_to}"
+    return f"The store went away in the middle, after {stored}: send the lines after it again. ({error})"

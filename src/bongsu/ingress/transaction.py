@@ -46,7 +46,8 @@ def publish(tx: Any, *events: Event) -> Published | Awaitable[Published]:
     """
     for event in events:
         if not isinstance(event, Event):
-            raise BadEvent(f"publish takes Event objects, not {type(event).__name__}")
+            hint = ": write publish(tx, *events)" if isinstance(event, list | tuple) else ""
+            raise BadEvent(f"publish takes Event objects, not {type(event).__name__}{hint}")
     execute, is_async = _way_into(tx)
     if is_async:
         return _publish_later(execute, tx, events)

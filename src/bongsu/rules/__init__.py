@@ -1,5 +1,17 @@
 """Detect: rules, plain functions from an Event to the Notices it gives rise to."""
 
-from bongsu.rules.engine import Rule, Rules
+from bongsu.rules.booking import booking
+from bongsu.rules.commerce import commerce
+from bongsu.rules.direct import DIRECT, direct
+from bongsu.rules.engine import App, Rule, Rules
+from bongsu.rules.loading import load_app
+from bongsu.rules.social import social
+from bongsu.settings import Settings
 
-__all__ = ["Rule", "Rules"]
+__all__ = ["DIRECT", "App", "Rule", "Rules", "catalogue", "load_app"]
+
+
+def catalogue(settings: Settings, app: Rules | None = None) -> Rules:
+    """All rules there are: the built-in ones, and those of the user's app on top."""
+    known = Rules(commerce(settings), social, booking, app or Rules())
+    return Rules(known, direct(known.types))

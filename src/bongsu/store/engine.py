@@ -19,7 +19,15 @@ from sqlalchemy import URL, event, exc, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from bongsu import telemetry
-from bongsu.errors import BongsuError, StoreBusy, StoreUnreachable
+from bongsu.errors import (
+    BadSettings,
+    BongsuError,
+    StoreBusy,
+    StoreDamaged,
+    StoreNotMigrated,
+    StoreRefused,
+    StoreUnreachable,
+)
 from bongsu.settings import Settings
 from bongsu.store.dialect import POSTGRES, SQLITE, Dialect
 
@@ -53,11 +61,11 @@ class Store:
         )
 
     @classmethod
-    def open(cls, settings: Settings) -> Store:
+    def open(cls, settings: Settings, statement_seconds: float | None = None) -> Store:
         """Prepare the pools. Nothing is connected yet: the first use does that and tells if it cannot."""
         if settings.is_embedded:
             return _open_sqlite(sqlite_path(settings))
-        return _open_postgres(settings.database_url)
+        return _open_postgres(settings.database_url, statement_seconds or STATEMENT_TIMEOUT_SECONDS)
 
     @contextlib.asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
@@ -93,7 +101,7 @@ def sqlite_path(settings: Settings) -> Path:
     return settings.made_data_dir() / "bongsu.db"
 
 
-def _open_postgres(url: str) -> Store:
+def _open_postgres(url: str, statement_seconds: float) -> Store:
     engine = create_async_engine(
         _asyncpg_url(url),
         pool_size=POOL_SIZE,
@@ -104,11 +112,11 @@ def _open_postgres(url: str) -> Store:
         connect_args={
             "timeout": CONNECT_TIMEOUT_SECONDS,
             # The server's own limit should speak first; this one is for a server that no longer speaks.
-            "command_timeout": STATEMENT_TIMEOUT_SECONDS + 5,
+            "command_timeout": statement_seconds + 5,
             "server_settings": {
                 "application_name": "bongsu",
-                "statement_timeout": f"{STATEMENT_TIMEOUT_SECONDS}s",
-                "idle_in_transaction_session_timeout": f"{2 * STATEMENT_TIMEOUT_SECONDS}s",
+                "statement_timeout": f"{int(statement_seconds * 1000)}ms",
+                "idle_in_transaction_session_timeout": f"{int(statement_seconds * 2000)}ms",
                 "timezone": "UTC",
                 "jit": "off",
             },
@@ -119,13 +127,18 @@ def _open_postgres(url: str) -> Store:
     return Store(engine, reader, POSTGRES, f"PostgreSQL at {place.hostname or 'localhost'}:{place.port or 5432}")
 
 
+# What may follow the question mark: libpq's name, and asyncpg's for it.
+_URL_OPTIONS = {"sslmode": "ssl", "host": "host"}
+_SSL_MODES = {"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}
+
+
 def _asyncpg_url(url: str) -> URL:
     parsed = make_url(url).set(drivername="postgresql+asyncpg")
-    query = dict(parsed.query)
-    # libpq's name for it; asyncpg's dialect knows it by another.
-    if "sslmode" in query:
-        query["ssl"] = query.pop("sslmode")
-    return parsed.set(query=query)
+    if unknown := set(parsed.query) - set(_URL_OPTIONS):
+        raise BadSettings(f"BONGSU_DATABASE_URL has ?{min(unknown)}=, and only {' and '.join(_URL_OPTIONS)} may stand there")
+    if parsed.query.get("sslmode", "prefer") not in _SSL_MODES:
+        raise BadSettings(f"BONGSU_DATABASE_URL has an sslmode that is none of {', '.join(sorted(_SSL_MODES))}")
+    return parsed.set(query={_URL_OPTIONS[name]: value for name, value in parsed.query.items()})
 
 
 def _open_sqlite(path: Path) -> Store:
@@ -179,37 +192,60 @@ async def _begin(connection: AsyncConnection) -> None:
 
 
 def _is_busy(error: exc.DBAPIError) -> bool:
-    return isinstance(error.orig, sqlite3.OperationalError) and "locked" in str(error.orig)
+    return _translation(error) is StoreBusy
 
 
 @contextlib.contextmanager
 def translated(place: str) -> Iterator[None]:
-    """Foreign errors that mean "the store is away" become ours; all others pass through as the surprises they are."""
+    """Foreign errors that speak of the store become ours; those about a statement are the bugs they look like."""
     try:
         yield
-    except exc.DBAPIError as error:
-        if ours := _translation(error, place):
-            raise ours from error
+    except (exc.DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        if ours := _translation(error):
+            cause = error.orig if isinstance(error, exc.DBAPIError) else error
+            raise ours(f"{place}: {_first_line(cause)}") from error
         raise
-    except (ConnectionError, exc.TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError) as error:
-        raise StoreUnreachable(f"{place}: {_first_line(error)}") from error
-    except OSError as error:
-        # A name that does not resolve, an unreachable host; a full disk is one too and just as much "away".
+    except (OSError, exc.TimeoutError) as error:
+        # Refused, unreachable, a name that does not resolve, a pool with nothing free.
         raise StoreUnreachable(f"{place}: {_first_line(error)}") from error
 
 
-# SQLSTATE classes: 08 connection, 53 out of resources, 57P server shutting down or starting, 28 and 3D: refused at the door.
-_AWAY_STATES = ("08", "53", "57P", "28", "3D")
+# By the beginning of SQLSTATE, the first that fits.
+_BY_STATE: dict[str, type[BongsuError]] = {
+    "42501": StoreRefused,  # insufficient privilege
+    "25006": StoreRefused,  # read-only transaction
+    "40": StoreBusy,  # deadlock, serialisation
+    "55P03": StoreBusy,  # lock not available
+    "57014": StoreBusy,  # cancelled by statement_timeout
+    "08": StoreUnreachable,
+    "53": StoreUnreachable,  # out of connections, memory, disk
+    "57P": StoreUnreachable,  # shutting down or starting
+    "28": StoreUnreachable,  # refused at the door
+    "3D": StoreUnreachable,  # no such database
+}
+_BY_SQLITE_CODE: dict[int, type[BongsuError]] = {
+    sqlite3.SQLITE_BUSY: StoreBusy,
+    sqlite3.SQLITE_LOCKED: StoreBusy,
+    sqlite3.SQLITE_CANTOPEN: StoreUnreachable,
+    sqlite3.SQLITE_FULL: StoreDamaged,
+    sqlite3.SQLITE_IOERR: StoreDamaged,
+    sqlite3.SQLITE_READONLY: StoreDamaged,
+    sqlite3.SQLITE_NOTADB: StoreDamaged,
+    sqlite3.SQLITE_CORRUPT: StoreDamaged,
+}
 
 
-def _translation(error: exc.DBAPIError, place: str) -> BongsuError | None:
-    if _is_busy(error):
-        return StoreBusy(place)
-    state = str(getattr(error.orig, "sqlstate", None) or "")
-    unopened = isinstance(error.orig, sqlite3.OperationalError) and "unable to open" in str(error.orig)
-    if error.connection_invalidated or state.startswith(_AWAY_STATES) or unopened:
-        return StoreUnreachable(f"{place}: {_first_line(error.orig)}")
-    return None
+def _translation(error: Exception) -> type[BongsuError] | None:
+    cause = error.orig if isinstance(error, exc.DBAPIError) else error
+    if isinstance(error, exc.DBAPIError) and error.connection_invalidated:
+        return StoreUnreachable
+    if isinstance(cause, sqlite3.Error):
+        # The low byte is the kind, the rest its finer points.
+        return _BY_SQLITE_CODE.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF)
+    state = str(getattr(cause, "sqlstate", None) or "")
+    if state == "42P01" and '"bongsu_' in str(cause):
+        return StoreNotMigrated  # a table of ours is missing, not one of somebody's statement
+    return next((ours for beginning, ours in _BY_STATE.items() if state.startswith(beginning)), None)
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -109,19 +109,17 @@ def insert_parameters(dialect: Dialect, events: Sequence[Event]) -> list[Any]:
 
 
 def _rows(events: Sequence[Event]) -> list[tuple[Any, ...]]:
-    """Sorted by id, so that two transactions with the same events wait for each other instead of locking up."""
-    rows = [(e.event_id, e.event_type, e.occurred_at, e.actor_id, e.target_id, e.ref_id, e.payload_text) for e in events]
-    rows.sort(key=_number)
-    return rows
+    return [(e.event_id, e.event_type, e.occurred_at, e.actor_id, e.target_id, e.ref_id, e.payload_text) for e in events]
 
 
-def _number(row: tuple[Any, ...]) -> int:
-    number: int = row[0].int  # numbers are compared in C, UUIDs are not
-    return number
+def _number(event: Event) -> int:
+    return event.event_id.int  # numbers are compared in C, UUIDs are not
 
 
 def parts(events: Sequence[Event]) -> list[Sequence[Event]]:
-    """The events in statements' worths."""
+    """The events in statements' worths, in the order of their ids, so that two transactions with the same events wait for
+    each other instead of locking up."""
+    events = sorted(events, key=_number)
     return [events[start : start + STATEMENT_EVENTS] for start in range(0, len(events), STATEMENT_EVENTS)]
 
 
@@ -145,7 +143,7 @@ async def add_many(store: Store, events: Sequence[Event]) -> list[bool]:
         async with store.write_once() as connection:
             return told_apart(events, await add(connection, events))
     async with store.write_once() as connection:
-        if await store.dialect.load(connection, "bongsu_events", _ADDED, _rows(events)):
+        if await store.dialect.load(connection, "bongsu_events", _ADDED, _rows(sorted(events, key=_number))):
             return [True] * len(events)
         await connection.rollback()
     async with store.write() as tx:
@@ -178,7 +176,7 @@ def claim_statement(dialect: Dialect, suspects: bool) -> str:
         UPDATE bongsu_events
         SET epoch = epoch + 1, claims = claims + 1, due = {dialect.after(":lease")}, leased_by = :worker
         FROM due WHERE bongsu_events.event_id = due.event_id
-        RETURNING {_READ}, epoch, attempts, claims, created_at"""
+        RETURNING {_READ}, epoch, attempts, claims"""
 
 
 async def claim(tx: AsyncConnection, limit: int, lease_seconds: float, worker: str) -> list[Claimed]:
@@ -195,8 +193,8 @@ async def _claim(tx: AsyncConnection, limit: int, lease_seconds: float, worker: 
     result = await tx.execute(
         as_text(claim_statement(dialect, suspects)), {"limit": limit, "lease": lease_seconds, "worker": worker}
     )
-    # RETURNING has no order of its own; this puts the oldest first again.
-    rows = sorted(result.all(), key=lambda row: (row[10], row[0]))
+    # RETURNING has no order of its own; ids that were made in the order of time put the oldest first again.
+    rows = sorted(result.all(), key=lambda row: str(row[0]))
     claimed = []
     for row in rows:
         event, unreadable = _read(dialect, row)
@@ -233,6 +231,23 @@ async def record(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[UUID]:
     ours = (await tx.exec_driver_sql(statement, tuple(dialect.parameters(_VERDICT, rows)))).all()
     # Nearly always all of them, and then their ids are at hand.
     return {v.event_id for v in verdicts} if len(ours) == len(verdicts) else {as_uuid(row[0]) for row in ours}
+
+
+async def give_back(tx: AsyncConnection, claimed: Sequence[Claimed], after_seconds: float) -> None:
+    """Claims that came to nothing through no fault of the events: they were never made, and are due again soon."""
+    dialect = dialect_named(tx.dialect.name)
+    columns = {"event_id": "uuid", "epoch": "integer"}
+    rows = [(one.event.event_id, one.epoch) for one in claimed]
+    # The wait is a number of ours, not a value from outside.
+    await tx.exec_driver_sql(
+        f"""
+        UPDATE bongsu_events
+        SET claims = bongsu_events.claims - 1, leased_by = NULL, due = {dialect.after(str(float(after_seconds)))}
+        FROM {dialect.table(columns, len(rows))}
+        WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch
+          AND bongsu_events.status = 'PENDING'""",
+        tuple(dialect.parameters(columns, rows)),
+    )
 
 
 # --- look -----------------------------------------------------------------------------------------------------------

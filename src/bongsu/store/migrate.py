@@ -14,6 +14,9 @@ from bongsu.store.engine import Store
 # The newest migration. Revisions are numbers with leading zeros, so that older and newer can be told without loading them.
 HEAD = "0002"
 
+# Building an index on a large table may take long, and so may waiting for another process that does.
+MIGRATION_SECONDS = 6 * 3600
+
 # Any number will do, as long as every Bongsu takes the same: "bongsu" on a phone's keys.
 _MIGRATION_LOCK = 266478
 
@@ -23,8 +26,6 @@ async def migrate(store: Store) -> tuple[str | None, str]:
     async with store.write() as tx:
         if store.dialect is POSTGRES:
             await tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-            # Building an index on a large table may take long; this transaction alone may too.
-            await tx.execute(text("SET LOCAL statement_timeout = 0"))
         before = await _revision(tx)
         if before is not None and before > HEAD:
             raise StoreTooNew(f"{store.place} is at revision {before}, this Bongsu knows {HEAD}")

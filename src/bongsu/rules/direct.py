@@ -1,0 +1,55 @@
+"""A notice somebody asked for by `POST /api/notifications`, which writes it into the outbox as an event of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from bongsu.model import Channel, Event, Guarantee, Listed, Notice, NoticeType, Priority
+from bongsu.rules import fields
+from bongsu.rules.engine import Rules
+
+DIRECT = "bongsu.notification"
+UNDECLARED_CHANNELS = (Channel.PUSH, Channel.IN_APP)
+
+
+def direct(types: Mapping[str, NoticeType]) -> Rules:
+    """What the request leaves out is as the declared type of that name has it."""
+    rules = Rules()
+
+    @rules.rule(DIRECT)
+    def asked_for(event: Event) -> Iterable[Notice]:
+        payload = event.payload
+        told = fields.member_ids(payload, "userIds")
+        if told is None:
+            raise ValueError("payload.userIds is missing: name the members to be told")
+        notice = Notice(
+            _type(payload, types),
+            Listed(told),
+            # Nothing said of a subject: a request of its own, and no duplicate of the one before.
+            subject=fields.text(payload, "subject") or str(event.event_id),
+            ref_id=event.ref_id,
+            data=fields.mapping(payload, "data"),
+            title=fields.title_of(payload),
+            body=fields.needed_text(payload, "body"),
+        )
+        return [notice] if told else ()
+
+    return rules
+
+
+def _type(payload: Mapping[str, Any], types: Mapping[str, NoticeType]) -> NoticeType:
+    name = fields.needed_text(payload, "type")
+    if not name:
+        raise ValueError("payload.type is empty: name the notification's type")
+    base = types.get(name) or NoticeType(name, UNDECLARED_CHANNELS)
+    channels, priority, guarantee = (payload.get(key) for key in ("channels", "priority", "guarantee"))
+    critical = fields.flag(payload, "critical")
+    return replace(
+        base,
+        channels=base.channels if channels is None else fields.members_of(Channel, channels, "payload.channels"),
+        priority=base.priority if priority is None else fields.member_of(Priority, priority, "payload.priority"),
+        guarantee=base.guarantee if guarantee is None else fields.member_of(Guarantee, guarantee, "payload.guarantee"),
+        is_critical=base.is_critical if critical is None else critical,
+    )

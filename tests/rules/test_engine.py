@@ -1,0 +1,123 @@
+"""Rules put together, and what users get wrong in theirs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import pytest
+
+from bongsu import App, Channel, Event, Everyone, Guarantee, Listed, Notice, NoticeType, Priority
+from bongsu.errors import BadApp
+from bongsu.rules import Rules, catalogue
+from bongsu.settings import Settings
+from tests.rules.said import said, the_one
+
+LIKED: dict[str, Any] = {"actor_id": "a", "target_id": "b", "ref_id": "1"}
+
+
+def test_a_users_rule_adds_to_the_built_in_ones() -> None:
+    app = App()
+    team = app.type("TEAM", channels=["PUSH"])
+
+    @app.rule("post.liked")
+    def tell_the_team(_event: Event) -> Iterable[Notice]:
+        yield Notice(team, Everyone())
+
+    names = [notice.type.name for notice in said("post.liked", catalogue(Settings(), app), **LIKED)]
+    assert names == ["POST_LIKE", "TEAM"]
+    # The app is included, not changed; and what is included later has no part in it.
+    assert list(app.types) == ["TEAM"]
+    assert [notice.type.name for notice in said("post.liked", **LIKED)] == ["POST_LIKE"]
+
+
+def test_a_type_declares_all_that_holds_for_its_kind() -> None:
+    app = App()
+    declared = app.type(
+        "SHIPPED",
+        channels=["PUSH", Channel.SMS],
+        priority="HIGH",
+        guarantee="at_least_once",
+        critical=True,
+        duplicate_hours=0,
+    )
+    assert declared == NoticeType(
+        "SHIPPED", (Channel.PUSH, Channel.SMS), Priority.HIGH, Guarantee.AT_LEAST_ONCE, is_critical=True, duplicate_hours=0
+    )
+    assert app.types == {"SHIPPED": declared}
+
+
+@pytest.mark.parametrize(
+    ("declare", "says"),
+    [
+        (lambda app: app.type("../x", channels=["PUSH"]), "cannot name a notice type"),
+        (lambda app: app.type("X", channels=["FAX"]), "X: channels takes PUSH, SMS, EMAIL, IN_APP, not 'FAX'"),
+        (lambda app: app.type("X", channels=[]), "X: channels must be a list of some of"),
+        (lambda app: app.type("X", channels=["PUSH"], priority="URGENT"), "priority takes HIGH, NORMAL, LOW"),
+        (lambda app: app.type("X", channels=["PUSH"], guarantee="no"), "guarantee takes at_least_once, at_most_once"),
+        (lambda app: app.rule(lambda _event: ()), "@rule stands without an event type"),
+    ],
+)
+def test_a_wrong_declaration_says_what_it_takes(declare: Any, says: str) -> None:
+    with pytest.raises(BadApp, match=says):
+        declare(App())
+
+
+def test_a_name_means_one_type() -> None:
+    app = App()
+    app.type("PRICE_DROP", channels=["SMS"])
+    with pytest.raises(BadApp, match="PRICE_DROP is declared twice, and differently: give yours another name"):
+        catalogue(Settings(), app)
+
+
+def test_a_rule_that_would_do_io_is_refused() -> None:
+    app: Any = App()
+
+    async def fetch(_event: Event) -> list[Notice]:
+        return []
+
+    async def stream(_event: Event) -> AsyncIterator[Notice]:
+        yield Notice(NoticeType("X", ()), Everyone())
+
+    for function in (fetch, stream):
+        with pytest.raises(BadApp, match=f"{function.__name__} is async: a rule is a plain function"):
+            app.rule("x")(function)
+
+
+ONE = Notice(NoticeType("X", (Channel.PUSH,)), Listed(("a",)), subject="s")
+
+
+@pytest.mark.parametrize(
+    ("given", "notices"), [(None, []), ((), []), (ONE, [ONE]), ([ONE, ONE], [ONE, ONE]), (iter([ONE]), [ONE])]
+)
+def test_a_rule_gives_none_one_or_many(given: Any, notices: list[Notice]) -> None:
+    rules = Rules()
+    rules.rule("x")(lambda _event: given)
+    assert said("x", rules) == notices
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [(7, "rule .*careless gave 7 instead of notices"), (["X"], "rule .*careless gave 'X' instead of a Notice")],
+)
+def test_a_rule_that_gives_something_else_is_named(given: Any, says: str) -> None:
+    rules = Rules()
+
+    @rules.rule("x")
+    def careless(_event: Event) -> Any:
+        return given
+
+    with pytest.raises(TypeError, match=says):
+        said("x", rules)
+
+
+def test_a_notice_that_names_no_subject_is_about_its_ref_or_else_about_its_event() -> None:
+    rules = Rules()
+    rules.rule("x")(lambda event: Notice(ONE.type, Everyone(), ref_id=event.ref_id))
+    event = Event(event_type="x")
+    assert the_one(rules.detect(event)).subject == str(event.event_id)
+    assert the_one(said("x", rules, ref_id="7")).subject == "7"
+
+
+def test_an_event_no_rule_is_about_gives_rise_to_nothing() -> None:
+    assert said("nobody.knows") == []

@@ -1,0 +1,76 @@
+"""docs/howto/rules.md and templates.md: the very files they show, put where they say, do what they say."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bongsu import Event, particles
+from bongsu.rules import catalogue, load_app
+from bongsu.settings import Settings
+from bongsu.templates import Rendered, Templates
+
+HOWTO = Path(__file__).parents[1] / "docs" / "howto"
+
+
+def blocks(page: str) -> dict[str, str]:
+    """A page's blocks by what is written beside their language."""
+    found = re.findall(r"^```\w+ (\S+)\n(.+?)^```$", (HOWTO / page).read_text(), re.MULTILINE | re.DOTALL)
+    return dict(found)
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current directory; what is imported from it is forgotten."""
+    before = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def put(house: Path, shown: dict[str, str]) -> None:
+    for name, text in shown.items():
+        if "/" in name:
+            (house / name).parent.mkdir(parents=True, exist_ok=True)
+            (house / name).write_text(text)
+
+
+def test_the_rule_shown_is_loaded_tested_and_put_into_words(house: Path) -> None:
+    shown = blocks("rules.md")
+    put(house, shown)
+    rules = catalogue(Settings(), load_app("shop.rules:app"))
+    exec(shown["test"], {})
+    event = Event(event_type="order.shipped", target_id="member-1", ref_id="1024", payload={"carrier": "봉수택배"})
+    (notice,) = rules.detect(event)
+    templates = Templates.load()
+    assert templates.check() == []
+    assert templates.phrase(notice, event, "ko") == Rendered(
+        "상품이 출발했어요", "봉수택배가 배송을 시작했습니다. 주문 번호: 1024"
+    )
+
+
+def test_the_texts_shown_read_as_shown(house: Path) -> None:
+    shown = blocks("templates.md")
+    put(house, shown)
+    templates = Templates.load()
+    assert templates.check() == []
+    payload = {"previousPrice": 12000, "currentPrice": 9900}
+    event = Event(event_type="product.price_changed", ref_id="p", payload=payload)
+    (notice,) = catalogue(Settings()).detect(event)
+    title, _, body = shown["result"].strip().partition("\n\n")
+    assert templates.phrase(notice, event, "ko-KR", "무선 이어폰") == Rendered(title, body)
+    assert templates.render("BACK_IN_STOCK", "ja-JP", {}).body == "商品が再入荷しました!"
+
+
+def test_the_particles_shown_are_those_we_add() -> None:
+    rows = re.findall(r"^\| (?:write|`\{\{ product\\\|(\w+) \}\}`) \| (.+) \|$", (HOWTO / "templates.md").read_text(), re.M)
+    (_, words), *particle_rows = rows
+    assert len(particle_rows) == 5
+    for name, cells in particle_rows:
+        assert [getattr(particles, name)(word) for word in words.split(" | ")] == cells.split(" | ")
