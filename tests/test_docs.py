@@ -39,6 +39,7 @@ def test_the_settings_page_names_every_setting_and_its_default() -> None:
         assert row, name
         default = str(field.default)
         assert row[1].strip("`") == default.removesuffix(".0") or (not default and row[1] == "–"), name
+    assert set(re.findall(r"^\| `BONGSU_(\w+)`", page, re.M)) == {name.upper() for name in Settings.model_fields}
 
 
 def test_every_error_has_a_cure_for_a_docstring() -> None:

@@ -111,6 +111,7 @@ async def test_stop_does_not_wait_for_a_backoff() -> None:
     await work.crashed.wait()
     async with asyncio.timeout(20):
         await work.stop()
+    assert len(work.todo) > 90
 
 
 async def test_stop_may_come_twice_or_before_start_and_start_may_come_again() -> None:
@@ -122,11 +123,12 @@ async def test_stop_may_come_twice_or_before_start_and_start_may_come_again() ->
     await work.stop()
     await work.stop()
     work.todo.append("second life")
+    work.idle.clear()
     await work.start()
     async with asyncio.timeout(20):
-        while not work.done:
-            await asyncio.sleep(0)
+        await work.idle.wait()
     await work.stop()
+    assert work.done == ["second life"]
 
 
 def test_backoff_doubles_to_a_limit_with_jitter() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -31,15 +30,6 @@ def test_defaults_are_the_contracts() -> None:
     assert settings.timezone == "Asia/Seoul"
     assert settings.recovery_cron == "*/5 9-21 * * *"
     assert (settings.sse_max_connections, settings.sse_ping_seconds, settings.sse_timeout_seconds) == (3, 20, 1800)
-
-
-def test_every_setting_of_the_contract_is_there() -> None:
-    contract = Path(__file__).parents[1].parent / "shared" / "CONTRACT.md"
-    if not contract.exists():
-        pytest.skip("the contract lies beside the repository, and there is none here")
-    section = contract.read_text().split("## Settings")[1].split("##")[0]
-    named = {name.lower() for name in re.findall(r"BONGSU_([A-Z_]+[A-Z])", section)}
-    assert named == set(Settings.model_fields)
 
 
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:

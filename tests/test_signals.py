@@ -112,7 +112,10 @@ async def test_start_and_stop_may_be_called_twice(signals: Signals) -> None:
     await signals.start()
     await signals.stop()
     await signals.stop()
-    signals.send("a", b"after the end")  # never raises
+    ear = Ear()
+    with signals.listen("a", ear):
+        signals.send("a", b"after the end")  # never raises, and reaches who is here
+    assert ear.heard.get_nowait() == b"after the end"
 
 
 # --- over Redis -------------------------------------------------------------------------------------------------------
@@ -176,13 +179,20 @@ async def test_stopping_while_redis_is_away_does_not_hang() -> None:
     server = start_redis()
     signals = RedisSignals(server.url)
     await signals.start()
-    with signals.listen("a", Ear()):
+    ear = Ear()
+    with signals.listen("a", ear):
         await settled(signals)
+        ear.forget()
         server.stop()
         signals.send("a", b"x")
+        assert await ear.next() == b"x"
     async with asyncio.timeout(20):
         await signals.stop()
 
 
-async def test_never_started_it_still_stops() -> None:
-    await RedisSignals("redis://127.0.0.1:1/0").stop()
+async def test_never_started_it_still_stops_and_serves_this_process() -> None:
+    signals, ear = RedisSignals("redis://127.0.0.1:1/0"), Ear()
+    with signals.listen("a", ear):
+        signals.send("a", b"x")
+    await signals.stop()
+    assert ear.heard.get_nowait() == b"x"
