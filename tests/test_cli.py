@@ -108,6 +108,17 @@ def test_events_are_read_from_a_pipe(migrated: dict[str, str]) -> None:
     assert again.stdout == "1 accepted, 0 duplicates, 0 rejected\n"
 
 
+def test_behaviours_are_loaded_and_again_change_nothing(migrated: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "behaviors.ndjson"
+    line = '{{"userId":"m-{}","productId":"p","action":"VIEW","at":"2026-01-01T00:00:00Z"}}'
+    file.write_text("\n".join(line.format(number) for number in range(2000)) + '\n{"userId":"x"}\n')
+    for _ in range(2):
+        done = bongsu("load", "behaviors", "--file", str(file), environment=migrated)
+        assert done.stdout == "2000 accepted, 0 duplicates, 1 rejected\n", done.stderr
+        assert "line 2001" in done.stderr
+    assert "cannot be loaded" in refused(bongsu("load", "ghosts", "--file", str(file), environment=migrated))
+
+
 def test_a_terminal_sees_a_bar(tmp_path: Path) -> None:
     file = tmp_path / "some.ndjson"
     file.write_text('{"eventType":"x"}\n' * 10)

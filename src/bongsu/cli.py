@@ -245,6 +245,21 @@ def _report(tally: Any) -> None:
 
 
 @app.command()
+def load(
+    what: Annotated[str, typer.Argument(help="behaviors")],
+    file: Annotated[Path, typer.Option(help="One JSON object a line; - reads a pipe.")],
+) -> None:
+    """Load what members did from a file of any size."""
+    from bongsu import publishing  # noqa: PLC0415
+
+    if what != "behaviors":
+        raise BadCommand(f"{what} cannot be loaded, behaviors can")
+    settings = Settings.load()
+    telemetry.configure_logs("WARNING")
+    _report(run(publishing.load_behaviors(settings, file, err)))
+
+
+@app.command()
 def doctor() -> None:
     """Check settings, store, Redis, brokers and credentials; say what to do."""
     from bongsu.doctor import examine  # noqa: PLC0415

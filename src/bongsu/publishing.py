@@ -1,13 +1,13 @@
-"""Events from the command line, put straight into the store: one, or a file of any size."""
+"""Events and behaviours from the command line, put straight into the store: one, or a file of any size."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -22,10 +22,14 @@ from rich.progress import (
 
 from bongsu.errors import BadCommand, PublishInterrupted
 from bongsu.ingress import ndjson
+from bongsu.ingress.catalog import behaviors_in, keep_behaviors
+from bongsu.ingress.http import events_in
 from bongsu.ingress.intake import Intake
-from bongsu.model import Event
+from bongsu.model import Behavior, Event
 from bongsu.service import ground, running
 from bongsu.settings import Settings
+
+_T = TypeVar("_T")
 
 CHUNK = 256 * 1024
 # Any constant will do, as long as it stays: a file published again must get the ids it got before.
@@ -39,36 +43,58 @@ async def publish_one(settings: Settings, event: Event) -> bool:
 
 
 async def publish_file(settings: Settings, path: Path, console: Console) -> ndjson.Tally:
-    """Publish every line, with a bar where a terminal is. Interrupted, it can simply be run again."""
-    file, size, identity = _opened(path)
+    """Publish every line. Interrupted, it can simply be run again."""
+    identity = _identity(path)
 
     def parse(number: int, line: bytes) -> Event:
-        event = Event.model_validate_json(line, by_alias=True, by_name=False)
+        event = events_in.parse_line(number, line)
         if "event_id" in event.model_fields_set or identity is None:
             return event
         # Made from the file, the line's number and its text: the same file published again adds nothing.
         name = f"{identity}:{number}:{line.strip().decode()}"
         return event.model_copy(update={"event_id": uuid.uuid5(_NAMESPACE, name)})
 
+    async with ground(settings) as base, running(Intake(base.store, base.signals, "cli")) as intake:
+        return await _pour(path, console, intake.accept, parse)
+
+
+async def load_behaviors(settings: Settings, path: Path, console: Console) -> ndjson.Tally:
+    """Keep the newest of what every line tells. Loading a file twice changes nothing."""
+    async with ground(settings) as base:
+
+        async def keep(behaviors: Sequence[Behavior]) -> list[bool]:
+            return await keep_behaviors(base.store, behaviors)
+
+        return await _pour(path, console, keep, behaviors_in.parse_line)
+
+
+async def _pour(path: Path, console: Console, accept: ndjson.Accept[_T], parse: ndjson.Parse[_T]) -> ndjson.Tally:
+    """The file's lines, with a bar where a terminal is."""
+    file, size = _opened(path)
     with file, _progress(console) as progress:
         task = progress.add_task(path.name, total=size)
-        async with ground(settings) as base, running(Intake(base.store, base.signals, "cli")) as intake:
-            try:
-                return await ndjson.pour(_chunks(file, progress, task), intake.accept, parse)
-            except ndjson.Interrupted as error:
-                raise PublishInterrupted(f"{error.tally.accepted} accepted up to line {error.tally.stored_to}") from error
+        try:
+            return await ndjson.pour(_chunks(file, progress, task), accept, parse)
+        except ndjson.Interrupted as error:
+            raise PublishInterrupted(f"{error.tally.accepted} accepted up to line {error.tally.stored_to}") from error
 
 
-def _opened(path: Path) -> tuple[BinaryIO, int | None, str | None]:
-    """The file, its size, and what it is known by: another file, or the same one changed, holds other events.
+def _identity(path: Path) -> str | None:
+    """What a file is known by: another file, or the same one changed, holds other events.
 
     A pipe is known by nothing: what comes through it a second time is new.
     """
+    if str(path) == "-" or not path.is_file():
+        return None
+    stat = path.stat()
+    return f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}"
+
+
+def _opened(path: Path) -> tuple[BinaryIO, int | None]:
     if str(path) == "-":
-        return sys.stdin.buffer, None, None
+        return sys.stdin.buffer, None
     try:
-        file, stat = path.open("rb"), path.stat()
-        return file, stat.st_size, f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}"
+        return path.open("rb"), path.stat().st_size
     except OSError as error:
         raise BadCommand(f"{path} cannot be read: {error.strerror}") from None
 
