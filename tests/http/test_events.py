@@ -291,13 +291,17 @@ async def test_too_much_waiting_is_turned_away(
     assert await stored(store) == 0
 
 
+async def in_tens(count: int) -> AsyncIterator[bytes]:
+    for _ in range(count // 10):
+        yield lines({"eventType": "x"}) * 10
+
+
 async def test_a_stream_waits_for_room_instead_of_being_turned_away(
     api: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake_module, "WAITING_LIMIT", 30)
-    monkeypatch.setattr(ndjson, "BATCH_LINES", 20)
-    body = lines(*({"eventType": "x"} for _ in range(200)))
-    answers = await asyncio.gather(*(api.post("/api/events", content=body, headers=NDJSON) for _ in range(5)))
+    monkeypatch.setattr(ndjson, "BATCH_THINGS", 20)
+    answers = await asyncio.gather(*(api.post("/api/events", content=in_tens(200), headers=NDJSON) for _ in range(5)))
     assert [answer.json() for answer in answers] == [{"accepted": 200, "duplicates": 0}] * 5
     assert await stored(store) == 1000
 
@@ -305,7 +309,7 @@ async def test_a_stream_waits_for_room_instead_of_being_turned_away(
 async def test_a_stream_the_store_left_in_the_middle_says_how_far_it_came(
     api: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ndjson, "BATCH_LINES", 10)
+    monkeypatch.setattr(ndjson, "BATCH_THINGS", 10)
     add_many, answers = statements.add_many, [True, True]
 
     async def twice(*arguments: Any) -> Any:
@@ -315,8 +319,7 @@ async def test_a_stream_the_store_left_in_the_middle_says_how_far_it_came(
         return await add_many(*arguments)
 
     monkeypatch.setattr(statements, "add_many", twice)
-    body = lines(*({"eventType": "x"} for _ in range(50)))
-    answer = problem(await api.post("/api/events", content=body, headers=NDJSON), 503)
+    answer = problem(await api.post("/api/events", content=in_tens(50), headers=NDJSON), 503)
     assert "after 20 accepted and 0 duplicates up to line 20: send the lines after it again" in answer["detail"]
     assert "nothing was stored" not in answer["detail"].lower()
     assert await stored(store) == 20

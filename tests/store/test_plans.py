@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.model import Event
+from bongsu.model import Event, EventStatus
 from bongsu.store import Store
 from bongsu.store import events as statements
+from bongsu.store.events import Verdict
 
 FINISHED = 20_000
 
@@ -25,6 +27,32 @@ async def full(store: Store) -> AsyncIterator[Store]:
     async with store.write() as tx:
         await tx.execute(text("ANALYZE bongsu_events"))
     yield store
+
+
+async def test_a_record_finds_its_rows_by_their_ids(full: Store) -> None:
+    if full.dialect.name == "postgresql":
+        # Arrays have no length while a statement is planned, and few rows of a large table are read by their ids.
+        async with full.write() as tx:
+            claimed = await statements.claim(tx, 10, 60, "w")
+            verdicts = [Verdict(one.event.event_id, one.epoch, EventStatus.DONE) for one in claimed]
+            before = await reads(tx)
+            await statements.record(tx, verdicts)
+            assert await reads(tx) == before
+        return
+    async with full.write() as tx:
+        plan = f"EXPLAIN QUERY PLAN {statements.record_statement(full.dialect, 100)}"
+        rows = await tx.exec_driver_sql(plan, tuple([None] * 500))
+        steps = [str(row[3]) for row in rows]
+    assert any("SEARCH bongsu_events USING INDEX sqlite_autoindex_bongsu_events_1 (event_id=?)" in step for step in steps), (
+        steps
+    )
+    assert not any(step.startswith("SCAN bongsu_events") for step in steps), steps
+
+
+async def reads(tx: AsyncConnection) -> int:
+    """How often this table has been read from end to end, this transaction included."""
+    query = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'bongsu_events'"
+    return int((await tx.execute(text(query))).scalar_one())
 
 
 @pytest.mark.parametrize(("suspects", "index"), [(False, "bongsu_events_due"), (True, "bongsu_events_suspect")])

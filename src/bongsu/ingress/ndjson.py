@@ -14,7 +14,7 @@ from bongsu.errors import BongsuError
 # As long as one event may be by any other way in.
 LINE_LIMIT = 10 * 1024 * 1024
 # One transaction's worth: large enough that a commit is a small part of it, small enough to be held twice in memory.
-BATCH_LINES = 5_000
+BATCH_THINGS = 5_000
 # A batch is closed early when its lines are long, so that memory stays bounded whatever they are.
 BATCH_BYTES = 4 * 1024 * 1024
 # Enough to see what is wrong with a file; a file that is all wrong should not come back whole.
@@ -52,20 +52,29 @@ class Tally:
 
 
 async def pour(chunks: AsyncIterable[bytes], accept: Accept[_T], parse: Parse[_T]) -> Tally:
-    """Parse the lines of the chunks and accept them batch by batch: one batch is stored while the next is read."""
+    """Parse the lines as they come and accept them batch by batch: one batch is stored while the next is read."""
     tally = Tally()
     storing: tuple[int, asyncio.Future[list[bool]]] | None = None
+    batch: list[_T] = []
+    size = number = 0
     try:
-        async for batch in _batches(_lines(chunks)):
-            things = [thing for line in batch for thing in _parsed(line, parse, tally)]
-            if storing is not None:
-                await _count(tally, *storing)
-                storing = None
-            if things:
-                storing = batch[-1][0], asyncio.ensure_future(accept(things))
+        async for lines in _lines(chunks):
+            for number, line in lines:
+                if line is None or line.strip():
+                    batch += _parsed(number, line, parse, tally)
+                    size += len(line or b"")
+            if len(batch) >= BATCH_THINGS or size >= BATCH_BYTES:
+                if storing is not None:
+                    await _count(tally, *storing)
+                storing = number, asyncio.ensure_future(accept(batch))
+                batch, size = [], 0
+            # Parsing never waits for anything by itself, and what is being stored needs a turn to be sent on.
+            await asyncio.sleep(0)
         if storing is not None:
             await _count(tally, *storing)
             storing = None
+        if batch:
+            await _count(tally, number, accept(batch))
     except BongsuError as error:
         raise Interrupted(tally, error) from error
     finally:
@@ -98,25 +107,8 @@ async def _lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[Line]]:
         yield [(number + 1, None if is_dropping else rest)]
 
 
-async def _batches(chunks: AsyncIterator[list[Line]]) -> AsyncIterator[list[Line]]:
-    batch: list[Line] = []
-    size = 0
-    async for lines in chunks:
-        for number, line in lines:
-            if line is not None and not line.strip():
-                continue
-            batch.append((number, line))
-            size += len(line or b"")
-            if len(batch) >= BATCH_LINES or size >= BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _parsed(line: Line, parse: Parse[_T], tally: Tally) -> list[_T]:
+def _parsed(number: int, content: bytes | None, parse: Parse[_T], tally: Tally) -> list[_T]:
     """What the line holds, or nothing when it is bad."""
-    number, content = line
     if content is None:
         tally.reject(number, [], f"is longer than {LINE_LIMIT} bytes: split it")
         return []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import compress
 from typing import Any, overload
 from uuid import UUID
@@ -48,7 +49,7 @@ def publish(tx: Any, *events: Event) -> Published | Awaitable[Published]:
         if not isinstance(event, Event):
             hint = ": write publish(tx, *events)" if isinstance(event, list | tuple) else ""
             raise BadEvent(f"publish takes Event objects, not {type(event).__name__}{hint}")
-    execute, is_async = _way_into(tx)
+    execute, is_async = _way_into(type(tx))  # type: ignore[arg-type]
     if is_async:
         return _publish_later(execute, tx, events)
     return _answer(events, [row for part in statements.parts(events) for row in execute(tx, part)])
@@ -73,11 +74,12 @@ def _id(stored: Any) -> UUID:
 # Libraries are known by name, so that none of them needs to be installed for the others to work.
 
 
-def _way_into(tx: Any) -> tuple[Callable[..., Any], bool]:
-    for kind in type(tx).__mro__:
-        if way := _WAYS.get((kind.__module__.partition(".")[0], kind.__name__)):
+@cache
+def _way_into(kind: type) -> tuple[Callable[..., Any], bool]:
+    for base in kind.__mro__:
+        if way := _WAYS.get((base.__module__.partition(".")[0], base.__name__)):
             return way
-    raise NotATransaction(f"publish was handed a {type(tx).__module__}.{type(tx).__qualname__}")
+    raise NotATransaction(f"publish was handed a {kind.__module__}.{kind.__qualname__}")
 
 
 def _dialect(tx: Any, name: str) -> Dialect:

@@ -204,6 +204,8 @@ async def _claim(tx: AsyncConnection, limit: int, lease_seconds: float, worker: 
 
 # --- record ---------------------------------------------------------------------------------------------------------
 
+# SQLite's own name for the primary key's index. Left to itself it would read the whole table to find a few rows of it.
+_BY_ID = "sqlite_autoindex_bongsu_events_1"
 _VERDICT = {"event_id": "uuid", "epoch": "integer", "status": "text", "error": "text", "seconds": "double precision"}
 
 
@@ -211,7 +213,7 @@ _VERDICT = {"event_id": "uuid", "epoch": "integer", "status": "text", "error": "
 def record_statement(dialect: Dialect, count: int) -> str:
     """Write outcomes where the epoch is still the claim's; answer the ids that were. A stale claim changes nothing."""
     return f"""
-        UPDATE bongsu_events
+        UPDATE bongsu_events {dialect.by_index(_BY_ID)}
         SET status = given.status,
             attempts = bongsu_events.attempts + CASE WHEN given.error IS NULL THEN 0 ELSE 1 END,
             claims = 0, leased_by = NULL, error = given.error,
@@ -241,7 +243,7 @@ async def give_back(tx: AsyncConnection, claimed: Sequence[Claimed], after_secon
     # The wait is a number of ours, not a value from outside.
     await tx.exec_driver_sql(
         f"""
-        UPDATE bongsu_events
+        UPDATE bongsu_events {dialect.by_index(_BY_ID)}
         SET claims = bongsu_events.claims - 1, leased_by = NULL, due = {dialect.after(str(float(after_seconds)))}
         FROM {dialect.table(columns, len(rows))}
         WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch
