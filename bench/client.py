@@ -78,14 +78,19 @@ def _content_length(head: bytes | bytearray) -> int:
     return int(after.partition(b"\r\n")[0]) if found else 0
 
 
-async def send_all(clients: Iterable[Client], requests: Iterable[bytes]) -> None:
-    """Each client takes the next request as soon as its last was answered."""
+async def send_all(port: int, connections: int, requests: Iterable[bytes]) -> None:
+    """Over new connections, because a server hangs up on clients that are silent while a round is prepared.
+
+    Each takes the next request as soon as its last was answered.
+    """
     waiting = iter(requests)
     async with asyncio.TaskGroup() as group:
-        for client in clients:
-            group.create_task(_send_while_any(client, waiting))
+        for _ in range(connections):
+            group.create_task(_send_while_any(port, waiting))
 
 
-async def _send_while_any(client: Client, waiting: Iterator[bytes]) -> None:
+async def _send_while_any(port: int, waiting: Iterator[bytes]) -> None:
+    client = await Client.connect(port)
     for request in waiting:
         await client.send(request)
+    client.close()

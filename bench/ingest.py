@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.bare import Bare, bare
-from bench.client import Client, encode, send_all
+from bench.client import encode, send_all
 from bench.ground import KEYS, Ground
 from bench.measure import Contest, Measure
 from bench.sample import Sample
@@ -46,37 +46,22 @@ async def notes(ground: Ground) -> dict[str, str]:
     profile = settings.data_dir / "serve.prof"
     requests = _as_singles(Sample.of(PROFILED_REQUESTS).documents)
     async with _server(settings, profile) as server:
-        await server.connect(32)
-        await send_all(server.clients, requests)
+        await send_all(server.port, 32, requests)
     return {f"Profile of {PROFILED_REQUESTS:,} single events, 32 at once, PostgreSQL": busiest(profile)}
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Server:
-    """Ours: connections to it, and the way behind it to clear the table."""
+    """Ours: where it listens, and the way behind it to clear the table."""
 
     port: int
     behind: Bare
-    clients: list[Client]
-
-    async def connect(self, connections: int) -> None:
-        """Anew for each round, because a server hangs up on clients that were silent while a round was prepared."""
-        self.hang_up()
-        self.clients = [await Client.connect(self.port) for _ in range(connections)]
-
-    def hang_up(self) -> None:
-        for client in self.clients:
-            client.close()
 
 
 @contextlib.asynccontextmanager
 async def _server(settings: Settings, profile: Path | None = None) -> AsyncIterator[_Server]:
     async with serving(settings, profile) as port, bare(settings) as behind:
-        server = _Server(port, behind, [])
-        try:
-            yield server
-        finally:
-            server.hang_up()
+        yield _Server(port, behind)
 
 
 def _arrays(baseline: Bare, server: _Server, connections: int) -> Contest:
@@ -127,13 +112,12 @@ def _contest(
         rows, requests = baseline.rows(sample), shape(sample.documents)
         await baseline.clear()
         await server.behind.clear()
-        await server.connect(connections)
 
     async def put_bare() -> None:
         await load(rows)
 
     async def put_over_http() -> None:
-        await send_all(server.clients, requests)
+        await send_all(server.port, connections, requests)
 
     return Contest(
         name, against, "event", Measure.SPEED, put_bare, put_over_http, prepare, units_a_turn=events, budget=budget

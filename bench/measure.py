@@ -23,7 +23,7 @@ Action = Callable[[], Awaitable[object]]
 
 ROUNDS = 15
 QUICK_ROUNDS = 5
-# No round is begun after this. On a machine where one row takes longer, more rounds would tell nothing new.
+# After this no round is begun beyond the few that any result needs: more would tell nothing new.
 SECONDS_A_CONTEST = 120.0
 # Before a round, how busy others may keep the machine, how long that is looked at, and how long it is waited for.
 CALM_PERCENT = 10.0
@@ -64,9 +64,10 @@ class Contest:
         deadline = time.monotonic() + SECONDS_A_CONTEST
         await self._round(0)
         seconds: list[tuple[float, float]] = []
-        while len(seconds) < rounds and (time.monotonic() < deadline or not seconds):
+        while len(seconds) < QUICK_ROUNDS or (len(seconds) < rounds and time.monotonic() < deadline):
             seconds.append(await self._round(len(seconds)))
             progress.advance(task)
+        progress.update(task, total=len(seconds))
         return Comparison(self.name, self.against, self.unit, self.measure, self.budget, tuple(seconds))
 
     async def _round(self, number: int) -> tuple[float, float]:

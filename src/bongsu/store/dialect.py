@@ -2,11 +2,12 @@
 
 Statements elsewhere are written once, with these fragments in the places where the two databases need other words.
 Many rows travel in one of two ways: `table` gives a statement a table of its own to read from (arrays through `unnest` on
-PostgreSQL, VALUES on SQLite), and `load` adds new rows by the quickest way there is.
+PostgreSQL, one JSON text through `json_each` on SQLite), and `load` adds new rows by the quickest way there is.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -57,9 +58,9 @@ class Dialect:
         """How our own driver marks a parameter."""
         raise AssertionError(place)
 
-    def table(self, columns: Mapping[str, str], count: int) -> str:
-        """A table expression named `given` of so many rows, over the parameters that `parameters` makes."""
-        raise AssertionError(columns, count)
+    def table(self, columns: Mapping[str, str]) -> str:
+        """A table expression named `given` over the parameters that `parameters` makes."""
+        raise AssertionError(columns)
 
     def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         raise AssertionError(columns, rows)
@@ -105,8 +106,7 @@ class Postgres(Dialect):
     def placeholder(self, place: int) -> str:
         return f"${place + 1}"
 
-    def table(self, columns: Mapping[str, str], count: int) -> str:
-        del count  # arrays are of any length
+    def table(self, columns: Mapping[str, str]) -> str:
         arrays = (f"CAST({self.placeholder(place)} AS {kind}[])" for place, kind in enumerate(columns.values()))
         return f"unnest({', '.join(arrays)}) AS given({', '.join(columns)})"
 
@@ -161,13 +161,13 @@ class Sqlite(Dialect):
     def placeholder(self, place: int) -> str:
         return "?"
 
-    def table(self, columns: Mapping[str, str], count: int) -> str:
-        names = ", ".join(f"column{place + 1} AS {column}" for place, column in enumerate(columns))
-        row = f"({', '.join('?' * len(columns))})"
-        return f"(SELECT {names} FROM (VALUES {', '.join([row] * count)})) AS given"
+    def table(self, columns: Mapping[str, str]) -> str:
+        # Not VALUES: knowing how many rows there are, the planner would read a whole large table for a Bloom filter of it.
+        fields = ", ".join(f"json_extract(value, '$[{place}]') AS {column}" for place, column in enumerate(columns))
+        return f"(SELECT {fields} FROM json_each(?)) AS given"
 
     def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return [value for row in self.plain(columns, rows) for value in row]
+        return [json.dumps(self.plain(columns, rows), ensure_ascii=False, separators=(",", ":"))]
 
     async def load(
         self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]

@@ -210,7 +210,7 @@ _VERDICT = {"event_id": "uuid", "epoch": "integer", "status": "text", "error": "
 
 
 @cache
-def record_statement(dialect: Dialect, count: int) -> str:
+def record_statement(dialect: Dialect) -> str:
     """Write outcomes where the epoch is still the claim's; answer the ids that were. A stale claim changes nothing."""
     return f"""
         UPDATE bongsu_events {dialect.by_index(_BY_ID)}
@@ -219,7 +219,7 @@ def record_statement(dialect: Dialect, count: int) -> str:
             claims = 0, leased_by = NULL, error = given.error,
             due = CASE WHEN given.status = 'PENDING' THEN {dialect.after("given.seconds")} ELSE bongsu_events.due END,
             finished_at = CASE WHEN given.status = 'PENDING' THEN NULL ELSE {dialect.now} END
-        FROM {dialect.table(_VERDICT, count)}
+        FROM {dialect.table(_VERDICT)}
         WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch
           AND bongsu_events.status = 'PENDING'
         RETURNING bongsu_events.event_id"""
@@ -229,7 +229,7 @@ async def record(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[UUID]:
     """Store what became of claimed events; return those that were still ours to judge."""
     dialect = dialect_named(tx.dialect.name)
     rows = [(v.event_id, v.epoch, v.status.value, v.error, float(v.after_seconds)) for v in verdicts]
-    statement = record_statement(dialect, len(rows))
+    statement = record_statement(dialect)
     ours = (await tx.exec_driver_sql(statement, tuple(dialect.parameters(_VERDICT, rows)))).all()
     # Nearly always all of them, and then their ids are at hand.
     return {v.event_id for v in verdicts} if len(ours) == len(verdicts) else {as_uuid(row[0]) for row in ours}
@@ -245,7 +245,7 @@ async def give_back(tx: AsyncConnection, claimed: Sequence[Claimed], after_secon
         f"""
         UPDATE bongsu_events {dialect.by_index(_BY_ID)}
         SET claims = bongsu_events.claims - 1, leased_by = NULL, due = {dialect.after(str(float(after_seconds)))}
-        FROM {dialect.table(columns, len(rows))}
+        FROM {dialect.table(columns)}
         WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch
           AND bongsu_events.status = 'PENDING'""",
         tuple(dialect.parameters(columns, rows)),

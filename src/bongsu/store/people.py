@@ -43,7 +43,7 @@ async def mention(tx: AsyncConnection, member_ids: Sequence[str]) -> None:
     for start in range(0, len(ids), STATEMENT_ROWS):
         rows = [(one,) for one in ids[start : start + STATEMENT_ROWS]]
         await tx.exec_driver_sql(
-            f"INSERT INTO bongsu_members (member_id) SELECT member_id FROM {dialect.table(columns, len(rows))} WHERE true "
+            f"INSERT INTO bongsu_members (member_id) SELECT member_id FROM {dialect.table(columns)} WHERE true "
             "ORDER BY member_id ON CONFLICT DO NOTHING",
             tuple(dialect.parameters(columns, rows)),
         )
@@ -237,7 +237,7 @@ async def _upsert_behaviors(tx: AsyncConnection, dialect: Dialect, rows: Sequenc
     await tx.exec_driver_sql(
         f"""
         INSERT INTO bongsu_behaviors ({", ".join(_BEHAVIOR)})
-        SELECT {", ".join(_BEHAVIOR)} FROM {dialect.table(_BEHAVIOR, len(rows))} WHERE true
+        SELECT {", ".join(_BEHAVIOR)} FROM {dialect.table(_BEHAVIOR)} WHERE true
         ON CONFLICT (product_id, member_id, action)
         DO UPDATE SET at = excluded.at WHERE excluded.at > bongsu_behaviors.at""",
         tuple(dialect.parameters(_BEHAVIOR, rows)),
