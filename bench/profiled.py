@@ -1,13 +1,12 @@
 """`python -m bench.profiled FILE serve --role api` is `bongsu serve --role api` with a profile of it written to FILE.
 
-Counted is the processor's time, not the clock's: of a server that mostly waits we want to know what it does when it works.
+By the clock, waiting included: keep the server busy, or most of what you see is the loop doing nothing.
 """
 
 from __future__ import annotations
 
 import cProfile
 import sys
-import time
 
 # Loading code is no part of serving, and would be the first ten lines of any profile.
 import bongsu.service  # noqa: F401
@@ -15,7 +14,7 @@ from bongsu.cli import main
 
 
 def profiled(file: str) -> None:
-    profile = cProfile.Profile(time.process_time)
+    profile = cProfile.Profile()
     try:
         profile.runcall(main)
     finally:

@@ -100,7 +100,7 @@ def _free_port() -> int:
 
 
 def busiest(profile: Path) -> str:
-    """Where processor time went, by each function's own, as a Markdown table. Paths are cut to what names the module."""
+    """Where the time went, by each function's own, as a Markdown table. Paths are cut to what names the module."""
     # pstats' own summary knows functions by name alone and would mix up all that are called __call__.
     stats: dict[tuple[str, int, str], tuple[int, int, float, float, object]] = vars(pstats.Stats(str(profile)))["stats"]
     total = sum(own for _, _, own, _, _ in stats.values())

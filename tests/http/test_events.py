@@ -119,6 +119,7 @@ BAD = [
     (b'{"eventType":"x","occurredAt":1700000000}', 422, ["occurredAt"]),
     (b'{"eventType":"x","occurredAt":"2026-01-01T00:00:00"}', 422, ["occurredAt"]),
     (b'{"eventType":"x","occurredAt":"9999-12-31T23:59:59Z"}', 422, ["occurredAt"]),
+    (b'{"eventType":"x","occurredAt":"1970-01-01T00:00:00+01:00"}', 422, ["occurredAt"]),
     (b'{"eventType":"x","occurredAt":"9999-12-31T23:59:59-14:00"}', 422, ["occurredAt"]),
     (b'{"eventType":"x","occurredAt":"0001-01-01T00:00:00+14:00"}', 422, ["occurredAt"]),
     (b'{"eventType":"x","payload":[]}', 422, ["payload"]),

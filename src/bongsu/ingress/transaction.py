@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, scoped_session
 from bongsu.errors import BadEvent, NotATransaction, NoTransactionOpen
 from bongsu.model import Event
 from bongsu.store import events as statements
-from bongsu.store.dialect import POSTGRES, SQLITE, Dialect, bind, dialect_named
+from bongsu.store.dialect import POSTGRES, SQLITE, Dialect, dialect_named
 
 Rows = Iterable[Sequence[Any]]
 
@@ -104,14 +104,23 @@ def _dollar(place: int) -> str:
     return f"${place + 1}"
 
 
+_PLACEHOLDERS: dict[str, Callable[[int], str]] = {
+    "qmark": _question_mark,
+    "format": _percent,
+    "pyformat": _percent,
+    "numeric_dollar": _dollar,
+}
+
+
 def _sqlalchemy_connection(tx: Connection, events: Sequence[Event]) -> Rows:
     dialect = _dialect(tx, tx.dialect.name)
     if not tx.in_transaction():
         tx.begin()  # as the first statement would; on SQLite a listener of the caller's may say BEGIN now
     if _is_sqlalchemy_autocommit(tx):
         raise NoTransactionOpen()
-    sql = statements.insert_statement(dialect, len(events))
-    return tx.execute(statements.as_text(sql), bind(statements.insert_parameters(dialect, events))).all()
+    # Straight to the driver, in its own style of parameters: naming them for SQLAlchemy costs as much again as the rest.
+    sql, parameters = _statement(dialect, events, _PLACEHOLDERS[tx.dialect.paramstyle])
+    return tx.exec_driver_sql(sql, tuple(parameters)).all()
 
 
 def _is_sqlalchemy_autocommit(tx: Connection) -> bool:

@@ -21,16 +21,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def named(place: int) -> str:
-    """SQLAlchemy's text() names its parameters; ours are p0, p1, …"""
-    return f":p{place}"
-
-
-def bind(values: Sequence[Any]) -> dict[str, Any]:
-    """The parameters that go with `named`."""
-    return {f"p{place}": value for place, value in enumerate(values)}
-
-
 class Dialect:
     """The fragments a statement may use. Columns are described by PostgreSQL's type names on both."""
 

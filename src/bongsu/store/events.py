@@ -18,7 +18,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Event, EventStatus, no_payload, read_payload, utc_now
-from bongsu.store.dialect import Dialect, Placeholder, dialect_named, named
+from bongsu.store.dialect import Dialect, Placeholder, dialect_named
 from bongsu.store.engine import Store
 
 _ADDED = {
@@ -92,7 +92,7 @@ class EventRow:
 
 
 @cache
-def insert_statement(dialect: Dialect, count: int, placeholder: Placeholder = named) -> str:
+def insert_statement(dialect: Dialect, count: int, placeholder: Placeholder) -> str:
     """Insert so many events; answer the ids that were new. Waits for a rival transaction that holds the same id."""
     row = len(_ADDED)
     rows = (
