@@ -1,0 +1,1 @@
+"""Speak: one small file per channel, one verb, and an outcome as the answer."""
