@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: run test install check lint bench clean
 
 run: $(VENV)/run.stamp
-	$(BIN)/bongsu serve
+	$(BIN)/bongsu serve --demo
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest

@@ -6,55 +6,59 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu import worker as module
-from bongsu.model import Event, EventStatus, Everyone, Notice, NoticeType
-from bongsu.rules import Rules
+from bongsu.fanout import Decision, FanOut, Work
+from bongsu.model import EventStatus
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import events as statements
 from bongsu.store.events import Claimed
+from bongsu.templates import Templates
 from bongsu.worker import EventWorker
+from tests.crowd import QUIET_DAY, rules
 
-POINTS = ("after the claim", "after the record, before the decision", "after the decision, before the commit", "committed")
+POINTS = ("after the claim", "after the hold, before the decision", "after the decision, before the record", "committed")
+# Far fewer than an event is about, so that most take several steps and die between them.
+CHUNK = 15
 
-rules = Rules()
+
+class Death:
+    """Comes in the n-th step, at the given point."""
+
+    def __init__(self, steps: int, point: str) -> None:
+        self._steps = steps
+        self._point = point
+
+    def passes(self, point: str) -> None:
+        self._steps -= point == POINTS[0]
+        if self._steps <= 0 and point == self._point:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
-@rules.rule("test.effect")
-def effect(_event: Event) -> Iterable[Notice]:
-    yield Notice(NoticeType("EFFECT", ()), Everyone())
+class MortalFanOut(FanOut):
+    def __init__(self, settings: Settings, death: Death) -> None:
+        super().__init__(Templates.load(), settings, CHUNK, lambda: QUIET_DAY)
+        self._death = death
+
+    async def decide(self, tx: AsyncConnection, works: Sequence[Work]) -> Decision:
+        self._death.passes(POINTS[1])
+        decision = await super().decide(tx, works)
+        self._death.passes(POINTS[2])
+        return decision
 
 
 class Mortal(EventWorker):
-    """Dies in its n-th batch at the given point."""
+    def __init__(self, store: Store, settings: Settings, death: Death) -> None:
+        super().__init__(store, rules, settings, MortalFanOut(settings, death), lambda _decision: death.passes(POINTS[3]))
+        self._death = death
 
-    def __init__(self, store: Store, settings: Settings, batches: int, point: str) -> None:
-        super().__init__(store, rules, settings, self._decide_and_perhaps_die)
-        self._batches = batches
-        self._point = point
-
-    def _perhaps_die(self, point: str) -> None:
-        if self._batches <= 0 and point == self._point:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    async def _finish(self, claimed: Sequence[Claimed]) -> None:
-        if claimed:
-            self._batches -= 1
-            self._perhaps_die(POINTS[0])
-        await super()._finish(claimed)
-        if claimed:
-            self._perhaps_die(POINTS[3])
-
-    async def _decide_and_perhaps_die(self, tx: AsyncConnection, event: Event, _notices: Sequence[Notice]) -> None:
-        self._perhaps_die(POINTS[1])
-        values = {"event_id": str(event.event_id), "pid": os.getpid()}
-        await tx.execute(text("INSERT INTO effects VALUES (:event_id, :pid)"), values)
-        self._perhaps_die(POINTS[2])
+    async def _finish(self, claimed: Sequence[Claimed]) -> int:
+        self._death.passes(POINTS[0])
+        return await super()._finish(claimed)
 
 
 def work(settings: Settings, seed: int, is_mortal: bool) -> None:
@@ -65,13 +69,13 @@ def work(settings: Settings, seed: int, is_mortal: bool) -> None:
 async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> None:
     module.BATCH = 20
     store = Store.open(settings)
-    batches = dice.randint(1, 8) if is_mortal else 10**9
-    mortal = Mortal(store, settings, batches, dice.choice(POINTS))
-    await mortal.start()
+    death = Death(dice.randint(1, 12) if is_mortal else 10**9, dice.choice(POINTS))
+    worker = Mortal(store, settings, death)
+    await worker.start()
     while await _pending(store):
-        mortal.wake()
-        await mortal.idle.wait()
-    await mortal.stop()
+        worker.wake()
+        await worker.idle.wait()
+    await worker.stop()
     await store.close()
 
 

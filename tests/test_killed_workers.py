@@ -1,4 +1,4 @@
-"""Killing workers at random, at named points and at any other, never loses or doubles an event."""
+"""Killing workers at random, at named points and at any other, loses nobody and doubles nobody; nor do eight rivals."""
 
 from __future__ import annotations
 
@@ -7,28 +7,35 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 
 import pytest
-from sqlalchemy import text
 
 from bongsu.model import Event
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import events as statements
+from tests.crowd import DAILY_LIMIT, check, fill, some_event
+from tests.deciding import rows
 from tests.killed_worker import work
 from tests.processes import forks
 
 PROCESSES = 3
-EVENTS_AT_FIRST = 300
-EVENTS_PER_END = 60
+EVENTS_AT_FIRST = 60
+EVENTS_PER_END = 8
 DEATHS = 20
+
+RIVALS = 8
+RIVALRY = 200
+
+
+@pytest.fixture
+def short(settings: Settings) -> Settings:
+    return settings.model_copy(update={"lease_seconds": 0.3, "poll_seconds": 0.02, "daily_limit": DAILY_LIMIT})
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_killed_workers_lose_nothing_and_double_nothing(store: Store, settings: Settings, seed: int) -> None:
+async def test_killed_workers_lose_nobody_and_double_nobody(store: Store, short: Settings, seed: int) -> None:
     dice = random.Random(seed)
-    short = settings.model_copy(update={"lease_seconds": 0.3, "poll_seconds": 0.02})
-    async with store.write() as tx:
-        await tx.execute(text("CREATE TABLE effects (event_id text, pid integer)"))
-    events = [Event(event_type="test.effect") for _ in range(EVENTS_AT_FIRST)]
+    await fill(store)
+    events = [some_event(dice) for _ in range(EVENTS_AT_FIRST)]
     await add(store, events)
     deaths = 0
 
@@ -48,28 +55,40 @@ async def test_killed_workers_lose_nothing_and_double_nothing(store: Store, sett
             assert one.exitcode in (0, -9), "a worker ended by itself, neither finished nor killed"
             deaths += one.exitcode == -9
             if deaths < DEATHS:
-                more = [Event(event_type="test.effect") for _ in range(EVENTS_PER_END)]
+                more = [some_event(dice) for _ in range(EVENTS_PER_END)]
                 await add(store, more)
                 events += more
             if deaths < DEATHS or one.exitcode != 0:
                 living.append(start())
 
     assert deaths >= DEATHS
-    assert await effects(store) == sorted(str(event.event_id) for event in events)
-    assert await statuses(store) == {"DONE": len(events)}
+    await finished_well(store, events)
+
+
+async def test_eight_rivals_over_the_same_people_stay_exact_and_never_lock_up(store: Store, short: Settings) -> None:
+    dice = random.Random(8)
+    await fill(store)
+    events = [some_event(dice) for _ in range(RIVALRY)]
+    await add(store, events)
+    long = short.model_copy(update={"lease_seconds": 60})
+    rivals = [forks.Process(target=work, args=(long, seed, False), daemon=True) for seed in range(RIVALS)]
+    for one in rivals:
+        one.start()
+    for one in rivals:
+        one.join()
+        assert one.exitcode == 0
+    await finished_well(store, events)
+    if store.dialect.name == "postgresql":
+        deadlocks = await rows(store, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        assert deadlocks[0][0] == 0
+
+
+async def finished_well(store: Store, events: list[Event]) -> None:
+    counted = await rows(store, "SELECT status, count(*), max(attempts) FROM bongsu_events GROUP BY status")
+    assert [tuple(row) for row in counted] == [("DONE", len(events), 0)]
+    await check(store, events)
 
 
 async def add(store: Store, events: list[Event]) -> None:
     async with store.write() as tx:
         await statements.add(tx, events)
-
-
-async def effects(store: Store) -> list[str]:
-    async with store.read() as connection:
-        return [row[0] for row in await connection.execute(text("SELECT event_id FROM effects ORDER BY event_id"))]
-
-
-async def statuses(store: Store) -> dict[str, int]:
-    async with store.read() as connection:
-        rows = await connection.execute(text("SELECT status, count(*) FROM bongsu_events GROUP BY status"))
-        return {row[0]: row[1] for row in rows}

@@ -75,6 +75,17 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
         ("PRICE_DROP_THRESHOLD", "101", "less than or equal to 100"),
         ("FCM_CREDENTIALS", "/no/such/file", "must be the path of a file that exists"),
         ("API_KEYS", "a,,b", "without empty parts"),
+        ("SMTP_URL", "mail.example:25", "must begin with smtp:// or smtps://"),
+        ("SMTP_URL", "smtp://mail.example?tls=maybe", "takes ?tls=required and ?tls=never, and no other option"),
+        ("SMTP_URL", "smtp://mail.example?ssl=1", "takes ?tls=required and ?tls=never, and no other option"),
+        ("EMAIL_FROM", "the shop", "must be an e-mail address, as in Shop <hello@shop.example>"),
+        ("EMAIL_FROM", "a@b.example\nBcc: c@d.example", "must be an e-mail address"),
+        ("SMS_URL", "gateway.example", "must be an http:// or https:// gateway, or an Apprise URL"),
+        ("SMS_URL", "https://gateway.example:abc/", "its host or port cannot be read"),
+        ("SMS_TEMPLATE", '["{to}", "{text}"]', "must be a JSON object"),
+        ("SMS_TEMPLATE", "{to}", "must be a JSON object"),
+        ("SMS_TEMPLATE", '{"to": "{to}", "say": "{words}"}', "speaks of {words}, which there is not"),
+        ("SMS_TEMPLATE", '{"to": "{to}"}', "must hold {to} and {text}"),
     ],
 )
 def test_a_bad_value_is_refused_in_one_line_that_names_it(name: str, value: str, says: str) -> None:
@@ -91,6 +102,7 @@ def test_postgresql_is_known_however_it_is_written(url: str) -> None:
 def test_a_secret_is_not_repeated_in_a_complaint() -> None:
     assert "hunter2" not in complaint({"BONGSU_API_KEYS": "hunter2,,x"})
     assert "hunter2" not in complaint({"BONGSU_DATABASE_URL": "mysql://u:hunter2@h/d"})
+    assert "hunter2" not in complaint({"BONGSU_SMS_TEMPLATE": '{"key": "hunter2"}'})
 
 
 def test_settings_are_frozen_and_hide_their_secrets() -> None:

@@ -10,12 +10,14 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.errors import StoreUnreachable
+from bongsu.fanout import Decision, FanOut, Work
 from bongsu.model import Event, EventStatus, Everyone, Notice, NoticeType
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import events as statements
 from bongsu.store.events import DEATHS_ALONE, SUSPECT_AFTER, EventRow
+from bongsu.templates import Templates
 from bongsu.worker import EventWorker
 
 
@@ -52,22 +54,33 @@ async def finish(worker: EventWorker, store: Store) -> None:
     await worker.stop()
 
 
-class Decisions:
+class Decisions(FanOut):
     """A decision that leaves a row behind in its transaction, so that doubles can be counted."""
+
+    def __init__(self, settings: Settings, fails_for: str = "") -> None:
+        super().__init__(Templates.load(), settings)
+        self._fails_for = fails_for
 
     async def prepare(self, store: Store) -> None:
         async with store.write() as tx:
             await tx.execute(text("CREATE TABLE decisions (event_id text, type text)"))
 
-    async def __call__(self, tx: AsyncConnection, event: Event, notices: Sequence[Notice]) -> None:
-        for notice in notices:
-            values = {"event_id": str(event.event_id), "type": notice.type.name}
+    async def decide(self, tx: AsyncConnection, works: Sequence[Work]) -> Decision:
+        for work in works:
+            values = {"event_id": str(work.event_id), "type": work.said.type.name}
             await tx.execute(text("INSERT INTO decisions VALUES (:event_id, :type)"), values)
+            if self._fails_for and work.claimed.event.ref_id == self._fails_for:
+                await tx.execute(text("SELECT * FROM no_such_table"))
+        return Decision(list(works))
 
     async def made(self, store: Store) -> list[tuple[str, str]]:
         async with store.read() as connection:
             rows = await connection.execute(text("SELECT event_id, type FROM decisions ORDER BY event_id"))
             return [(row[0], row[1]) for row in rows]
+
+
+def worker_of(store: Store, rules: Rules, settings: Settings, fanout: FanOut | None = None) -> EventWorker:
+    return EventWorker(store, rules, settings, fanout or FanOut(Templates.load(), settings))
 
 
 def say(kind: str) -> Rules:
@@ -83,18 +96,18 @@ def say(kind: str) -> Rules:
 async def test_an_event_no_rule_is_about_is_done(store: Store, quick: Settings) -> None:
     known, unknown = Event(event_type="product.updated"), Event(event_type="nobody.knows")
     await add(store, known, unknown)
-    await finish(EventWorker(store, catalogue(quick), quick), store)
+    await finish(worker_of(store, catalogue(quick), quick), store)
     for event in (known, unknown):
         row = await fate(store, event)
         assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 0, None)
 
 
 async def test_what_a_rule_says_is_decided_in_the_transaction_that_finishes_the_event(store: Store, quick: Settings) -> None:
-    decisions = Decisions()
+    decisions = Decisions(quick)
     await decisions.prepare(store)
     events = [Event(event_type="test.said") for _ in range(3)]
     await add(store, *events)
-    await finish(EventWorker(store, say("SAID"), quick, decisions), store)
+    await finish(worker_of(store, say("SAID"), quick, decisions), store)
     assert await decisions.made(store) == sorted((str(event.event_id), "SAID") for event in events)
 
 
@@ -110,7 +123,7 @@ async def test_a_failing_rule_is_retried_and_ends_failed_with_the_tracebacks_las
 
     bad, good = Event(event_type="test.broken"), Event(event_type="product.updated")
     await add(store, bad, good)
-    await finish(EventWorker(store, rules, quick), store)
+    await finish(worker_of(store, rules, quick), store)
     row = await fate(store, bad)
     assert (row.status, row.error) == (EventStatus.FAILED, "KeyError: 'previousPrice'")
     assert row.attempts == len(asked) == 1 + quick.max_retries
@@ -129,23 +142,18 @@ async def test_a_rule_that_recovers_is_done_with_its_failures_counted(store: Sto
 
     event = Event(event_type="test.shaky")
     await add(store, event)
-    await finish(EventWorker(store, rules, quick), store)
+    await finish(worker_of(store, rules, quick), store)
     row = await fate(store, event)
     assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 2, None)
 
 
 async def test_a_decision_that_fails_takes_only_its_own_event_along(store: Store, quick: Settings) -> None:
-    decisions = Decisions()
+    decisions = Decisions(quick, fails_for="2")
     await decisions.prepare(store)
     events = [Event(event_type="test.said", ref_id=str(number)) for number in range(5)]
 
-    async def decide(tx: AsyncConnection, event: Event, notices: Sequence[Notice]) -> None:
-        await decisions(tx, event, notices)
-        if event.ref_id == "2":
-            await tx.execute(text("SELECT * FROM no_such_table"))
-
     await add(store, *events)
-    await finish(EventWorker(store, say("SAID"), quick, decide), store)
+    await finish(worker_of(store, say("SAID"), quick, decisions), store)
     statuses = [(await fate(store, event)).status.value for event in events]
     assert statuses == ["DONE", "DONE", "FAILED", "DONE", "DONE"]
     assert "no_such_table" in ((await fate(store, events[2])).error or "")
@@ -169,7 +177,7 @@ async def test_an_event_that_ends_every_worker_is_failed_without_being_tried_aga
     for _ in range(DEATHS_ALONE):
         async with store.write() as tx:
             assert await statements.claim_suspect(tx, -1, "one that dies")
-    await finish(EventWorker(store, rules, quick), store)
+    await finish(worker_of(store, rules, quick), store)
     row = await fate(store, event)
     assert row.status is EventStatus.FAILED
     assert row.error == f"every worker that took it has died, {SUSPECT_AFTER + DEATHS_ALONE} in a row"
@@ -191,7 +199,7 @@ async def test_a_store_that_goes_away_again_and_again_is_no_events_fault(
     monkeypatch.setattr("bongsu.loop.FIRST_BACKOFF", 0.001)
     event = Event(event_type="product.updated")
     await add(store, event)
-    await finish(EventWorker(store, catalogue(quick), quick), store)
+    await finish(worker_of(store, catalogue(quick), quick), store)
     assert failures == []
     row = await fate(store, event)
     assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 0, None)
@@ -206,7 +214,7 @@ async def test_an_error_is_kept_without_what_may_be_peoples_data(store: Store, q
 
     event = Event(event_type="test.broken")
     await add(store, event)
-    await finish(EventWorker(store, rules, quick.model_copy(update={"max_retries": 0})), store)
+    await finish(worker_of(store, rules, quick.model_copy(update={"max_retries": 0})), store)
     assert (await fate(store, event)).error == "ValueError: no good"
 
 
@@ -217,7 +225,7 @@ async def test_a_row_that_cannot_be_read_fails_at_once_and_alone(store: Store, q
         await tx.execute(insert, {"payload": '{"n":' + "9" * 5000 + "}"})
     good = Event(event_type="product.updated")
     await add(store, good)
-    await finish(EventWorker(store, catalogue(quick), quick), store)
+    await finish(worker_of(store, catalogue(quick), quick), store)
     assert (await fate(store, good)).status is EventStatus.DONE
     async with store.read() as connection:
         rows = await connection.execute(text("SELECT status, attempts, error FROM bongsu_events WHERE event_type = 'bad'"))
@@ -227,15 +235,15 @@ async def test_a_row_that_cannot_be_read_fails_at_once_and_alone(store: Store, q
 
 
 async def test_a_zombie_decides_nothing(store: Store, quick: Settings) -> None:
-    decisions = Decisions()
+    decisions = Decisions(quick)
     await decisions.prepare(store)
     event = Event(event_type="test.said")
     await add(store, event)
     lapsed = quick.model_copy(update={"lease_seconds": 0.001})
-    slow = EventWorker(store, say("TOO LATE"), lapsed, decisions)
+    slow = worker_of(store, say("TOO LATE"), lapsed, decisions)
     zombies = await slow._claim()
     assert [one.event for one in zombies] == [event]
-    await finish(EventWorker(store, say("IN TIME"), quick, decisions), store)
+    await finish(worker_of(store, say("IN TIME"), quick, decisions), store)
     await slow._finish(zombies)
     assert await decisions.made(store) == [(str(event.event_id), "IN TIME")]
 
@@ -243,7 +251,7 @@ async def test_a_zombie_decides_nothing(store: Store, quick: Settings) -> None:
 async def test_a_worker_survives_a_store_that_goes_away(
     store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = EventWorker(store, catalogue(quick), quick)
+    worker = worker_of(store, catalogue(quick), quick)
     claim, failures = statements.claim, [ConnectionRefusedError("gone"), ConnectionRefusedError("still gone")]
 
     async def claim_sometimes(*arguments: object) -> object:

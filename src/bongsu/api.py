@@ -14,13 +14,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic.json_schema import models_json_schema
 from starlette.types import ASGIApp
 
-from bongsu import members, telemetry
+from bongsu import history, inbox, members, telemetry
 from bongsu.errors import BongsuError
 from bongsu.http import problems
 from bongsu.http.auth import Gate
 from bongsu.http.problems import PROBLEMS, Problem, ProblemError
 from bongsu.http.requests import RequestLog
-from bongsu.ingress import catalog
+from bongsu.ingress import catalog, direct
 from bongsu.ingress import http as ingress
 from bongsu.ingress.intake import Intake
 from bongsu.keys import Keys
@@ -48,6 +48,9 @@ def build_api(
         app.include_router(ingress.router(gate, intake, store))
         app.include_router(catalog.router(gate, store))
         app.include_router(members.router(gate, store))
+        app.include_router(inbox.router(gate, store))
+        app.include_router(direct.router(gate, intake, store))
+        app.include_router(history.router(gate, store))
     _add_health(app, store, is_stopping)
     _add_desk(app, store, gate)
     if settings.origins:
@@ -115,7 +118,8 @@ def _complete_document(app: FastAPI) -> None:
         document = describe()
         components = document.setdefault("components", {})
         schemas = components.setdefault("schemas", {})
-        bodies = [(model, "validation") for model in (Behavior, Device, Event, Member, Preferences, Problem, Product)]
+        models = (Behavior, Device, Event, Member, direct.NotificationRequest, Preferences, Problem, Product)
+        bodies = [(model, "validation") for model in models]
         _, described = models_json_schema(bodies, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
         schemas.update(described["$defs"])
         components["securitySchemes"] = {

@@ -6,11 +6,12 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
+from uuid import UUID
 
 import typer
 from pydantic import ValidationError
@@ -78,6 +79,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)] = None,
     role: Annotated[str, typer.Option(help="all, or some of api,gateway,worker,clock.")] = "all",
     app_name: Annotated[str | None, typer.Option("--app", help="Your own rules: package.module:app.")] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="With a small shop in which things happen.")] = False,
 ) -> None:
     """Run Bongsu: all of it in one process, or the roles you name."""
     from bongsu.rules import load_app  # noqa: PLC0415
@@ -91,8 +93,8 @@ def serve(
     telemetry.configure_logs()
 
     async def serve_until_told() -> None:
-        service = Service(settings, roles, own_rules, listens=port is not None)
-        await service.run(lambda address: _greet(settings, address) if "api" in roles else None)
+        service = Service(settings, roles, own_rules, listens=port is not None, is_demo=demo)
+        await service.run(lambda address: _greet(settings, address, is_demo=demo) if "api" in roles else None)
 
     run(serve_until_told())
 
@@ -109,25 +111,38 @@ def _roles(text: str) -> frozenset[Any]:
         raise BadCommand(f"--role {text}: takes all, or some of {known}") from None
 
 
-def _greet(settings: Settings, address: str) -> None:
+def _greet(settings: Settings, address: str, *, is_demo: bool) -> None:
     """Where to look and what to call with. Keys are shown for the embedded store only, whose owner is at the keyboard."""
-    if not (settings.is_embedded and address):
+    if not address:
         return
-    key = Keys.load(settings).api_keys[0]
-    lines = (
-        f"[bold]API docs[/]      {address}/docs\n"
-        f"[bold]API key[/]       {escape(key)}\n"
-        f"[bold]Member token[/]  {_program()} token MEMBER\n"
-        f"[bold]Data[/]          {escape(str(settings.data_dir))}"
-    )
-    out.print(Panel(lines, title="봉수 Bongsu is ready", border_style="green", expand=False), highlight=False)
+    keys = Keys.load(settings)
+    if settings.is_embedded:
+        lines = (
+            f"[bold]API docs[/]      {address}/docs\n"
+            f"[bold]API key[/]       {escape(keys.api_keys[0])}\n"
+            f"[bold]Member token[/]  {_program()} token MEMBER\n"
+            f"[bold]Data[/]          {escape(str(settings.data_dir))}"
+        )
+        out.print(Panel(lines, title="봉수 Bongsu is ready", border_style="green", expand=False), highlight=False)
     # Outside the box, so that it can be copied whole.
-    out.print(
-        f"[dim]A first event:[/]\ncurl {address}/api/events -H 'Authorization: Bearer {escape(key)}' \\\n"
-        """  -H 'Content-Type: application/json' -d '{"eventType":"product.updated","refId":"sku-1"}'""",
-        highlight=False,
-        soft_wrap=True,
+    for title, command in _hints(settings, keys, address, is_demo=is_demo):
+        out.print(f"[dim]{escape(title)}:[/]\n{escape(command)}", highlight=False, soft_wrap=True)
+
+
+def _hints(settings: Settings, keys: Keys, address: str, *, is_demo: bool) -> Sequence[tuple[str, str]]:
+    """What to try, each with its title."""
+    from bongsu import demo  # noqa: PLC0415
+
+    if is_demo:
+        token = keys.member_token(demo.STAR, timedelta(days=1)) if settings.is_embedded else ""
+        return demo.hints(_program(), address, token)
+    if not settings.is_embedded:
+        return ()
+    curl = (
+        f"curl {address}/api/events -H 'Authorization: Bearer {keys.api_keys[0]}' \\\n"
+        """  -H 'Content-Type: application/json' -d '{"eventType":"product.updated","refId":"sku-1"}'"""
     )
+    return (("A first event", curl),)
 
 
 def _program() -> str:
@@ -257,6 +272,23 @@ def load(
     settings = Settings.load()
     telemetry.configure_logs("WARNING")
     _report(run(publishing.load_behaviors(settings, file, err)))
+
+
+@app.command()
+def why(
+    member: Annotated[str, typer.Argument(help="The member's id.")],
+    event: Annotated[str | None, typer.Option(help="Only what this event led to: its UUID.")] = None,
+    limit: Annotated[int, typer.Option(help="How many at most, newest first.", min=1, max=200)] = 20,
+) -> None:
+    """Tell what a member got, when and by which ways, and what they did not get and why."""
+    from bongsu.why import explain  # noqa: PLC0415
+
+    try:
+        event_id = None if event is None else UUID(event)
+    except ValueError:
+        raise BadCommand(f"--event {event}: give the event's id, a UUID") from None
+    telemetry.configure_logs("WARNING")
+    run(explain(Settings.load(), member, event_id, limit, out))
 
 
 @app.command()

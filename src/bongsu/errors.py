@@ -49,6 +49,10 @@ class StoreBusy(StoreError):
     """Others have kept what was needed locked for too long. Try again; nothing was stored."""
 
 
+class StoreTooSlow(StoreBusy):
+    """A statement took longer than is allowed and was stopped. If it is your own SELECT, see whether it has an index."""
+
+
 class BadEvent(BongsuError):
     """The event cannot be stored as it is. Correct it and publish it again; nothing was stored."""
 
@@ -91,6 +95,10 @@ class StoreDamaged(StoreError):
 
 class AddressTaken(BongsuError):
     """Stop what listens there, or choose another with --host and --port."""
+
+
+class NotForDemo(BongsuError):
+    """The demo writes into members' inboxes: name an empty database in BONGSU_DATABASE_URL, or none for SQLite."""
 
 
 class RedisUnreachable(BongsuError):

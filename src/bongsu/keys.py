@@ -14,15 +14,18 @@ from datetime import timedelta
 from pathlib import Path
 
 import jwt
+from pydantic import TypeAdapter, ValidationError
 
 from bongsu.errors import BadKey, BadSettings, KeysMissing
-from bongsu.model import utc_now
+from bongsu.model import Id, utc_now
 from bongsu.settings import Settings
 
 # Pinned: a token may not choose how it is checked.
 ALGORITHM = "HS256"
 SECRET_BYTES = 32
 KEY_LENGTH = 16
+
+_member_id: TypeAdapter[str] = TypeAdapter(Id)
 
 # We say it ourselves, once, in the log and in `bongsu doctor`.
 warnings.filterwarnings("ignore", category=jwt.warnings.InsecureKeyLengthWarning)
@@ -76,10 +79,10 @@ class Keys:
             raise BadKey(f"The member token has no `{error.claim}`") from None
         except (jwt.PyJWTError, ValueError):
             raise BadKey("The key is not valid") from None
-        member_id: str = claims["sub"]
-        if not member_id:
-            raise BadKey("The member token names no member")
-        return member_id
+        try:
+            return _member_id.validate_python(claims["sub"], strict=True)
+        except ValidationError:
+            raise BadKey("The member token's `sub` is no member id: 1 to 255 characters, none of them a control") from None
 
 
 def _kept(path: Path, prefix: str = "") -> str:

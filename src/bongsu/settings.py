@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import tomllib
 from collections.abc import Mapping
+from email.utils import parseaddr
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -22,21 +24,22 @@ PREFIX = "BONGSU_"
 FILE = Path("bongsu.toml")
 
 
-def _url(*schemes: str) -> AfterValidator:
-    def check(value: str) -> str:
-        value = value.strip()
-        if not value:
-            return value
-        try:
-            url = urlsplit(value)
-            url.port  # noqa: B018 (raises when it is no number)
-        except ValueError:
-            raise PydanticCustomError("url", "is no URL: its host or port cannot be read") from None
-        if url.scheme not in schemes or "://" not in value:
-            raise PydanticCustomError("url", "must begin with {schemes}://", {"schemes": ":// or ".join(schemes)})
-        return f"{url.scheme}{value[len(url.scheme) :]}"  # the scheme in lower case, as everyone else expects it
+def _checked_url(value: str, *schemes: str) -> str:
+    value = value.strip()
+    if not value:
+        return value
+    try:
+        url = urlsplit(value)
+        url.port  # noqa: B018 (raises when it is no number)
+    except ValueError:
+        raise PydanticCustomError("url", "is no URL: its host or port cannot be read") from None
+    if url.scheme not in schemes or "://" not in value:
+        raise PydanticCustomError("url", "must begin with {schemes}://", {"schemes": ":// or ".join(schemes)})
+    return f"{url.scheme}{value[len(url.scheme) :]}"  # the scheme in lower case, as everyone else expects it
 
-    return AfterValidator(check)
+
+def _url(*schemes: str) -> AfterValidator:
+    return AfterValidator(lambda value: _checked_url(value, *schemes))
 
 
 def _cron(value: str) -> str:
@@ -63,6 +66,51 @@ def _addresses(value: str) -> str:
     return value
 
 
+def _smtp_options(value: str) -> str:
+    for name, option in parse_qsl(urlsplit(value).query, keep_blank_values=True):
+        if name != "tls" or option not in ("required", "never"):
+            raise PydanticCustomError("url", "takes ?tls=required and ?tls=never, and no other option")
+    return value
+
+
+def _mailbox(value: str) -> str:
+    address = parseaddr(value)[1]
+    if value and not (value.isprintable() and re.fullmatch(r"[!-~]+@[!-~]+", address) and address.count("@") == 1):
+        raise PydanticCustomError("mailbox", "must be an e-mail address, as in Shop <hello@shop.example>")
+    return value
+
+
+def _sms_url(value: str) -> str:
+    value = value.strip()
+    scheme, colon, rest = value.partition("://")
+    if scheme.lower() in ("http", "https"):
+        return _checked_url(value, "http", "https")
+    if value and not (colon and rest):
+        raise PydanticCustomError("url", "must be an http:// or https:// gateway, or an Apprise URL")
+    return value
+
+
+# What BONGSU_SMS_TEMPLATE may speak of.
+SMS_PLACES = frozenset({"to", "from", "text", "title", "body", "id"})
+
+
+def _sms_template(value: str) -> str:
+    if not value.strip():
+        return ""
+    try:
+        template = json.loads(value)
+    except ValueError:
+        template = None
+    if not isinstance(template, dict):
+        raise PydanticCustomError("template", "must be a JSON object")
+    places = set(re.findall(r"\{(\w+)\}", json.dumps(template)))
+    for place in sorted(places - SMS_PLACES):
+        raise PydanticCustomError("template", "speaks of {place}, which there is not", {"place": f"{{{place}}}"})
+    if "to" not in places or not places & {"text", "body"}:
+        raise PydanticCustomError("template", "must hold {both}", {"both": "{to} and {text}"})
+    return value
+
+
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Listed = Annotated[str, AfterValidator(_comma_separated)]
@@ -83,9 +131,11 @@ class Settings(BaseModel):
     fcm_project: str = ""
     fcm_credentials: Annotated[str, AfterValidator(_existing)] = ""
     fcm_url: Http = ""
-    smtp_url: Annotated[str, _url("smtp", "smtps")] = ""
-    email_from: str = ""
-    sms_url: str = ""
+    smtp_url: Annotated[str, _url("smtp", "smtps"), AfterValidator(_smtp_options)] = ""
+    email_from: Annotated[str, AfterValidator(_mailbox)] = ""
+    sms_url: Annotated[str, AfterValidator(_sms_url)] = ""
+    sms_from: str = ""
+    sms_template: Annotated[str, AfterValidator(_sms_template)] = Field("", repr=False)
     recommendation_url: Http = ""
     jwt_secret: str = Field("", repr=False)
     api_keys: Annotated[Listed, Field(repr=False)] = ""
@@ -170,5 +220,5 @@ def _complaint(error: Any, sources: Mapping[str, str]) -> str:
         return f"{name} in {source} is not a setting: {hint}"
     rule = error["msg"].removeprefix("Input ").replace("should be", "must be", 1)
     # A secret is never repeated, not even in a complaint about it.
-    shown = "" if field in {"jwt_secret", "api_keys"} or "url" in field else f", not {error['input']!r}"
+    shown = "" if field in {"jwt_secret", "api_keys", "sms_template"} or "url" in field else f", not {error['input']!r}"
     return f"{name} in {source} {rule}{shown}"

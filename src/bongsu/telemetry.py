@@ -17,6 +17,8 @@ EVENTS_ACCEPTED = Counter("bongsu_events_accepted", "Events stored for the first
 EVENTS_DUPLICATE = Counter("bongsu_events_duplicate", "Events whose id was already stored", ["ingress"])
 EVENTS_FINISHED = Counter("bongsu_events_finished", "Events the worker has finished with", ["status"])
 EVENTS_RETRIED = Counter("bongsu_events_retried", "Events put back after a rule or a decision failed")
+NOTIFICATIONS = Counter("bongsu_notifications", "Notifications written to inboxes", ["type"])
+SUPPRESSIONS = Counter("bongsu_suppressions", "Members of an audience who got none", ["type", "reason"])
 
 
 def log(name: str) -> Log:

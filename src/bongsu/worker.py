@@ -1,7 +1,7 @@
 """The event worker: takes due events, asks the rules, has their notices decided, and records what became of each.
 
 The decision and the record are one transaction, fenced by the claim's epoch. So a worker killed at any moment has either
-finished an event or not touched it, and whoever takes it next starts from there.
+finished a step of an event or not touched it, and whoever takes it next goes on from there.
 """
 
 from __future__ import annotations
@@ -9,65 +9,100 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
-
-from sqlalchemy.ext.asyncio import AsyncConnection
+from collections.abc import Callable, Sequence
 
 from bongsu import telemetry
 from bongsu.backoff import doubling
-from bongsu.errors import StoreError
+from bongsu.errors import StoreError, StoreTooSlow
+from bongsu.fanout import Decision, FanOut, Unprepared, Work
 from bongsu.loop import Loop
-from bongsu.model import Event, EventStatus, Notice
+from bongsu.model import EventStatus, Notice
 from bongsu.rules import Rules
 from bongsu.settings import Settings
-from bongsu.store import Store
+from bongsu.store import Store, people, progress
 from bongsu.store import events as statements
 from bongsu.store.events import Claimed, Verdict
 
 # Large enough that claim and record cost little per event, small enough that a crash hands few events to the next.
 BATCH = 500
+# Once is enough unless the audience changes under our hands each time.
+PREPARATIONS = 10
 # The traceback's last line is what an operator reads; the whole of it is in the log.
 ERROR_LIMIT = 1_000
 
-_log = telemetry.log("bongsu.event-worker")
-
-Decide = Callable[[AsyncConnection, Event, Sequence[Notice]], Awaitable[None]]
-
-
-async def decide_nothing(_tx: AsyncConnection, event: Event, notices: Sequence[Notice]) -> None:
-    """Stands where fan-out will: says aloud that what a rule wanted said has not been said to anyone."""
-    for notice in notices:
-        _log.warning(
-            "a notice reaches nobody: fan-out is not built yet", type=notice.type.name, event_id=str(event.event_id)
-        )
-
 
 class EventWorker(Loop):
-    """Any number may run, in any number of processes."""
+    """Any number may run, in any number of processes.
 
-    def __init__(self, store: Store, rules: Rules, settings: Settings, decide: Decide = decide_nothing) -> None:
+    Events with few to tell are decided many at a time. One with many to tell takes step after step, and between two of its
+    steps the others have their turn.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rules: Rules,
+        settings: Settings,
+        fanout: FanOut,
+        on_decided: Callable[[Decision], None] = lambda _decision: None,
+    ) -> None:
         super().__init__("event-worker", settings.poll_seconds)
         self._store = store
         self._rules = rules
-        self._decide = decide
+        self._fanout = fanout
         self._settings = settings
+        self._on_decided = on_decided
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        # At most a batch: what is claimed and not finished. If we die, the leases end and others take it.
+        self._hand: list[Work] = []
         self._unfinished: list[Claimed] = []
+        self._renewed = time.monotonic()
 
     async def tick(self) -> int:
         await self._give_back()
+        await self._keep_leases()
         claimed = await self._claim()
-        await self._finish(claimed)
+        steps = await self._finish(claimed)
+        steps += await self._go_on()
         # In a transaction and a step of its own: if it ends this process too, it takes nothing else along.
         suspect = await self._claim_suspect()
-        await self._finish(suspect)
-        return len(claimed) + len(suspect)
+        steps += await self._finish(suspect)
+        return steps
 
     async def stop(self) -> None:
         await super().stop()
+        self._let_go()
         with contextlib.suppress(StoreError):
             await self._give_back()
+
+    # --- claims -------------------------------------------------------------------------------------------------------
+
+    async def _claim(self) -> list[Claimed]:
+        room = BATCH - len(self._hand)
+        if room <= 0:
+            return []
+        async with self._store.write_once() as tx:
+            return await statements.claim(tx, room, self._settings.lease_seconds, self._worker)
+
+    async def _claim_suspect(self) -> list[Claimed]:
+        async with self._store.write_once() as tx:
+            return await statements.claim_suspect(tx, self._settings.lease_seconds, self._worker)
+
+    async def _keep_leases(self) -> None:
+        """At a third of their time, so that one failed attempt and a slow step leave another in time."""
+        if not self._hand or time.monotonic() - self._renewed < self._settings.lease_seconds / 3:
+            return
+        held = [work.claim for work in self._hand]
+        async with self._store.write() as tx:
+            ours = await progress.renew(tx, held, self._settings.lease_seconds)
+        self._hand = [work for work in self._hand if work.event_id in ours]
+        self._renewed = time.monotonic()
+
+    def _let_go(self) -> None:
+        self._unfinished += [work.claimed for work in self._hand]
+        self._hand = []
 
     async def _give_back(self) -> None:
         """What could not be finished is due again, and does not count as a death. If we die first, the leases end anyway."""
@@ -76,40 +111,108 @@ class EventWorker(Loop):
                 await statements.give_back(tx, self._unfinished, self._settings.retry_base_seconds)
             self._unfinished = []
 
-    async def _claim(self) -> list[Claimed]:
-        async with self._store.write_once() as tx:
-            return await statements.claim(tx, BATCH, self._settings.lease_seconds, self._worker)
+    # --- steps --------------------------------------------------------------------------------------------------------
 
-    async def _claim_suspect(self) -> list[Claimed]:
-        async with self._store.write_once() as tx:
-            return await statements.claim_suspect(tx, self._settings.lease_seconds, self._worker)
-
-    async def _finish(self, claimed: Sequence[Claimed]) -> None:
-        """All in one transaction. If that fails, one by one, so that the one at fault fails alone."""
+    async def _finish(self, claimed: Sequence[Claimed]) -> int:
+        """Events just claimed, as many as one step has room for; what it has no room for stays in hand."""
         if not claimed:
-            return
-        detected = [(one, self._detect(one)) for one in claimed]
-        try:
-            await self._finish_together(detected)
-        except StoreError:
-            # The store is away, and no event is to blame. Until it is back nothing can be recorded, not even this.
-            self._unfinished += claimed
-            raise
-        except Exception as error:
-            if len(detected) == 1:
-                await self._finish_together([(claimed[0], _last_line(error))])
+            return 0
+        works: list[Work] = []
+        failed: list[tuple[Claimed, str]] = []
+        for one in claimed:
+            said = self._detect(one)
+            if isinstance(said, str):
+                failed.append((one, said))
             else:
-                for one in claimed:
-                    await self._finish([one])
+                works.append(Work(one, said))
+        self._hand += works
+        try:
+            await self._resume(works)
+            await self._fail(failed)
+        except StoreError:
+            self._unfinished += [one for one, _ in failed]
+            self._let_go()
+            raise
+        await self._step(works)
+        return len(claimed)
 
-    async def _finish_together(self, detected: Sequence[tuple[Claimed, Sequence[Notice] | str]]) -> None:
-        verdicts = [self._verdict(one, said) for one, said in detected]
+    async def _go_on(self) -> int:
+        """One more step for what did not fit: for the small ones together, and for the first of the large ones."""
+        small = [work for work in self._hand if not work.is_long]
+        large = [work for work in self._hand if work.is_long]
+        if small:
+            await self._step(small)
+        if large:
+            await self._step(large[:1])
+            # The next time another has its turn.
+            if large[0] in self._hand:
+                self._hand.remove(large[0])
+                self._hand.append(large[0])
+        return len(small) + len(large)
+
+    async def _resume(self, works: Sequence[Work]) -> None:
+        """Events that an earlier claim had brought forward go on from there."""
+        if not any(work.notices for work in works):
+            return
+        async with self._store.read() as connection:
+            begun = await progress.find_begun(connection, [work.event_id for work in works])
+        for work in works:
+            if work.event_id in begun:
+                work.resume(begun[work.event_id])
+
+    async def _step(self, works: Sequence[Work]) -> None:
+        """All in one transaction. If that fails, one by one, so that the one at fault fails alone."""
+        try:
+            await self._step_together(works)
+        except Exception as error:
+            if isinstance(error, StoreError) and not isinstance(error, StoreTooSlow):
+                # The store is away, and no event is to blame. Until it is back nothing can be recorded, not even this.
+                self._let_go()
+                raise
+            if len(works) > 1:
+                for work in works:
+                    await self._step([work])
+            else:
+                self._log.warning("a decision failed", event_id=str(works[0].event_id), exc_info=True)
+                self._hand.remove(works[0])
+                await self._fail([(works[0].claimed, _last_line(error))])
+
+    async def _step_together(self, works: Sequence[Work]) -> None:
+        for _ in range(PREPARATIONS):
+            try:
+                await self._step_once(works)
+                return
+            except Unprepared as unprepared:
+                # In a transaction of its own, because locks already held and rows yet to be made would be out of order.
+                async with self._store.write() as tx:
+                    await people.mention(tx, unprepared.member_ids)
+        await self._step_once(works)
+
+    async def _step_once(self, works: Sequence[Work]) -> None:
+        async with self._store.write() as tx:
+            ours = await progress.hold(tx, [work.claim for work in works])
+            decision = await self._fanout.decide(tx, [work for work in works if work.event_id in ours])
+            done = [Verdict(work.event_id, work.claimed.epoch, EventStatus.DONE) for work in decision.finished]
+            if done:
+                await statements.record(tx, done)
+            if decision.unfinished:
+                await progress.advance(tx, decision.cursors, self._settings.lease_seconds)
+        decision.settle()
+        telemetry.EVENTS_FINISHED.labels(EventStatus.DONE.value).inc(len(decision.finished))
+        # Finished, or another's by now.
+        kept = ours - {work.event_id for work in decision.finished}
+        gone = {work.event_id for work in works} - kept
+        self._hand = [work for work in self._hand if work.event_id not in gone]
+        self._on_decided(decision)
+
+    async def _fail(self, failed: Sequence[tuple[Claimed, str]]) -> None:
+        """Again later, or for good when it has been tried often enough."""
+        if not failed:
+            return
+        verdicts = [self._verdict(one, error) for one, error in failed]
         async with self._store.write() as tx:
             ours = await statements.record(tx, verdicts)
-            for one, said in detected:
-                if said and not isinstance(said, str) and one.event.event_id in ours:
-                    await self._decide(tx, one.event, said)
-        for (one, _), verdict in zip(detected, verdicts, strict=True):
+        for (one, _), verdict in zip(failed, verdicts, strict=True):
             if verdict.event_id in ours:
                 self._tell(one, verdict)
 
@@ -123,14 +226,12 @@ class EventWorker(Loop):
             self._log.warning("a rule failed", event_id=str(claimed.event.event_id), exc_info=True)
             return _last_line(error)
 
-    def _verdict(self, claimed: Claimed, said: Sequence[Notice] | str) -> Verdict:
+    def _verdict(self, claimed: Claimed, error: str) -> Verdict:
         event_id, epoch = claimed.event.event_id, claimed.epoch
-        if not isinstance(said, str):
-            return Verdict(event_id, epoch, EventStatus.DONE)
         if claimed.hopeless or claimed.attempts >= self._settings.max_retries:
-            return Verdict(event_id, epoch, EventStatus.FAILED, said)
+            return Verdict(event_id, epoch, EventStatus.FAILED, error)
         wait = doubling(self._settings.retry_base_seconds, claimed.attempts + 1)
-        return Verdict(event_id, epoch, EventStatus.PENDING, said, wait)
+        return Verdict(event_id, epoch, EventStatus.PENDING, error, wait)
 
     def _tell(self, claimed: Claimed, verdict: Verdict) -> None:
         match verdict.status:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.orm import sessionmaker
@@ -240,6 +241,20 @@ async def is_waiting_for_a_lock(place: Place, backend: int) -> None:
         while not await connection.fetchval("SELECT cardinality(pg_blocking_pids($1)) > 0", backend):
             pass
     await connection.close()
+
+
+async def test_in_pipeline_mode_the_answer_is_waited_for(postgresql_place: Place) -> None:
+    """There the driver does not know yet, when a statement has been sent, what became of it."""
+    known, fresh = an_event(), an_event()
+    with psycopg.connect(postgresql_place.where) as connection, connection.pipeline():
+        assert publish(connection, known) == Published((known.event_id,), ())
+        assert publish(connection, known) == Published((), (known.event_id,))
+        assert publish(connection, known, fresh) == Published((fresh.event_id,), (known.event_id,))
+    async with (
+        await psycopg.AsyncConnection.connect(postgresql_place.where) as connection_async,
+        connection_async.pipeline(),
+    ):
+        assert await publish(connection_async, known) == Published((), (known.event_id,))
 
 
 async def test_json_codecs_of_the_callers_are_not_asked(postgresql_place: Place) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
 
 from bongsu import App, Channel, Event, Everyone, Guarantee, Listed, Notice, NoticeType, Priority
+from bongsu.channels.outcome import Accepted, Outcome, Outgoing
 from bongsu.errors import BadApp
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
@@ -61,6 +63,40 @@ def test_a_type_declares_all_that_holds_for_its_kind() -> None:
 def test_a_wrong_declaration_says_what_it_takes(declare: Any, says: str) -> None:
     with pytest.raises(BadApp, match=says):
         declare(App())
+
+
+class Pigeon:
+    channel = Channel.SMS
+
+    async def send(self, _outgoing: Outgoing) -> Outcome:
+        return Accepted("coo")
+
+    async def close(self) -> None: ...
+
+
+def test_an_app_may_bring_a_sender_for_a_channel() -> None:
+    app, pigeon = App(), Pigeon()
+    app.channel("SMS", pigeon)
+    app.channel(Channel.SMS, pigeon)
+    assert catalogue(Settings(), app).senders == {Channel.SMS: pigeon}
+    assert catalogue(Settings()).senders == {}
+
+
+@pytest.mark.parametrize(
+    ("channel", "sender", "says"),
+    [
+        ("FAX", Pigeon(), "channel takes PUSH, SMS, EMAIL, IN_APP, not 'FAX'"),
+        ("IN_APP", Pigeon(), "IN_APP is the inbox itself and has no sender: choose PUSH, SMS or EMAIL"),
+        ("SMS", Pigeon, "The sender of SMS is a class: hand over one of it, Pigeon()"),
+        ("SMS", object(), "The sender of SMS has no async send"),
+        ("EMAIL", Pigeon(), "Channel EMAIL has two senders: a message goes out once, so choose one"),
+    ],
+)
+def test_a_wrong_sender_says_what_it_lacks(channel: str, sender: Any, says: str) -> None:
+    app = App()
+    app.channel("EMAIL", Pigeon())
+    with pytest.raises(BadApp, match=re.escape(says)):
+        app.channel(channel, sender)
 
 
 def test_a_name_means_one_type() -> None:

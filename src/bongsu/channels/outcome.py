@@ -36,6 +36,10 @@ class Outgoing:
     collapse_id: str = ""
     # After this moment it is worth nothing to the member.
     expires_at: datetime | None = None
+    # Data for the app alone: it shows nothing by itself, the app decides what to do with it.
+    is_silent: bool = False
+    # Which try this is, the first being 1: waits that a provider leaves to us double with it.
+    attempt: int = 1
 
 
 class Scope(StrEnum):
@@ -63,6 +67,10 @@ class Retry:
     after_seconds: float = 0.0
     scope: Scope = Scope.DELIVERY
     detail: str = ""
+    # Nothing was sent: the channel itself is waiting. Not a try, and none of the delivery's retries is used up.
+    is_held: bool = False
+    # The provider said no, but is known to say so of what it has delivered: a repeat may be a second one.
+    may_have_arrived: bool = False
 
 
 @dataclass(frozen=True)

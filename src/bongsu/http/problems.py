@@ -26,6 +26,7 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.BadEvent: 422,
     errors.StoreUnreachable: 503,
     errors.StoreBusy: 503,
+    errors.StoreTooSlow: 503,
     errors.StoreNotMigrated: 503,
     errors.StoreRefused: 503,
     errors.StoreDamaged: 503,

@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_camel
 from bongsu.http.auth import Gate
 from bongsu.http.problems import PROBLEMS, ProblemError
 from bongsu.ingress.intake import Intake
+from bongsu.ingress.quick import hurried
 from bongsu.ingress.shapes import Shapes
 from bongsu.model import Event, EventStatus
 from bongsu.store import Store
@@ -68,7 +69,7 @@ def router(gate: Gate, intake: Intake, store: Store) -> APIRouter:
     @routes.post("", status_code=202, response_model=Answer, openapi_extra=described, summary="Put events in")
     async def accept_events(request: Request) -> Response:
         if events_in.is_lines(request):
-            return await events_in.pour(request, intake.accept_in_turn)
+            return await events_in.pour(request, intake.accept_in_turn, hurried(events_in.parse_line))
         return await _accept(await events_in.read(request), intake)
 
     @routes.get("/{event_id}", response_model=StoredEvent, summary="What became of an event")

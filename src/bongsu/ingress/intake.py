@@ -19,6 +19,7 @@ from bongsu.model import Event
 from bongsu.signals import Signals
 from bongsu.store import Store
 from bongsu.store import events as statements
+from bongsu.store.events import Row
 
 # Says "there may be due events" to every worker.
 EVENTS_TOPIC = "events"
@@ -31,7 +32,7 @@ WAITING_LIMIT = 20_000
 
 @dataclass
 class _Request:
-    events: Sequence[Event]
+    events: Sequence[Event | Row]
     answer: asyncio.Future[list[bool]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -48,7 +49,7 @@ class Intake(Loop):
         self._accepted = telemetry.EVENTS_ACCEPTED.labels(ingress)
         self._duplicates = telemetry.EVENTS_DUPLICATE.labels(ingress)
 
-    async def accept(self, events: Sequence[Event]) -> list[bool]:
+    async def accept(self, events: Sequence[Event | Row]) -> list[bool]:
         """Store the events, all or none; answer for each whether its id was new. Returns when they are committed."""
         if not events:
             return []
@@ -56,7 +57,7 @@ class Intake(Loop):
             raise TooBusy(f"{self._waiting_events} events are waiting")
         return await self._store_soon(events)
 
-    async def accept_in_turn(self, events: Sequence[Event]) -> list[bool]:
+    async def accept_in_turn(self, events: Sequence[Event | Row]) -> list[bool]:
         """Like `accept`, for one who can wait: a stream that is read no faster than it is stored."""
         while self._waiting and self._waiting_events + len(events) > WAITING_LIMIT and not self.is_stopping:
             self._room.clear()
@@ -72,7 +73,7 @@ class Intake(Loop):
         self._answer_all(list(self._waiting), TooBusy("The service is stopping"))
         self._waiting.clear()
 
-    async def _store_soon(self, events: Sequence[Event]) -> list[bool]:
+    async def _store_soon(self, events: Sequence[Event | Row]) -> list[bool]:
         request = _Request(events)
         self._waiting.append(request)
         self._waiting_events += len(events)

@@ -23,7 +23,7 @@ REPORTED_ERRORS = 100
 _T = TypeVar("_T")
 Accept = Callable[[Sequence[_T]], Awaitable[list[bool]]]
 Parse = Callable[[int, bytes], _T]
-Line = tuple[int, bytes | None]  # the line's number; None in place of a line that was too long to keep
+Line = bytes | None  # None in place of a line that was too long to keep
 
 
 class Interrupted(Exception):
@@ -59,10 +59,16 @@ async def pour(chunks: AsyncIterable[bytes], accept: Accept[_T], parse: Parse[_T
     size = number = 0
     try:
         async for lines in _lines(chunks):
-            for number, line in lines:
-                if line is None or line.strip():
-                    batch += _parsed(number, line, parse, tally)
-                    size += len(line or b"")
+            for line in lines:
+                number += 1
+                if line is None:
+                    tally.reject(number, [], f"is longer than {LINE_LIMIT} bytes: split it")
+                elif line.strip():
+                    size += len(line)
+                    try:
+                        batch.append(parse(number, line))
+                    except ValidationError as error:
+                        _reject(tally, number, error)
             if len(batch) >= BATCH_THINGS or size >= BATCH_BYTES:
                 if storing is not None:
                     await _count(tally, *storing)
@@ -92,29 +98,22 @@ async def _count(tally: Tally, last_line: int, storing: Awaitable[list[bool]]) -
 
 async def _lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[Line]]:
     """The complete lines of each chunk. A line past the limit is dropped as it comes, not gathered."""
-    number, rest, is_dropping = 0, b"", False
+    rest, is_dropping = b"", False
     async for chunk in chunks:
-        *complete, rest = (rest + chunk).split(b"\n")
-        lines: list[Line] = []
-        for line in complete:
-            number += 1
-            lines.append((number, None if is_dropping or len(line) > LINE_LIMIT else line))
-            is_dropping = False
+        known = rest + chunk
+        lines: list[Line] = [*known.split(b"\n")]
+        rest = lines.pop() or b""
+        if is_dropping and lines:
+            lines[0], is_dropping = None, False
+        if len(known) > LINE_LIMIT:
+            lines = [None if line is None or len(line) > LINE_LIMIT else line for line in lines]
         if len(rest) > LINE_LIMIT:
             rest, is_dropping = b"", True
         yield lines
     if rest.strip() or is_dropping:
-        yield [(number + 1, None if is_dropping else rest)]
+        yield [None if is_dropping else rest]
 
 
-def _parsed(number: int, content: bytes | None, parse: Parse[_T], tally: Tally) -> list[_T]:
-    """What the line holds, or nothing when it is bad."""
-    if content is None:
-        tally.reject(number, [], f"is longer than {LINE_LIMIT} bytes: split it")
-        return []
-    try:
-        return [parse(number, content)]
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        tally.reject(number, list(first["loc"]), first["msg"])
-        return []
+def _reject(tally: Tally, line: int, error: ValidationError) -> None:
+    first = error.errors(include_url=False, include_input=False)[0]
+    tally.reject(line, list(first["loc"]), first["msg"])

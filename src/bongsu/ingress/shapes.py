@@ -45,10 +45,12 @@ class Shapes(Generic[_M]):
             raise ProblemError(422, f"{most}: send more as application/x-ndjson. Nothing was stored.")
         return things
 
-    async def pour(self, request: Request, accept: ndjson.Accept[_M]) -> JSONResponse:
+    async def pour(
+        self, request: Request, accept: ndjson.Accept[Any], parse_line: ndjson.Parse[Any] | None = None
+    ) -> JSONResponse:
         """Accept line by line; the answer tells how many, and which were bad."""
         try:
-            tally = await ndjson.pour(stream_body(request), accept, self.parse_line)
+            tally = await ndjson.pour(stream_body(request), accept, parse_line or self.parse_line)
         except ndjson.Interrupted as error:
             raise ProblemError(503, _how_far(error)) from error
         if tally.rejected and not tally.accepted + tally.duplicates:

@@ -6,7 +6,7 @@ It never commits. What the caller rolls back was never said; what the caller com
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import compress
@@ -22,7 +22,7 @@ from bongsu.model import Event
 from bongsu.store import events as statements
 from bongsu.store.dialect import POSTGRES, SQLITE, Dialect, dialect_named
 
-Rows = Iterable[Sequence[Any]]
+Rows = Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,10 @@ async def _publish_later(execute: Callable[..., Any], tx: Any, events: Sequence[
 
 
 def _answer(events: Sequence[Event], rows: Rows) -> Published:
+    ids = tuple([event.event_id for event in events])
+    if len(rows) == len(ids):
+        return Published(ids, ())
     answers = statements.told_apart(events, {_id(row[0]) for row in rows})
-    ids = [event.event_id for event in events]
     return Published(tuple(compress(ids, answers)), tuple(compress(ids, (not is_new for is_new in answers))))
 
 
@@ -88,8 +90,27 @@ def _dialect(tx: Any, name: str) -> Dialect:
     return dialect_named(name)
 
 
-def _statement(dialect: Dialect, events: Sequence[Event], placeholder: Callable[[int], str]) -> tuple[str, list[Any]]:
-    return statements.insert_statement(dialect, len(events), placeholder), statements.insert_parameters(dialect, events)
+def _statement(
+    dialect: Dialect, events: Sequence[Event], placeholder: Callable[[int], str], *, returning: bool = False
+) -> tuple[str, list[Any]]:
+    sql = statements.insert_statement(dialect, len(events), placeholder, returning or not _is_counted(events))
+    return sql, statements.insert_parameters(dialect, events)
+
+
+def _is_counted(events: Sequence[Event]) -> bool:
+    """Of one event, how many rows were stored tells whether its id was new; asking for the id too would cost 3 % more."""
+    return len(events) == 1
+
+
+def _told(events: Sequence[Event], cursor: Any) -> Rows:
+    """The ids that were new, by the cursor that has executed the statement."""
+    rows: Rows = _counted(events, cursor.rowcount) if _is_counted(events) else cursor.fetchall()
+    return rows
+
+
+def _counted(events: Sequence[Event], count: int) -> Rows:
+    assert 0 <= count <= 1, f"the driver says that one event was stored {count} times"
+    return [(events[0].event_id,)] * count
 
 
 def _question_mark(_place: int) -> str:
@@ -112,6 +133,10 @@ _PLACEHOLDERS: dict[str, Callable[[int], str]] = {
 }
 
 
+# SQLAlchemy does not promise the count of an INSERT unasked.
+_COUNTING = {"preserve_rowcount": True}
+
+
 def _sqlalchemy_connection(tx: Connection, events: Sequence[Event]) -> Rows:
     dialect = _dialect(tx, tx.dialect.name)
     if not tx.in_transaction():
@@ -120,7 +145,8 @@ def _sqlalchemy_connection(tx: Connection, events: Sequence[Event]) -> Rows:
         raise NoTransactionOpen()
     # Straight to the driver, in its own style of parameters: naming them for SQLAlchemy costs as much again as the rest.
     sql, parameters = _statement(dialect, events, _PLACEHOLDERS[tx.dialect.paramstyle])
-    return tx.exec_driver_sql(sql, tuple(parameters)).all()
+    result = tx.exec_driver_sql(sql, tuple(parameters), execution_options=_COUNTING)
+    return _counted(events, result.rowcount) if _is_counted(events) else result.all()
 
 
 def _is_sqlalchemy_autocommit(tx: Connection) -> bool:
@@ -142,37 +168,48 @@ async def _sqlalchemy_async_session(tx: AsyncSession, events: Sequence[Event]) -
     return await (await tx.connection()).run_sync(_sqlalchemy_connection, events)
 
 
-def _check_psycopg(tx: Any) -> None:
-    from psycopg.pq import TransactionStatus  # noqa: PLC0415
+@cache
+def _psycopg_parts() -> tuple[Any, Any, Any]:
+    from psycopg import AsyncCursor, Cursor, rows  # noqa: PLC0415
 
-    if tx.autocommit and tx.info.transaction_status == TransactionStatus.IDLE:
+    # Which cursors and rows a connection makes is the caller's setting; these are psycopg's own and answer tuples.
+    return Cursor, AsyncCursor, rows.tuple_row
+
+
+def _check_psycopg(tx: Any) -> bool:
+    """Whether it is in pipeline mode, where the count is not known yet when execute returns."""
+    if tx.autocommit and tx.pgconn.transaction_status == 0:  # PQTRANS_IDLE
         raise NoTransactionOpen()
-
-
-# Which cursors and rows a psycopg connection makes is the caller's setting; these are psycopg's own and answer tuples.
+    return bool(tx.pgconn.pipeline_status)
 
 
 def _psycopg(tx: Any, events: Sequence[Event]) -> Rows:
-    from psycopg import Cursor, rows  # noqa: PLC0415
-
-    _check_psycopg(tx)
-    with Cursor(tx, row_factory=rows.tuple_row) as cursor:
-        return cursor.execute(*_statement(POSTGRES, events, _percent)).fetchall()
+    is_piped = _check_psycopg(tx)
+    kind, _, row_factory = _psycopg_parts()
+    cursor = kind(tx, row_factory=row_factory)
+    cursor.execute(*_statement(POSTGRES, events, _percent, returning=is_piped))
+    rows: Rows = cursor.fetchall() if is_piped else _told(events, cursor)
+    return rows
 
 
 async def _psycopg_async(tx: Any, events: Sequence[Event]) -> Rows:
-    from psycopg import AsyncCursor, rows  # noqa: PLC0415
-
-    _check_psycopg(tx)
-    async with AsyncCursor(tx, row_factory=rows.tuple_row) as cursor:
-        await cursor.execute(*_statement(POSTGRES, events, _percent))
-        return await cursor.fetchall()
+    is_piped = _check_psycopg(tx)
+    _, kind, row_factory = _psycopg_parts()
+    cursor = kind(tx, row_factory=row_factory)
+    await cursor.execute(*_statement(POSTGRES, events, _percent, returning=is_piped))
+    if _is_counted(events) and not is_piped:
+        return _counted(events, cursor.rowcount)
+    rows: Rows = await cursor.fetchall()
+    return rows
 
 
 async def _asyncpg(tx: Any, events: Sequence[Event]) -> Rows:
     if not tx.is_in_transaction():
         raise NoTransactionOpen()
     sql, parameters = _statement(POSTGRES, events, _dollar)
+    if _is_counted(events):
+        status = await tx.execute(sql, *parameters)  # "INSERT 0 1"
+        return _counted(events, int(status.rpartition(" ")[2]))
     rows: Rows = await tx.fetch(sql, *parameters)
     return rows
 
@@ -190,7 +227,7 @@ def _sqlite3(tx: sqlite3.Connection, events: Sequence[Event]) -> Rows:
         raise NoTransactionOpen()
     cursor = tx.cursor()
     cursor.row_factory = None  # the caller's may answer dicts
-    rows: Rows = cursor.execute(*_statement(SQLITE, events, _question_mark)).fetchall()
+    rows = _told(events, cursor.execute(*_statement(SQLITE, events, _question_mark)))
     cursor.close()
     return rows
 
@@ -202,6 +239,8 @@ async def _aiosqlite(tx: Any, events: Sequence[Event]) -> Rows:
     async with tx.cursor() as cursor:
         cursor.row_factory = None
         await cursor.execute(*_statement(SQLITE, events, _question_mark))
+        if _is_counted(events):
+            return _counted(events, cursor.rowcount)
         rows: Rows = await cursor.fetchall()
     return rows
 
@@ -211,8 +250,7 @@ def _django(tx: Any, events: Sequence[Event]) -> Rows:
         raise NoTransactionOpen()
     with tx.cursor() as cursor:
         cursor.execute(*_statement(_dialect(tx, tx.vendor), events, _percent))
-        rows: Rows = cursor.fetchall()
-    return rows
+        return _told(events, cursor)
 
 
 # (top-level package, class name) → (function, whether its answer is awaited)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from bongsu.channels.outcome import Sender
 from bongsu.errors import BadApp
 from bongsu.model import Channel, Event, Guarantee, Notice, NoticeType, Priority
 from bongsu.rules.fields import member_of, members_of
@@ -30,11 +31,14 @@ class Rules:
     def __init__(self, *included: Rules) -> None:
         self._rules: defaultdict[str, list[Rule]] = defaultdict(list)
         self._types: dict[str, NoticeType] = {}
+        self._senders: dict[Channel, Sender] = {}
         for one in included:
             for event_type, rules in one._rules.items():
                 self._rules[event_type].extend(rules)
             for declared in one._types.values():
                 self._declare(declared)
+            for channel, sender in one._senders.items():
+                self._appoint(channel, sender)
 
     def rule(self, event_type: str) -> Callable[[_Rule], _Rule]:
         """`@app.rule("order.shipped")`: have this function asked about every event of that type."""
@@ -81,10 +85,19 @@ class Rules:
         if self._types.setdefault(declared.name, declared) != declared:
             raise BadApp(f"Notice type {declared.name} is declared twice, and differently: give yours another name")
 
+    def _appoint(self, channel: Channel, sender: Sender) -> None:
+        if self._senders.setdefault(channel, sender) is not sender:
+            raise BadApp(f"Channel {channel.value} has two senders: a message goes out once, so choose one")
+
     @property
     def types(self) -> Mapping[str, NoticeType]:
         """The declared notice types by name."""
         return MappingProxyType(self._types)
+
+    @property
+    def senders(self) -> Mapping[Channel, Sender]:
+        """The user's own senders by the channel they speak on."""
+        return MappingProxyType(self._senders)
 
     def detect(self, event: Event) -> list[Notice]:
         """What is to be said because of this event. An event no rule is about gives rise to nothing."""
@@ -92,7 +105,22 @@ class Rules:
 
 
 class App(Rules):
-    """Your own rules and notice types, which `bongsu serve --app package.module:app` adds to the built-in ones."""
+    """Your own rules, notice types and senders, which `bongsu serve --app package.module:app` adds to the built-in ones."""
+
+    def channel(self, name: Channel | str, sender: Sender) -> None:
+        """`app.channel("SMS", OurGateway())`: what goes out on that channel goes out by this sender, instead of ours."""
+        try:
+            channel = member_of(Channel, name, "channel")
+        except ValueError as error:
+            raise BadApp(str(error)) from None
+        if channel is Channel.IN_APP:
+            raise BadApp("IN_APP is the inbox itself and has no sender: choose PUSH, SMS or EMAIL")
+        if isinstance(sender, type):
+            raise BadApp(f"The sender of {channel.value} is a class: hand over one of it, {sender.__name__}()")
+        for verb in ("send", "close"):
+            if not inspect.iscoroutinefunction(getattr(sender, verb, None)):
+                raise BadApp(f"The sender of {channel.value} has no async {verb}")
+        self._appoint(channel, sender)
 
 
 def _said(rule: Rule, event: Event) -> Iterator[Notice]:

@@ -7,15 +7,24 @@ PostgreSQL, one JSON text through `json_each` on SQLite), and `load` adds new ro
 
 from __future__ import annotations
 
-import json
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from hashlib import blake2b
 from typing import Any, ClassVar
 
+import aiosqlite
 import asyncpg
+import orjson
+from sqlalchemy import exc, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 Placeholder = Callable[[int], str]
+Parameters = Mapping[str, Any] | tuple[Any, ...]
+
+# SQLAlchemy knows a statement again by its object: one object a statement spares parsing it anew each time.
+as_text = cache(text)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -27,6 +36,14 @@ class Dialect:
     name: ClassVar[str]
     now: ClassVar[str]
     skip_locked: ClassVar[str]
+    # Behind a SELECT of rows called m: keep them to ourselves, in the order they come, until the transaction ends.
+    locked: ClassVar[str]
+    # Where a member's row lies: the quickest way back to a row that is locked and so stays where it is.
+    address: ClassVar[str]
+    # The next id of a notification and of a message. The former is drawn after the member's row is locked, so that a
+    # member's ids are in the order of commits.
+    next_notification: ClassVar[str]
+    next_message: ClassVar[str]
 
     def after(self, seconds: str) -> str:
         """This moment plus that many seconds, given as an SQL expression."""
@@ -48,9 +65,22 @@ class Dialect:
         """How our own driver marks a parameter."""
         raise AssertionError(place)
 
-    def table(self, columns: Mapping[str, str]) -> str:
-        """A table expression named `given` over the parameters that `parameters` makes."""
-        raise AssertionError(columns)
+    def table(self, columns: Mapping[str, str], name: str = "given", first: int = 0) -> str:
+        """A table expression of that name over the parameters that `parameters` makes, the first of them at that place."""
+        raise AssertionError(columns, name, first)
+
+    def look_up(
+        self, table: str, alias: str, key: str, outer: str, also: str = "", *, locked: bool = False, left: bool = False
+    ) -> str:
+        """A join to the row of `table` with outer's key, by the index for each row of outer, in outer's order.
+
+        Left to itself PostgreSQL would read the whole of a large table to join a few thousand rows of it.
+        """
+        raise AssertionError(table, alias, key, outer, also, locked, left)
+
+    def read_bytewise(self, expression: str) -> str:
+        """Whatever it is, as text that compares with our member ids."""
+        raise AssertionError(expression)
 
     def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         raise AssertionError(columns, rows)
@@ -61,9 +91,13 @@ class Dialect:
         """Insert rows that are all new, by the quickest way. If some were not: False, and it must be rolled back."""
         raise AssertionError(connection, table, columns, rows)
 
-    async def serialise(self, tx: AsyncConnection, name: str) -> None:
-        """From here to the end of the transaction, nobody else is between here and there with the same name."""
-        raise AssertionError(tx, name)
+    async def rows(self, tx: AsyncConnection, statement: str, parameters: Parameters) -> Sequence[Sequence[Any]]:
+        """What a statement returns that returns much. Parameters are `:name`, or the driver's own kind of places."""
+        raise AssertionError(tx, statement, parameters)
+
+    async def serialise(self, tx: AsyncConnection, *names: str) -> None:
+        """From here to the end of the transaction, nobody else is between here and there with one of these names."""
+        raise AssertionError(tx, names)
 
     def moment(self, stored: Any) -> datetime:
         """A stored time as Python's."""
@@ -79,6 +113,11 @@ class Postgres(Dialect):
     # Not clock_timestamp(): that one is volatile and would keep the planner from the index. Transactions here are short.
     now = "now()"
     skip_locked = "FOR UPDATE SKIP LOCKED"
+    # NO KEY: registering a device, which refers to the member, need not wait for it.
+    locked = "FOR NO KEY UPDATE OF m"
+    address = "ctid"
+    next_notification = "nextval('bongsu_notifications_notification_id_seq')"
+    next_message = "nextval('bongsu_messages_message_id_seq')"
 
     def after(self, seconds: str) -> str:
         return f"now() + make_interval(secs => {seconds})"
@@ -96,9 +135,21 @@ class Postgres(Dialect):
     def placeholder(self, place: int) -> str:
         return f"${place + 1}"
 
-    def table(self, columns: Mapping[str, str]) -> str:
-        arrays = (f"CAST({self.placeholder(place)} AS {kind}[])" for place, kind in enumerate(columns.values()))
-        return f"unnest({', '.join(arrays)}) AS given({', '.join(columns)})"
+    def table(self, columns: Mapping[str, str], name: str = "given", first: int = 0) -> str:
+        arrays = (f"CAST({self.placeholder(place)} AS {kind}[])" for place, kind in enumerate(columns.values(), first))
+        return f"unnest({', '.join(arrays)}) AS {name}({', '.join(columns)})"
+
+    def look_up(
+        self, table: str, alias: str, key: str, outer: str, also: str = "", *, locked: bool = False, left: bool = False
+    ) -> str:
+        # OFFSET 0, like a lock, keeps the planner from making an ordinary join of it.
+        fence = "FOR NO KEY UPDATE" if locked else "OFFSET 0"
+        also = f" AND x.{also} = {outer}.{also}" if also else ""
+        one = f"LATERAL (SELECT x.ctid, x.* FROM {table} AS x WHERE x.{key} = {outer}.{key}{also} {fence}) AS {alias}"
+        return f"LEFT JOIN {one} ON true" if left else f"CROSS JOIN {one}"
+
+    def read_bytewise(self, expression: str) -> str:
+        return f'CAST({expression} AS text) COLLATE "C"'
 
     def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in columns]
@@ -114,8 +165,15 @@ class Postgres(Dialect):
             return False
         return True
 
-    async def serialise(self, tx: AsyncConnection, name: str) -> None:
-        await tx.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (name,))
+    async def rows(self, tx: AsyncConnection, statement: str, parameters: Parameters) -> Sequence[Sequence[Any]]:
+        if isinstance(parameters, Mapping):
+            return (await tx.execute(as_text(statement), parameters)).all()
+        return (await tx.exec_driver_sql(statement, parameters)).all()
+
+    async def serialise(self, tx: AsyncConnection, *names: str) -> None:
+        # All in one order, so that two who want the same ones wait for each other instead of locking up.
+        numbers = sorted({int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True) for name in names})
+        await tx.exec_driver_sql("SELECT pg_advisory_xact_lock(number) FROM unnest($1::bigint[]) AS number", (numbers,))
 
     def moment(self, stored: Any) -> datetime:
         assert isinstance(stored, datetime)
@@ -131,6 +189,14 @@ class Sqlite(Dialect):
     name = "sqlite"
     now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
     skip_locked = ""
+    locked = ""
+    address = "rowid"
+    next_notification = (
+        "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_notifications') + row_number() OVER ()"
+    )
+    next_message = (
+        "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_messages') + row_number() OVER ()"
+    )
 
     def after(self, seconds: str) -> str:
         return f"{self.now} + CAST(({seconds}) * 1000000 AS INTEGER)"
@@ -151,13 +217,25 @@ class Sqlite(Dialect):
     def placeholder(self, place: int) -> str:
         return "?"
 
-    def table(self, columns: Mapping[str, str]) -> str:
+    def table(self, columns: Mapping[str, str], name: str = "given", first: int = 0) -> str:
         # Not VALUES: knowing how many rows there are, the planner would read a whole large table for a Bloom filter of it.
         fields = ", ".join(f"json_extract(value, '$[{place}]') AS {column}" for place, column in enumerate(columns))
-        return f"(SELECT {fields} FROM json_each(?)) AS given"
+        return f"(SELECT {fields} FROM json_each(?)) AS {name}"
+
+    def look_up(
+        self, table: str, alias: str, key: str, outer: str, also: str = "", *, locked: bool = False, left: bool = False
+    ) -> str:
+        # CROSS JOIN, because SQLite never reorders that one.
+        also = f" AND {alias}.{also} = {outer}.{also}" if also else ""
+        return f"{'LEFT' if left else 'CROSS'} JOIN {table} AS {alias} ON {alias}.{key} = {outer}.{key}{also}"
+
+    def read_bytewise(self, expression: str) -> str:
+        return f"CAST({expression} AS text)"
 
     def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return [json.dumps(self.plain(columns, rows), ensure_ascii=False, separators=(",", ":"))]
+        # Written by orjson, which knows how ids are written; times are ours to write.
+        plain = self.plain(columns, rows) if "timestamptz" in columns.values() else rows
+        return [orjson.dumps(plain).decode()]
 
     async def load(
         self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]
@@ -167,14 +245,64 @@ class Sqlite(Dialect):
         result = await connection.exec_driver_sql(statement, self.plain(columns, rows))
         return bool(result.rowcount == len(rows))
 
-    async def serialise(self, tx: AsyncConnection, name: str) -> None:
+    async def rows(self, tx: AsyncConnection, statement: str, parameters: Parameters) -> Sequence[Sequence[Any]]:
+        # By the driver alone: one call in its thread where SQLAlchemy's layer makes several, and takes each row in hand.
+        driver = (await tx.get_raw_connection()).driver_connection
+        assert isinstance(driver, aiosqlite.Connection)
+        try:
+            rows: list[tuple[Any, ...]] = await driver._execute(  # type: ignore[no-untyped-call]
+                _fetch, driver._conn, statement, parameters
+            )
+            return rows
+        except sqlite3.Error as error:
+            # As SQLAlchemy would have raised it, so that it is translated like all others.
+            raise exc.DBAPIError.instance(statement, None, error, sqlite3.Error, hide_parameters=True) from error
+
+    async def serialise(self, tx: AsyncConnection, *names: str) -> None:
         """The one writer is alone already."""
 
     def moment(self, stored: Any) -> datetime:
-        return _EPOCH + timedelta(microseconds=stored)
+        return _EPOCH + timedelta(0, 0, stored)
 
     def stored(self, moment: datetime) -> Any:
         return (moment - _EPOCH) // _MICROSECOND
+
+
+def _fetch(connection: sqlite3.Connection, statement: str, parameters: Parameters) -> list[tuple[Any, ...]]:
+    """All rows, their texts read the quick way; and the whole over again the store's lenient way if one is no UTF-8."""
+    lenient = connection.text_factory
+    # RETURNING has changed its rows before the first can be read: what could not be read must not have happened.
+    connection.execute("SAVEPOINT bongsu_fetch")
+    connection.text_factory = str
+    try:
+        rows = connection.execute(statement, parameters).fetchall()
+    except sqlite3.OperationalError as error:
+        if "Could not decode to UTF-8" not in str(error):
+            raise
+        connection.text_factory = lenient
+        connection.execute("ROLLBACK TO bongsu_fetch")
+        rows = connection.execute(statement, parameters).fetchall()
+    finally:
+        connection.text_factory = lenient
+    connection.execute("RELEASE bongsu_fetch")
+    return rows
+
+
+class Binder:
+    """Collects a statement's parameters while its text is put together, in the order they stand in it."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.parameters: list[Any] = []
+
+    def value(self, value: Any) -> str:
+        self.parameters.append(value)
+        return self.dialect.placeholder(len(self.parameters) - 1)
+
+    def table(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]], name: str = "given") -> str:
+        expression = self.dialect.table(columns, name, len(self.parameters))
+        self.parameters += self.dialect.parameters(columns, rows)
+        return expression
 
 
 POSTGRES = Postgres()

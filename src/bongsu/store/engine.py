@@ -26,6 +26,7 @@ from bongsu.errors import (
     StoreDamaged,
     StoreNotMigrated,
     StoreRefused,
+    StoreTooSlow,
     StoreUnreachable,
 )
 from bongsu.settings import Settings
@@ -216,7 +217,7 @@ _BY_STATE: dict[str, type[BongsuError]] = {
     "25006": StoreRefused,  # read-only transaction
     "40": StoreBusy,  # deadlock, serialisation
     "55P03": StoreBusy,  # lock not available
-    "57014": StoreBusy,  # cancelled by statement_timeout
+    "57014": StoreTooSlow,  # cancelled by statement_timeout
     "08": StoreUnreachable,
     "53": StoreUnreachable,  # out of connections, memory, disk
     "57P": StoreUnreachable,  # shutting down or starting

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any
-from uuid import UUID
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID, SafeUUID
 
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Event, EventStatus, no_payload, read_payload, utc_now
-from bongsu.store.dialect import Dialect, Placeholder, dialect_named
+from bongsu.store.dialect import Dialect, Placeholder, as_text, dialect_named
 from bongsu.store.engine import Store
 
 _ADDED = {
@@ -45,8 +45,7 @@ SUSPECT_AFTER = 3
 DEATHS_ALONE = 3
 
 
-@dataclass(frozen=True)
-class Claimed:
+class Claimed(NamedTuple):  # like Verdict, made for every event: a frozen dataclass takes four times as long to make
     """An event in a worker's hands until its lease ends."""
 
     event: Event
@@ -65,8 +64,7 @@ class Claimed:
         return None
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What becomes of a claimed event. PENDING means: again, after that many seconds."""
 
     event_id: UUID
@@ -88,12 +86,27 @@ class EventRow:
     finished_at: datetime | None
 
 
+class Row(NamedTuple):
+    """A new event as it is stored: what an `Event` is to the store. Whoever makes one answers for what is in it."""
+
+    event_id: UUID
+    event_type: str
+    occurred_at: datetime
+    actor_id: str | None
+    target_id: str | None
+    ref_id: str | None
+    payload_text: str
+
+
 # --- add ------------------------------------------------------------------------------------------------------------
 
 
+_E = TypeVar("_E", Event, Event | Row)
+
+
 @cache
-def insert_statement(dialect: Dialect, count: int, placeholder: Placeholder) -> str:
-    """Insert so many events; answer the ids that were new. Waits for a rival transaction that holds the same id."""
+def insert_statement(dialect: Dialect, count: int, placeholder: Placeholder, returning: bool = True) -> str:
+    """Insert so many events; answer the ids that were new, if asked. Waits for a rival transaction with the same id."""
     row = len(_ADDED)
     rows = (
         ", ".join(dialect.typed(kind, placeholder(row * place + column)) for column, kind in enumerate(_ADDED.values()))
@@ -101,29 +114,33 @@ def insert_statement(dialect: Dialect, count: int, placeholder: Placeholder) -> 
     )
     return f"""
         INSERT INTO bongsu_events ({_EVENT}) VALUES {", ".join(f"({one})" for one in rows)}
-        ON CONFLICT (event_id) DO NOTHING RETURNING event_id"""
+        ON CONFLICT (event_id) DO NOTHING{" RETURNING event_id" if returning else ""}"""
 
 
-def insert_parameters(dialect: Dialect, events: Sequence[Event]) -> list[Any]:
+def insert_parameters(dialect: Dialect, events: Sequence[Event | Row]) -> list[Any]:
     return [value for row in dialect.plain(_ADDED, _rows(events)) for value in row]
 
 
-def _rows(events: Sequence[Event]) -> list[tuple[Any, ...]]:
-    return [(e.event_id, e.event_type, e.occurred_at, e.actor_id, e.target_id, e.ref_id, e.payload_text) for e in events]
+def _rows(events: Sequence[Event | Row]) -> list[tuple[Any, ...]]:
+    return [
+        e if type(e) is Row else (e.event_id, e.event_type, e.occurred_at, e.actor_id, e.target_id, e.ref_id, e.payload_text)
+        for e in events
+    ]
 
 
-def _number(event: Event) -> int:
+def _number(event: Event | Row) -> int:
     return event.event_id.int  # numbers are compared in C, UUIDs are not
 
 
-def parts(events: Sequence[Event]) -> list[Sequence[Event]]:
+def parts(events: Sequence[_E]) -> list[Sequence[_E]]:
     """The events in statements' worths, in the order of their ids, so that two transactions with the same events wait for
     each other instead of locking up."""
-    events = sorted(events, key=_number)
+    if len(events) > 1:
+        events = sorted(events, key=_number)
     return [events[start : start + STATEMENT_EVENTS] for start in range(0, len(events), STATEMENT_EVENTS)]
 
 
-async def add(tx: AsyncConnection, events: Sequence[Event]) -> set[UUID]:
+async def add(tx: AsyncConnection, events: Sequence[Event | Row]) -> set[UUID]:
     """Store the events; return the ids that were not there before."""
     dialect = dialect_named(tx.dialect.name)
     new: set[UUID] = set()
@@ -134,7 +151,7 @@ async def add(tx: AsyncConnection, events: Sequence[Event]) -> set[UUID]:
     return new
 
 
-async def add_many(store: Store, events: Sequence[Event]) -> list[bool]:
+async def add_many(store: Store, events: Sequence[Event | Row]) -> list[bool]:
     """Store the events in a transaction of their own; tell of each whether its id was new.
 
     Ids are hardly ever repeated, so many events are first taken to be new, and asked for one by one only when some are not.
@@ -150,7 +167,7 @@ async def add_many(store: Store, events: Sequence[Event]) -> list[bool]:
         return told_apart(events, await add(tx, events))
 
 
-def told_apart(events: Sequence[Event], new: set[UUID]) -> list[bool]:
+def told_apart(events: Sequence[Event | Row], new: set[UUID]) -> list[bool]:
     """For each event whether its id is among the new ones; of several with one id, the first was it."""
     answers = []
     for event in events:
@@ -190,13 +207,11 @@ async def claim_suspect(tx: AsyncConnection, lease_seconds: float, worker: str) 
 
 async def _claim(tx: AsyncConnection, limit: int, lease_seconds: float, worker: str, *, suspects: bool) -> list[Claimed]:
     dialect = dialect_named(tx.dialect.name)
-    result = await tx.execute(
-        as_text(claim_statement(dialect, suspects)), {"limit": limit, "lease": lease_seconds, "worker": worker}
-    )
-    # RETURNING has no order of its own; ids that were made in the order of time put the oldest first again.
-    rows = sorted(result.all(), key=lambda row: str(row[0]))
+    asked = {"limit": limit, "lease": lease_seconds, "worker": worker}
+    rows = await dialect.rows(tx, claim_statement(dialect, suspects), asked)
     claimed = []
-    for row in rows:
+    # RETURNING has no order of its own; ids that were made in the order of time put the oldest first again.
+    for row in sorted(rows, key=itemgetter(0)):
         event, unreadable = _read(dialect, row)
         claimed.append(Claimed(event, row[7], row[8], row[9], unreadable))
     return claimed
@@ -228,9 +243,8 @@ def record_statement(dialect: Dialect) -> str:
 async def record(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[UUID]:
     """Store what became of claimed events; return those that were still ours to judge."""
     dialect = dialect_named(tx.dialect.name)
-    rows = [(v.event_id, v.epoch, v.status.value, v.error, float(v.after_seconds)) for v in verdicts]
-    statement = record_statement(dialect)
-    ours = (await tx.exec_driver_sql(statement, tuple(dialect.parameters(_VERDICT, rows)))).all()
+    rows = [(v.event_id, v.epoch, v.status, v.error, float(v.after_seconds)) for v in verdicts]
+    ours = await dialect.rows(tx, record_statement(dialect), tuple(dialect.parameters(_VERDICT, rows)))
     # Nearly always all of them, and then their ids are at hand.
     return {v.event_id for v in verdicts} if len(ours) == len(verdicts) else {as_uuid(row[0]) for row in ours}
 
@@ -285,8 +299,16 @@ def as_uuid(value: Any) -> UUID:
     return value if isinstance(value, UUID) else UUID(str(value))
 
 
-# SQLAlchemy knows a statement again by its object: one object a statement spares parsing it anew each time.
-as_text = cache(text)
+_set_number, _set_safety = vars(UUID)["int"].__set__, vars(UUID)["is_safe"].__set__
+
+
+def _uuid_of(stored: str) -> UUID:
+    """The id that SQLite keeps. Its table has checked how it is written, so the half of the time that UUID() would look at
+    that again is spared."""
+    uuid = UUID.__new__(UUID)
+    _set_number(uuid, int(stored.replace("-", ""), 16))
+    _set_safety(uuid, SafeUUID.unknown)
+    return uuid
 
 
 def _read(dialect: Dialect, row: Sequence[Any]) -> tuple[Event, str | None]:
@@ -305,7 +327,7 @@ def _read(dialect: Dialect, row: Sequence[Any]) -> tuple[Event, str | None]:
     event = Event.trusted(
         {
             "event_type": event_type,
-            "event_id": as_uuid(event_id),
+            "event_id": event_id if isinstance(event_id, UUID) else _uuid_of(event_id),
             "occurred_at": moment,
             "actor_id": actor_id,
             "target_id": target_id,

@@ -1,0 +1,168 @@
+"""Target: who is next in the audiences at hand, a bounded number at a time, in the order of member ids.
+
+However an audience is described, it becomes a SELECT of member ids behind the last one reached. So targeting is a part of
+the one statement that decides, and a fan-out that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bongsu.model import Audience, Interested, Listed, Selected
+from bongsu.store.dialect import Binder, Dialect, dialect_named
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A notice's audience from behind a member on; at first from behind nobody."""
+
+    place: int
+    audience: Audience
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How many of an audience were there, and where it goes on if it does."""
+
+    count: int
+    last: str = ""
+    is_complete: bool = True
+
+
+@dataclass
+class Target:
+    """The next members of some audiences, as a SELECT of (place, member_id)."""
+
+    room: int
+    # Members known by id, and the places whose audience has more of them than there was room for.
+    rows: list[tuple[int, str]] = field(default_factory=list)
+    cut: set[int] = field(default_factory=set)
+    places: list[int] = field(default_factory=list)
+    # At most one look into a table, for one or several audiences, with its own room.
+    looked_up: list[Wanted] = field(default_factory=list)
+
+    def select(self, binder: Binder, now: datetime) -> str:
+        parts = []
+        if self.rows:
+            given = binder.table({"place": "integer", "member_id": "text"}, self.rows)
+            parts.append(f"SELECT given.place, given.member_id FROM {given}")
+        if self.looked_up:
+            # In brackets of its own, because of its LIMIT.
+            parts.append(f"SELECT place, member_id FROM ({self._look_up(binder, now)}) AS looked_up")
+        return " UNION ALL ".join(parts)
+
+    def _look_up(self, binder: Binder, now: datetime) -> str:
+        first = self.looked_up[0]
+        if len(self.looked_up) > 1:
+            return _interested_in_many(binder, self.looked_up, now, self.room)
+        if isinstance(first.audience, Interested):
+            return _interested_in_one(binder, first, first.audience, now, self.room)
+        return f"""
+            SELECT {first.place} AS place, member_id FROM bongsu_members WHERE member_id > {binder.value(first.after)}
+            ORDER BY member_id LIMIT {self.room}"""
+
+    def reached(self, found: Mapping[int, tuple[int, str]]) -> dict[int, Reached]:
+        """How far each audience has come, given how many members of each were found and the last of them."""
+        reached = {place: Reached(*found.get(place, (0, "")), is_complete=place not in self.cut) for place in self.places}
+        if not self.looked_up:
+            return reached
+        counts = {one.place: found.get(one.place, (0, "")) for one in self.looked_up}
+        if sum(count for count, _ in counts.values()) < self.room:
+            return reached | {place: Reached(count, last) for place, (count, last) in counts.items()}
+        # Full: the last audience with members in here may have more, and those behind it were not looked at.
+        furthest = max(place for place, (count, _) in counts.items() if count)
+        for place, (count, last) in counts.items():
+            if place <= furthest:
+                reached[place] = Reached(count, last, is_complete=place < furthest)
+        return reached
+
+
+async def target(tx: AsyncConnection, wanted: Sequence[Wanted], limit: int) -> Target:
+    """What fits into a step: lists first, then one kind of the others. Those there is no room for wait for the next."""
+    found = Target(limit)
+    for one in wanted:
+        if found.room > 0 and isinstance(one.audience, Listed):
+            ids = _in_order(one.audience.member_ids)
+            start = bisect_right(ids, one.after)
+            _take(found, one, ids[start : start + found.room], len(ids) - start)
+    others = [one for one in wanted if not isinstance(one.audience, Listed)]
+    if not others or found.room <= 0:
+        return found
+    first = others[0]
+    match first.audience:
+        case Selected():
+            ids = await _selected(tx, first.audience, first.after, found.room + 1)
+            _take(found, first, ids[: found.room], len(ids))
+        case Interested() if not first.after:
+            # Fresh ones together, because most are small. One that proved large goes on alone, in the order of the index.
+            found.looked_up = [one for one in others if not one.after and _alike(first.audience, one.audience)]
+        case _:
+            found.looked_up = [first]
+    return found
+
+
+def _take(found: Target, one: Wanted, member_ids: Sequence[str], available: int) -> None:
+    found.places.append(one.place)
+    found.rows += ((one.place, member_id) for member_id in member_ids)
+    found.room -= len(member_ids)
+    if len(member_ids) < available:
+        found.cut.add(one.place)
+
+
+@lru_cache(maxsize=16)
+def _in_order(member_ids: tuple[str, ...]) -> list[str]:
+    """Once for all portions of a long list."""
+    return sorted(set(member_ids))
+
+
+async def _selected(tx: AsyncConnection, selected: Selected, after: str, limit: int) -> list[str]:
+    """The user's own SELECT, whatever its column is called and of whatever type it is."""
+    dialect: Dialect = dialect_named(tx.dialect.name)
+    query = text(f"""
+        WITH audience(member_id) AS (
+        {selected.sql.strip().rstrip(";")}
+        ), named AS (
+            SELECT DISTINCT {dialect.read_bytewise("member_id")} AS member_id FROM audience WHERE member_id IS NOT NULL)
+        SELECT member_id FROM named WHERE member_id > :bongsu_after ORDER BY member_id LIMIT {limit}""")
+    rows = await tx.execute(query, {**selected.parameters, "bongsu_after": after})
+    return [str(row[0]) for row in rows]
+
+
+def _interested_in_one(binder: Binder, one: Wanted, interest: Interested, now: datetime, limit: int) -> str:
+    since = binder.dialect.stored(_since(interest, now))
+    return f"""
+        SELECT DISTINCT {one.place} AS place, b.member_id FROM bongsu_behaviors b
+        WHERE b.product_id = {binder.value(interest.product_id)} AND b.at >= {binder.value(since)}
+          AND b.member_id > {binder.value(one.after)} AND {_among(interest)}
+        ORDER BY b.member_id LIMIT {limit}"""
+
+
+def _interested_in_many(binder: Binder, wanted: Sequence[Wanted], now: datetime, limit: int) -> str:
+    interests = [(one.place, one.audience) for one in wanted if isinstance(one.audience, Interested)]
+    columns = {"place": "integer", "product_id": "text", "since": "timestamptz"}
+    given = binder.table(columns, [(place, one.product_id, _since(one, now)) for place, one in interests])
+    return f"""
+        SELECT DISTINCT given.place, b.member_id FROM {given} CROSS JOIN bongsu_behaviors b
+        WHERE b.product_id = given.product_id AND b.at >= given.since AND {_among(interests[0][1])}
+        ORDER BY given.place, b.member_id LIMIT {limit}"""
+
+
+def _alike(one: Audience, other: Audience) -> bool:
+    return isinstance(one, Interested) and isinstance(other, Interested) and one.actions == other.actions
+
+
+def _since(interest: Interested, now: datetime) -> datetime:
+    return now - timedelta(days=interest.days)
+
+
+def _among(interest: Interested) -> str:
+    named = ", ".join(f"'{action.value}'" for action in sorted(interest.actions))
+    return f"b.action IN ({named})" if named else "false"

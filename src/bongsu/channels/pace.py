@@ -1,0 +1,46 @@
+"""Pacing under a quota per minute: a token bucket whose flow grows over its first minute. Pure."""
+
+from __future__ import annotations
+
+# How the quota is cut: this share may go at once, the rest flows evenly. Any minute then holds the quota and no more,
+# wherever the provider lets its minute begin.
+BURST_SHARE = 0.01
+MINUTE = 60.0
+
+
+class Pace:
+    """Says to each send how long to wait. Told the time in seconds of any clock that does not run backwards."""
+
+    def __init__(self, per_minute: int, *, ramp_seconds: float = MINUTE, first_share: float = 0.1) -> None:
+        self._capacity = max(1.0, per_minute * BURST_SHARE)
+        self._flow = (per_minute - self._capacity) / MINUTE
+        self._ramp_seconds = ramp_seconds
+        self._first_share = first_share
+        self._began = 0.0
+        self._last = 0.0
+        # Below nothing, it is a queue: so many sends wait for their turn.
+        self._tokens = self._capacity
+        self._is_to_begin = True
+
+    def reserve(self, now: float) -> float:
+        """Take the next place; the seconds until it is this send's turn."""
+        flow = self._flow * self._share(now - self._began)
+        self._tokens = min(self._capacity, self._tokens + flow * (now - self._last))
+        # After a minute's quiet the provider has forgotten us, and a flood would be a surprise again.
+        is_quiet = now - self._last > MINUTE and self._tokens >= 0
+        if self._is_to_begin or is_quiet:
+            flow = self._flow * self._share(0.0)
+            self._tokens = min(self._tokens, self._capacity * self._share(0.0))
+            self._began, self._is_to_begin = now, False
+        self._last = now
+        self._tokens -= 1
+        return max(0.0, -self._tokens / flow)
+
+    def restart(self) -> None:
+        """The provider has complained: begin as gently as the first time."""
+        self._is_to_begin = True
+
+    def _share(self, seconds: float) -> float:
+        if seconds >= self._ramp_seconds:
+            return 1.0
+        return self._first_share + (1 - self._first_share) * seconds / self._ramp_seconds

@@ -1,0 +1,216 @@
+"""Push: FCM HTTP v1 over one wire. fcm.py says what is sent and what answers mean; here it goes out, paced and guarded."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from bongsu import telemetry
+from bongsu.channels import fcm
+from bongsu.channels.brake import Brake
+from bongsu.channels.breaker import Breaker
+from bongsu.channels.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
+from bongsu.channels.pace import Pace
+from bongsu.channels.wire import Answer, Lost, NotSent, Wire
+from bongsu.errors import BadSettings
+from bongsu.model import Channel, Platform, utc_now
+from bongsu.settings import Settings
+
+if TYPE_CHECKING:
+    from bongsu.channels.oauth import AccessTokens
+
+GOOGLE = "https://fcm.googleapis.com"
+# Where a simulator runs. A proxy that the environment names is not asked for these.
+LOCAL = frozenset({"127.0.0.1", "::1", "localhost"})
+# FCM's quota for a project. Several workers share it without knowing of each other; its 429 is what they then hear.
+SENDS_PER_MINUTE = 600_000
+# What somebody has to mend is tried with one send this often, so that it runs again by itself once it is mended.
+PROBE_SECONDS = 60.0
+# The same complaint is an ERROR line once in this time; the history has each.
+COMPLAINT_SECONDS = 60.0
+# Answers about one token that, when they come about many, are about us: our payload, our project.
+SUSPECT = frozenset({"INVALID_ARGUMENT", "SENDER_ID_MISMATCH"})
+
+
+class Push:
+    """The channel PUSH. Built from settings that have BONGSU_FCM_CREDENTIALS or BONGSU_FCM_URL."""
+
+    channel = Channel.PUSH
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        breaker: Breaker | None = None,
+        brake: Brake | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        if not self.is_configured(settings):
+            raise BadSettings("Push needs BONGSU_FCM_CREDENTIALS, or BONGSU_FCM_URL for a simulator")
+        self._tokens = _tokens(settings, clock)
+        project = settings.fcm_project or (self._tokens.project if self._tokens is not None else "bongsu")
+        if not project:
+            raise BadSettings("The service-account file names no project: set BONGSU_FCM_PROJECT")
+        self._url = f"{(settings.fcm_url or GOOGLE).rstrip('/')}/v1/projects/{quote(project, safe='')}/messages:send"
+        self._wire = Wire(settings.send_timeout_seconds, uses_proxy=urlsplit(self._url).hostname not in LOCAL)
+        self._clock = clock
+        self._breaker = breaker or Breaker()
+        self._brake = brake or Brake()
+        # A simulator has nobody who would be surprised by a flood: no ramp there.
+        self._pace = pace or Pace(SENDS_PER_MINUTE, ramp_seconds=0.0 if settings.fcm_url else 60.0)
+        self._quota_until = 0.0
+        # What is wrong with the channel, or with one platform, and when to try again whether it still is.
+        self._wrongs: dict[Channel | Platform, tuple[Misconfigured, float]] = {}
+        self._complained: dict[str, float] = {}
+        self._log = telemetry.log("bongsu.push")
+
+    @staticmethod
+    def is_configured(settings: Settings) -> bool:
+        return bool(settings.fcm_credentials or settings.fcm_url)
+
+    async def send(self, outgoing: Outgoing) -> Outcome:
+        body = fcm.request_body(outgoing, utc_now())
+        if isinstance(body, Refused):
+            self._complain(outgoing, body)
+            return body
+        if (held := self._hold(outgoing)) is not None:
+            return held
+        if wait := self._pace.reserve(self._clock()):
+            await asyncio.sleep(wait)
+        outcome = await self._call(outgoing, body)
+        return self._learn(outgoing, outcome)
+
+    async def close(self) -> None:
+        if self._tokens is not None:
+            await self._tokens.close()
+        await self._wire.close()
+
+    # --- before -------------------------------------------------------------------------------------------------------
+
+    def _hold(self, outgoing: Outgoing) -> Outcome | None:
+        """Why nothing is sent now; None when it may go."""
+        now = self._clock()
+        if now < self._quota_until:
+            return _held("QUOTA_EXCEEDED", self._quota_until - now, "the project's quota is used up")
+        wrongs = [place for place in (Channel.PUSH, outgoing.platform) if place is not None and place in self._wrongs]
+        for place in wrongs:
+            wrong, until = self._wrongs[place]
+            if now < until:
+                return wrong
+        if remaining := self._breaker.ask(now):
+            return _held("CIRCUIT_OPEN", remaining, "FCM kept failing: it is left alone for a while")
+        for place in wrongs:
+            # This one goes out to see; the others go on waiting until it is back.
+            self._wrongs[place] = self._wrongs[place][0], now + PROBE_SECONDS
+        return None
+
+    # --- the call -----------------------------------------------------------------------------------------------------
+
+    async def _call(self, outgoing: Outgoing, body: bytes) -> Outcome:
+        token = await self._tokens.get() if self._tokens is not None else ""
+        if not isinstance(token, str):
+            return token
+        outcome = await self._post(outgoing, body, token)
+        match outcome:
+            case Misconfigured("UNAUTHENTICATED") if self._tokens is not None:
+                # Ended early, or taken back: a new one, once.
+                token = await self._tokens.get(rejected=token)
+                return await self._post(outgoing, body, token) if isinstance(token, str) else token
+        return outcome
+
+    async def _post(self, outgoing: Outgoing, body: bytes, token: str) -> Outcome:
+        headers = {"Content-Type": "application/json"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        dice = random.random()  # noqa: S311 (spreading load, not keeping secrets)
+        match await self._wire.post(self._url, headers, body):
+            case Answer(status, answered, content):
+                now = utc_now()
+                return fcm.read_answer(status, answered, content, now=now, attempt=outgoing.attempt, spread=dice)
+            case NotSent(detail):
+                # Nobody was there to ask for a pause: the dispatcher's own will do.
+                return Retry("UNREACHABLE", detail=f"nothing was sent: {detail}")
+            case Lost(is_timeout, detail):
+                return Unknown("TIMEOUT" if is_timeout else "CONNECTION_LOST", detail)
+
+    # --- after --------------------------------------------------------------------------------------------------------
+
+    def _learn(self, outgoing: Outgoing, outcome: Outcome) -> Outcome:
+        """What one answer means for the sends after it, and what those before it mean for this one."""
+        now = self._clock()
+        self._count(outcome, now)
+        match outcome:
+            case Misconfigured(scope=scope):
+                place = Channel.PUSH if scope is Scope.CHANNEL else outgoing.platform
+                if place is not None:
+                    self._wrongs[place] = outcome, now + PROBE_SECONDS
+            case Retry(scope=Scope.CHANNEL, code="QUOTA_EXCEEDED", after_seconds=wait):
+                # However long it asks for, it is asked once an hour whether it still does.
+                self._quota_until = max(self._quota_until, now + min(wait, fcm.LONGEST_WAIT))
+                self._pace.restart()
+            case Accepted():
+                self._mended(Channel.PUSH)
+                self._mended(outgoing.platform)
+            case Gone() | Refused():
+                self._mended(Channel.PUSH)  # FCM has looked at the message, so it let us in
+        self._complain(outgoing, outcome)
+        return self._braked(outcome, now)
+
+    def _count(self, outcome: Outcome, now: float) -> None:
+        match outcome:
+            case Unknown() | Retry(may_have_arrived=True) | Retry(code="UNREACHABLE" | "OAUTH_UNAVAILABLE"):
+                if self._breaker.failed(now):
+                    self._log.error("FCM keeps failing: nothing is sent for a while", code=outcome.code, why=outcome.detail)
+            case _:
+                self._breaker.succeeded()
+
+    def _mended(self, place: Channel | Platform | None) -> None:
+        if place is not None and self._wrongs.pop(place, None) is not None:
+            self._log.info("sending again", place=place.value)
+
+    def _braked(self, outcome: Outcome, now: float) -> Outcome:
+        """Many dead tokens at once are not dead tokens."""
+        match outcome:
+            case Gone(code, detail) if code in SUSPECT:
+                if self._brake.saw(now, is_suspect=True):
+                    line = "a large share of tokens is refused: they are kept, look at the payload and the project"
+                    self._log.error(line, code=code, why=detail)
+                if self._brake.is_on:
+                    return Refused(code, f"the token is kept, too many are refused at once: {detail}")
+            case Accepted() | Gone() | Refused():
+                self._brake.saw(now, is_suspect=False)
+        return outcome
+
+    def _complain(self, outgoing: Outgoing, outcome: Outcome) -> None:
+        """One ERROR line for what somebody has to mend."""
+        match outcome:
+            case Misconfigured(code, detail):
+                self._once(code, "push is misconfigured: correct it, sending goes on by itself", code=code, why=detail)
+            case Refused(code, detail) if code != "EXPIRED":
+                key = f"{code} {outgoing.type}"
+                self._once(key, "a push was refused: correct its text or data", code=code, type=outgoing.type, why=detail)
+
+    def _once(self, key: str, line: str, **words: str) -> None:
+        now = self._clock()
+        if now < self._complained.get(key, now):
+            return
+        self._complained[key] = now + COMPLAINT_SECONDS
+        self._log.error(line, **words)
+
+
+def _held(code: str, seconds: float, why: str) -> Retry:
+    return Retry(code, seconds, Scope.CHANNEL, why, is_held=True)
+
+
+def _tokens(settings: Settings, clock: Callable[[], float]) -> AccessTokens | None:
+    """None for a simulator that wants no OAuth. google-auth takes its time to import, so only who needs it waits."""
+    if not settings.fcm_credentials:
+        return None
+    from bongsu.channels.oauth import AccessTokens  # noqa: PLC0415
+
+    return AccessTokens(settings.fcm_credentials, settings.send_timeout_seconds, clock)

@@ -1,0 +1,302 @@
+"""Decide: an event's notices become inbox rows, deliveries and suppressions, for a bounded number of members at a time.
+
+All of one step is one transaction: the cursor, the duplicate window, the daily caps, the inbox and the ways out change
+together or not at all. Locks are taken in one order everywhere: the events, what the notices are about, the members by id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bongsu import audience, telemetry
+from bongsu.audience import Reached, Target, Wanted
+from bongsu.guard import Quiet, local_day, quiet_until
+from bongsu.model import Notice, Priority, utc_now
+from bongsu.settings import Settings
+from bongsu.store import decisions
+from bongsu.store.decisions import UNPREPARED, Case, Count, Key, Message, Profile
+from bongsu.store.dialect import dialect_named
+from bongsu.store.events import Claimed
+from bongsu.store.progress import Begun
+from bongsu.templates import Templates
+
+# Members decided in one transaction: enough that its fixed cost is nothing per member, few enough that it holds its locks
+# for well under a second and a crash repeats little.
+CHUNK = 10_000
+# Profiles given with each step. More would cost every step; members with one beyond these cost theirs a second attempt.
+PROFILES = 256
+
+LANES = {Priority.HIGH: 0, Priority.NORMAL: 1, Priority.LOW: 2}
+
+
+class Unprepared(Exception):
+    """Some of the audience were not known when the step began. Let them come into being, then decide again."""
+
+    def __init__(self, member_ids: Sequence[str]) -> None:
+        super().__init__(f"{len(member_ids)} members are not known yet")
+        self.member_ids = member_ids
+
+
+@dataclass
+class Work:
+    """An event in hand, its notices, and how far they have come: the notice under way, and the member reached in it."""
+
+    claimed: Claimed
+    notices: Sequence[Notice]
+    notice: int = 0
+    after: str = ""
+    # Messages already written, by notice and locale.
+    messages: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    @property
+    def event_id(self) -> UUID:
+        return self.claimed.event.event_id
+
+    @property
+    def claim(self) -> tuple[UUID, int]:
+        return self.event_id, self.claimed.epoch
+
+    @property
+    def is_silent(self) -> bool:
+        """Nothing is left to be said."""
+        return self.notice >= len(self.notices)
+
+    @property
+    def is_long(self) -> bool:
+        """Its audience did not fit into a step, so it may take many more."""
+        return bool(self.after)
+
+    @property
+    def said(self) -> Notice:
+        return self.notices[self.notice]
+
+    @property
+    def about(self) -> tuple[str, str]:
+        return self.said.type.name, self.said.subject
+
+    def resume(self, begun: Begun) -> None:
+        self.notice, self.after = json.loads(begun.cursor)
+        self.messages.update(begun.messages)
+
+    def behind(self, reached: Reached) -> tuple[int, str]:
+        """Where it goes on: behind the last member, or with the next notice."""
+        return (self.notice + 1, "") if reached.is_complete else (self.notice, reached.last)
+
+
+@dataclass
+class Decision:
+    """What a step has led to. It holds when its transaction is committed, and is to be settled then."""
+
+    finished: list[Work] = field(default_factory=list)
+    # Events that go on, and from where.
+    unfinished: list[tuple[Work, tuple[int, str]]] = field(default_factory=list)
+    messages: list[tuple[Work, str, int]] = field(default_factory=list)
+    # By type and reason; told where there is none.
+    counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+
+    @property
+    def cursors(self) -> dict[tuple[UUID, int], str]:
+        return {work.claim: json.dumps(behind, ensure_ascii=False) for work, behind in self.unfinished}
+
+    def settle(self) -> None:
+        """Works move on to where the store now has them, and the metrics hear of it."""
+        for work, locale, message_id in self.messages:
+            work.messages[work.notice, locale] = message_id
+        for work, behind in self.unfinished:
+            work.notice, work.after = behind
+        for (type_name, reason), count in self.counts.items():
+            if reason is None:
+                telemetry.NOTIFICATIONS.labels(type_name).inc(count)
+            else:
+                telemetry.SUPPRESSIONS.labels(type_name, reason).inc(count)
+
+
+class FanOut:
+    """Turns notices into what members get."""
+
+    def __init__(
+        self, templates: Templates, settings: Settings, chunk: int = CHUNK, clock: Callable[[], datetime] = utc_now
+    ) -> None:
+        self._templates = templates
+        self._settings = settings
+        self._chunk = chunk
+        self._clock = clock
+        # Those met last, at the end. Who has said nothing has the first.
+        self._profiles = {Profile(): None}
+
+    async def decide(self, tx: AsyncConnection, works: Sequence[Work]) -> Decision:
+        """The next step of these events, which the transaction holds. Those there was no room for are not in the answer.
+
+        Of each event the notice under way, never the one behind it: so one cursor says how far the event has come. Of two
+        about the same thing only the first, so that the second can see it when its turn comes.
+        """
+        decision = Decision([work for work in works if work.is_silent])
+        first: dict[tuple[str, str], Work] = {}
+        for work in works:
+            if not work.is_silent:
+                first.setdefault(work.about, work)
+        spoken = list(first.values())
+        if not spoken:
+            return decision
+        now = self._clock()
+        wanted = [Wanted(place, work.said.audience, work.after) for place, work in enumerate(spoken)]
+        target = await audience.target(tx, wanted, self._chunk)
+        counts = await self._judge(tx, spoken, target, now, decision)
+        found: dict[int, tuple[int, str]] = {}
+        for one in counts:
+            count, last = found.get(one.place, (0, ""))
+            found[one.place] = count + one.count, max(last, one.last)
+            decision.counts[spoken[one.place].said.type.name, one.reason] += one.count
+        for place, reached in target.reached(found).items():
+            work = spoken[place]
+            behind = work.behind(reached)
+            if behind[0] >= len(work.notices):
+                decision.finished.append(work)
+            else:
+                decision.unfinished.append((work, behind))
+        return decision
+
+    async def _judge(
+        self, tx: AsyncConnection, works: Sequence[Work], target: Target, now: datetime, decision: Decision
+    ) -> list[Count]:
+        keys = self._keys(works, now)
+        if keys:
+            await dialect_named(tx.dialect.name).serialise(tx, *(f"{one.type} {one.subject}" for one in keys))
+        locales = sorted({profile.locale for profile in self._profiles})
+        words = await self._words(tx, works, locales)
+        own = set(words.values())
+        # A notice is no duplicate of itself: those of its members who were told by an earlier step are not in this one.
+        recent = [one for one in await decisions.recent_messages(tx, keys) if one[1] not in own] if keys else []
+        case = Case(
+            [self._notice(place, work, now) for place, work in enumerate(works)],
+            [self._day_and_due(profile, now) for profile in self._profiles],
+            [
+                (place, raw, words[place, self._locale(work.said, raw)])
+                for place, work in enumerate(works)
+                for raw in locales
+            ],
+            recent,
+            self._settings.daily_limit,
+        )
+        await decisions.prepare(tx)
+        await decisions.judge(tx, lambda binder: target.select(binder, now), case)
+        counts = await decisions.count_judged(tx)
+        if any(one.reason == UNPREPARED for one in counts):
+            raise await self._unprepared(tx)
+        await self._add_messages(tx, works, words, counts, now, decision)
+        await decisions.carry_out(tx, counts)
+        return counts
+
+    async def _unprepared(self, tx: AsyncConnection) -> Unprepared:
+        member_ids, profiles = await decisions.find_unprepared(tx)
+        for profile in profiles:
+            self._profiles.pop(profile, None)
+            self._profiles[profile] = None
+        # All that this step needs, however many they are; of the others those met last.
+        for profile in list(self._profiles)[: max(0, len(self._profiles) - max(PROFILES, len(profiles)))]:
+            del self._profiles[profile]
+        return Unprepared(member_ids)
+
+    def _keys(self, works: Sequence[Work], now: datetime) -> list[Key]:
+        keys = []
+        for place, work in enumerate(works):
+            said = work.said
+            hours = self._settings.duplicate_hours if said.type.duplicate_hours is None else said.type.duplicate_hours
+            # About the event itself, it can be a duplicate of nothing.
+            if hours > 0 and said.subject != str(work.event_id):
+                keys.append(Key(place, said.type.name, said.subject, now - timedelta(hours=hours)))
+        return keys
+
+    def _notice(self, place: int, work: Work, now: datetime) -> tuple[int, str, int, bool, int, datetime]:
+        kind = work.said.type
+        return place, kind.name, decisions.as_bits(kind.channels), kind.is_critical, LANES[kind.priority], now
+
+    def _day_and_due(self, profile: Profile, now: datetime) -> tuple[str, str, int, int, int, datetime]:
+        zone = ZoneInfo(profile.timezone) if profile.timezone else self._settings.zone
+        due = None
+        if profile.quiet_start >= 0:
+            due = quiet_until(now, zone, Quiet(profile.quiet_start, profile.quiet_end))
+        day = local_day(now, zone)
+        return profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, day, due or now
+
+    # --- words --------------------------------------------------------------------------------------------------------
+
+    def _locale(self, said: Notice, locale: str) -> str:
+        """The locale whose words a member of that locale reads."""
+        if said.title is not None and said.body is not None:
+            return ""  # said as it stands, to everybody
+        return self._templates.locale_for(said.type.name, locale or None)
+
+    async def _words(self, tx: AsyncConnection, works: Sequence[Work], locales: Iterable[str]) -> dict[tuple[int, str], int]:
+        """A message's id for each notice and locale that may be needed: the one it has, or a new one."""
+        needed = [
+            (place, locale)
+            for place, work in enumerate(works)
+            for locale in dict.fromkeys(self._locale(work.said, raw) for raw in locales)
+        ]
+        words = {
+            (place, locale): known
+            for place, locale in needed
+            if (known := works[place].messages.get((works[place].notice, locale))) is not None
+        }
+        missing = [one for one in needed if one not in words]
+        ids = await decisions.draw_message_ids(tx, len(missing)) if missing else []
+        return words | dict(zip(missing, ids, strict=True))
+
+    async def _add_messages(
+        self,
+        tx: AsyncConnection,
+        works: Sequence[Work],
+        words: Mapping[tuple[int, str], int],
+        counts: Sequence[Count],
+        now: datetime,
+        decision: Decision,
+    ) -> None:
+        """Of the words, those that somebody reads, or would have read; and that those were told that were."""
+        met = {one.message_id for one in counts}
+        told = {one.message_id for one in counts if one.reason is None}
+        known = {message_id for work in works for message_id in work.messages.values()}
+        new = [(works[place], locale, one) for (place, locale), one in words.items() if one in met and one not in known]
+        products = sorted({work.said.product_id for work, _, _ in new if work.said.product_id is not None})
+        names = await decisions.product_names(tx, products) if products else {}
+        if new:
+            messages = [
+                self._message(work, locale, message_id, names.get(work.said.product_id or ""), message_id in told, now)
+                for work, locale, message_id in new
+            ]
+            await decisions.add_messages(tx, messages)
+            decision.messages += new
+        if told_at_last := [one for one in told & known if one is not None]:
+            await decisions.mark_told(tx, told_at_last)
+
+    def _message(
+        self, work: Work, locale: str, message_id: int, product_name: str | None, is_told: bool, now: datetime
+    ) -> Message:
+        said, event = work.said, work.claimed.event
+        words = self._templates.phrase(said, event, locale or None, product_name)
+        return Message(
+            message_id=message_id,
+            event_id=event.event_id,
+            notice=work.notice,
+            locale=locale,
+            type=said.type.name,
+            subject=said.subject,
+            title=words.title,
+            body=words.body,
+            ref_id=said.ref_id,
+            data=json.dumps(dict(said.data), ensure_ascii=False, allow_nan=False, separators=(",", ":")),
+            channels=decisions.as_bits(said.type.channels),
+            lane=LANES[said.type.priority],
+            guarantee=said.type.guarantee.value,
+            is_critical=said.type.is_critical,
+            is_told=is_told,
+            created_at=now,
+        )

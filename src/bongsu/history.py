@@ -1,0 +1,177 @@
+"""GET /api/admin/history: what each member was told or not told, why, and by which ways, newest first."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from bongsu.http.auth import Gate
+from bongsu.http.problems import PROBLEMS, ProblemError
+from bongsu.model import Channel, Id, Name
+from bongsu.store import Store
+from bongsu.store import history as statements
+from bongsu.store.history import LARGEST_ID, DeliveryRow, Filters, HistoryRow, Place, Status
+
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+
+
+def _moment(given: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(given)
+        if moment.tzinfo is not None and _FIRST <= moment < _LAST:
+            return moment
+    except ValueError:
+        pass
+    raise PydanticCustomError("moment", "must be a time with offset, as 2026-03-01T09:00:00Z; a + in a URL is written %2B")
+
+
+def _bare(cursor: str) -> Place:
+    """A cursor read. Opaque to callers, because what a page is ordered by is ours to change."""
+    try:
+        text = base64.urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)).decode()
+    except (binascii.Error, ValueError):
+        text = ""
+    number, point, member_id = text.partition(".")
+    if not (point and number.isascii() and number.isdigit() and len(number) < 20 and "\x00" not in member_id):
+        raise PydanticCustomError("cursor", "is no cursor: send what `next` said, or leave it out to begin with the newest")
+    return Place(min(int(number), LARGEST_ID), member_id)
+
+
+def wrapped(place: Place) -> str:
+    """A place as a cursor."""
+    return base64.urlsafe_b64encode(f"{place.message_id}.{place.member_id}".encode()).decode().rstrip("=")
+
+
+Moment = Annotated[datetime, BeforeValidator(_moment, json_schema_input_type=str)]
+
+
+class HistoryQuery(BaseModel):
+    """Which rows are asked for. An unknown name is refused: a misspelt filter would find everything."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+
+    user_id: Id | None = None
+    type: Name | None = Field(None, description="The notification's type, such as PRICE_DROP")
+    event_id: UUID | None = None
+    status: Status | None = None
+    channel: Channel | None = Field(None, description="What goes out by it; of those not told, what would have")
+    since: Moment | None = Field(None, alias="from", description="Decided at this moment or later")
+    until: Moment | None = Field(None, alias="to", description="Decided before this moment")
+    limit: int = Field(50, ge=1, le=200, description="How many at most")
+    cursor: Annotated[Place, BeforeValidator(_bare, json_schema_input_type=str)] | None = Field(
+        None, description="What `next` of the page before said"
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> HistoryQuery:
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise PydanticCustomError("order", "`from` must lie before `to`")
+        return self
+
+    @property
+    def filters(self) -> Filters:
+        return Filters(self.user_id, self.type, self.event_id, self.status, self.channel, self.since, self.until)
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class DeliveryItem(_Wire):
+    delivery_id: str
+    channel: Channel
+    device_id: str | None
+    status: str = Field(description="READY, SENDING, SUCCESS, FAIL or UNKNOWN")
+    code: str | None
+    attempts: int
+    simulated: bool
+    created_at: datetime
+    finished_at: datetime | None
+    due: datetime
+
+
+class HistoryItem(_Wire):
+    member_id: str
+    event_id: UUID
+    type: str
+    subject: str
+    title: str
+    message: str
+    notification_id: str | None = Field(description="null for who was not told")
+    status: Status
+    channels: list[Channel]
+    created_at: datetime
+    read_at: datetime | None
+    locale: str | None = Field(description="null for what was said as it stood")
+    deliveries: list[DeliveryItem]
+
+
+class HistoryPage(_Wire):
+    items: list[HistoryItem]
+    next: str | None = Field(description="The cursor of the next page, if there is one")
+
+
+def router(gate: Gate, store: Store) -> APIRouter:
+    routes = APIRouter(prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=PROBLEMS)
+
+    @routes.get("/history", response_model=HistoryPage, summary="What was told to whom, and what was not and why")
+    async def find_history(query: Annotated[HistoryQuery, Query()], request: Request) -> Response:
+        _refuse_repeats(request)
+        async with store.read() as connection:
+            # One more than asked for, to know whether there is a next page.
+            rows = await statements.find_page(connection, query.filters, query.cursor, query.limit + 1)
+        shown = rows[: query.limit]
+        more = wrapped(shown[-1].place) if len(rows) > len(shown) else None
+        return JSONResponse({"items": [_item(row) for row in shown], "next": more})
+
+    return routes
+
+
+def _refuse_repeats(request: Request) -> None:
+    names = [name for name, _ in request.query_params.multi_items()]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        mistakes = [{"loc": ["query", name], "msg": "is given more than once: give it once"} for name in repeated]
+        raise ProblemError(422, "Each parameter takes one value: correct what `errors` names.", mistakes)
+
+
+def _item(row: HistoryRow) -> dict[str, Any]:
+    return {
+        "memberId": row.member_id,
+        "eventId": str(row.event_id),
+        "type": row.type,
+        "subject": row.subject,
+        "title": row.title,
+        "message": row.body,
+        "notificationId": None if row.notification_id is None else str(row.notification_id),
+        "status": row.status.value,
+        "channels": [channel.value for channel in row.channels],
+        "createdAt": row.created_at.isoformat(),
+        "readAt": row.read_at and row.read_at.isoformat(),
+        "locale": row.locale or None,
+        "deliveries": [_delivery(one) for one in row.deliveries],
+    }
+
+
+def _delivery(one: DeliveryRow) -> dict[str, Any]:
+    return {
+        "deliveryId": str(one.delivery_id),
+        "channel": one.channel.value,
+        "deviceId": one.device_id,
+        "status": one.status,
+        "code": one.code,
+        "attempts": one.attempts,
+        "simulated": one.is_simulated,
+        "createdAt": one.created_at.isoformat(),
+        "finishedAt": one.finished_at and one.finished_at.isoformat(),
+        "due": one.due.isoformat(),
+    }

@@ -1,0 +1,135 @@
+"""What the simulator was sent and what it answered, by message: "lost 0, duplicated 0" is read here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One send of a message: when, what became of it, and how long the sender was asked to wait."""
+
+    second: float
+    answer: str
+    is_accepted: bool
+    asked_seconds: float | None = None
+
+
+@dataclass(slots=True)
+class Entry:
+    """All sends of one notification to one token."""
+
+    key: str
+    token: str
+    tries: list[Try] = field(default_factory=list)
+    collapse_ids: list[str] = field(default_factory=list)
+    # What the first of them said.
+    text: dict[str, Any] = field(default_factory=dict)
+    expiry: float | None = None
+    after_unregistered: int = 0
+    after_expiry: int = 0
+
+    @property
+    def accepted(self) -> int:
+        return sum(one.is_accepted for one in self.tries)
+
+    @property
+    def gaps(self) -> list[dict[str, Any]]:
+        """Between each try and the next: how long, and how long it was asked to be."""
+        return [
+            {
+                "after": before.answer,
+                "seconds": round(after.second - before.second, 6),
+                "askedSeconds": before.asked_seconds,
+                "isTooSoon": _is_too_soon(before, after),
+            }
+            for before, after in zip(self.tries, self.tries[1:], strict=False)
+        ]
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "message": self.key,
+            "token": self.token,
+            "text": self.text,
+            "accepted": self.accepted,
+            "answers": [one.answer for one in self.tries],
+            "collapseIds": self.collapse_ids,
+            "isSameCollapseId": len(self.collapse_ids) <= 1,
+            "gaps": self.gaps,
+            "sendsAfterUnregistered": self.after_unregistered,
+            "sendsAfterExpiry": self.after_expiry,
+        }
+
+
+def _is_too_soon(before: Try, after: Try) -> bool:
+    # A hundredth of a second is what two clocks and a network may differ by.
+    return before.asked_seconds is not None and after.second - before.second < before.asked_seconds - 0.01
+
+
+class Ledger:
+    """Entries by notification and token, so that a repeat under another collapse id is still known as a repeat."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[str, str], Entry] = {}
+        self._unregistered: set[str] = set()
+        self._accepted_by_token: Counter[str] = Counter()
+
+    def entry(self, key: str, token: str) -> Entry:
+        found = self._entries.get((key, token))
+        if found is None:
+            found = self._entries[key, token] = Entry(key, token)
+        return found
+
+    def arrived(self, entry: Entry, collapse_ids: list[str], expiry: float | None, epoch: float) -> None:
+        """A send has come in, whatever is answered to it."""
+        for one in collapse_ids:
+            if one not in entry.collapse_ids:
+                entry.collapse_ids.append(one)
+        if entry.token in self._unregistered:
+            entry.after_unregistered += 1
+        if entry.expiry is None:
+            entry.expiry = expiry
+        # Durations are whole seconds, rounded down: within the last one it is too early to complain.
+        if entry.expiry is not None and epoch > entry.expiry + 1:
+            entry.after_expiry += 1
+
+    def answered(self, entry: Entry, one: Try) -> None:
+        entry.tries.append(one)
+        if one.is_accepted:
+            self._accepted_by_token[entry.token] += 1
+        elif one.answer == "UNREGISTERED":
+            self._unregistered.add(entry.token)
+
+    def accepted_by(self, token: str) -> int:
+        return self._accepted_by_token[token]
+
+    def told(self, message: str | None = None, token: str | None = None) -> dict[str, Any]:
+        entries = [
+            one
+            for one in self._entries.values()
+            if (message is None or message == one.key or message in one.collapse_ids)
+            and (token is None or token == one.token)
+        ]
+        return {"totals": totals(entries), "messages": [one.told() for one in entries]}
+
+    def totals(self) -> dict[str, Any]:
+        return totals(list(self._entries.values()))
+
+
+def totals(entries: list[Entry]) -> dict[str, Any]:
+    answers = Counter(one.answer for entry in entries for one in entry.tries)
+    return {
+        "messages": len(entries),
+        "sends": answers.total(),
+        "accepted": sum(entry.accepted for entry in entries),
+        "acceptedOnce": sum(entry.accepted == 1 for entry in entries),
+        "acceptedOften": sum(entry.accepted > 1 for entry in entries),
+        "neverAccepted": sum(entry.accepted == 0 for entry in entries),
+        "differentCollapseIds": sum(len(entry.collapse_ids) > 1 for entry in entries),
+        "retriesTooSoon": sum(gap["isTooSoon"] for entry in entries for gap in entry.gaps),
+        "sendsAfterUnregistered": sum(entry.after_unregistered for entry in entries),
+        "sendsAfterExpiry": sum(entry.after_expiry for entry in entries),
+        "answers": dict(sorted(answers.items())),
+    }

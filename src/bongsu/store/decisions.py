@@ -1,0 +1,372 @@
+"""The statements of a decision: words, verdict on each member, inbox rows, ways out, and who got nothing and why.
+
+A step goes through `bongsu_judged`, a temporary table with a row for each member of the audience at hand. One statement
+fills it: it locks the members' rows in the order of their ids and decides. The others copy from it. So nothing is asked
+or written person by person, and both databases do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bongsu.model import Channel, Reason
+from bongsu.store.dialect import Binder, dialect_named
+
+# Channels as bits, in an order that must never change: it is stored.
+BITS = {Channel.PUSH: 1, Channel.SMS: 2, Channel.EMAIL: 4, Channel.IN_APP: 8}
+ALL_BITS = sum(BITS.values())
+_PUSH, _SMS, _EMAIL, _IN_APP = (BITS[one] for one in (Channel.PUSH, Channel.SMS, Channel.EMAIL, Channel.IN_APP))
+
+
+async def rows_of(tx: AsyncConnection, statement: str, binder: Binder | None = None) -> Sequence[Sequence[Any]]:
+    return (await tx.exec_driver_sql(statement, tuple(binder.parameters) if binder else ())).all()
+
+
+async def run(tx: AsyncConnection, statement: str, binder: Binder) -> None:
+    await tx.exec_driver_sql(statement, tuple(binder.parameters))
+
+
+def as_bits(channels: Iterable[Channel]) -> int:
+    return sum(BITS[channel] for channel in set(channels))
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one notice of one event says in one language, and what holds for all who are told."""
+
+    message_id: int
+    event_id: UUID
+    notice: int
+    locale: str
+    type: str
+    subject: str
+    title: str
+    body: str
+    ref_id: str | None
+    data: str
+    channels: int
+    lane: int
+    guarantee: str
+    is_critical: bool
+    is_told: bool
+    created_at: datetime
+
+
+_MESSAGE = {
+    "message_id": "bigint",
+    "event_id": "uuid",
+    "notice": "integer",
+    "locale": "text",
+    "type": "text",
+    "subject": "text",
+    "title": "text",
+    "body": "text",
+    "ref_id": "text",
+    "data": "text",
+    "channels": "integer",
+    "lane": "integer",
+    "guarantee": "text",
+    "is_critical": "boolean",
+    "is_told": "boolean",
+    "created_at": "timestamptz",
+}
+
+
+async def draw_message_ids(tx: AsyncConnection, count: int) -> list[int]:
+    """Ids for messages that may be written in this transaction. Those that are not leave a gap."""
+    dialect = dialect_named(tx.dialect.name)
+    binder = Binder(dialect)
+    given = binder.table({"place": "integer"}, [(place,) for place in range(count)])
+    return [row[0] for row in await rows_of(tx, f"SELECT {dialect.next_message} FROM {given}", binder)]
+
+
+async def add_messages(tx: AsyncConnection, messages: Sequence[Message]) -> None:
+    binder = Binder(dialect_named(tx.dialect.name))
+    names = ", ".join(_MESSAGE)
+    rows = [tuple(getattr(message, column) for column in _MESSAGE) for message in messages]
+    await run(
+        tx, f"INSERT INTO bongsu_messages ({names}) SELECT {names} FROM {binder.table(_MESSAGE, rows)} WHERE true", binder
+    )
+
+
+async def mark_told(tx: AsyncConnection, message_ids: Sequence[int]) -> None:
+    """Only messages that somebody was told are looked at when a duplicate is looked for."""
+    binder = Binder(dialect_named(tx.dialect.name))
+    given = binder.table({"message_id": "bigint"}, [(one,) for one in message_ids])
+    await run(
+        tx,
+        f"UPDATE bongsu_messages SET is_told = true WHERE NOT is_told AND message_id IN (SELECT message_id FROM {given})",
+        binder,
+    )
+
+
+async def product_names(tx: AsyncConnection, product_ids: Sequence[str]) -> dict[str, str]:
+    binder = Binder(dialect_named(tx.dialect.name))
+    given = binder.table({"product_id": "text"}, [(one,) for one in product_ids])
+    found = await rows_of(
+        tx, f"SELECT p.product_id, p.name FROM {given} JOIN bongsu_products p ON p.product_id = given.product_id", binder
+    )
+    return {row[0]: row[1] for row in found}
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Key:
+    """What makes a notice a duplicate of another, and since when."""
+
+    place: int
+    type: str
+    subject: str
+    since: datetime
+
+
+_KEY = {"place": "integer", "type": "text", "subject": "text", "since": "timestamptz"}
+
+
+async def recent_messages(tx: AsyncConnection, keys: Sequence[Key]) -> list[tuple[int, int, datetime]]:
+    """Messages that somebody was told about the same thing, as (place, message, since).
+
+    The caller has serialised the keys. A message is older than its last notification, by as long as its fan-out took; so it
+    is looked for from a day before the window on, and the notifications themselves decide.
+    """
+    dialect = dialect_named(tx.dialect.name)
+    binder = Binder(dialect)
+    a_day = "interval '1 day'" if dialect.name == "postgresql" else "86400000000"
+    given = binder.table(_KEY, [(one.place, one.type, one.subject, one.since) for one in keys])
+    found = await rows_of(
+        tx,
+        f"""
+        SELECT given.place, r.message_id FROM {given}
+        CROSS JOIN bongsu_messages r {dialect.by_index("bongsu_messages_recent")}
+        WHERE r.type = given.type AND r.subject = given.subject AND r.created_at > given.since - {a_day} AND r.is_told""",
+        binder,
+    )
+    since = {one.place: one.since for one in keys}
+    return [(row[0], row[1], since[row[0]]) for row in found]
+
+
+async def prepare(tx: AsyncConnection) -> None:
+    """Make sure of the temporary table, and that it is empty. It belongs to the connection."""
+    is_postgres = tx.dialect.name == "postgresql"
+    time, bytewise, address = ("timestamptz", 'COLLATE "C"', "tid") if is_postgres else ("integer", "", "integer")
+    await tx.exec_driver_sql(
+        f"""
+        CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_judged (
+            place integer, member_id text {bytewise}, address {address}, message_id bigint, notification_id bigint,
+            channels integer, lane integer, due {time}, now {time}, day integer, is_critical boolean, reason text)
+        {"ON COMMIT DELETE ROWS" if is_postgres else ""}"""
+    )
+    if not is_postgres:
+        await tx.exec_driver_sql("DELETE FROM bongsu_judged")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What of a member decides words, day and quiet hours."""
+
+    locale: str = ""
+    timezone: str = ""
+    quiet_start: int = -1
+    quiet_end: int = -1
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that a verdict depends on besides the members: tables of a few rows each, given with the statement."""
+
+    # place, type, channels, is_critical, lane, now
+    notices: Sequence[tuple[int, str, int, bool, int, datetime]]
+    # the profile's four, the day it is for such members, and when what leaves the house may do so
+    profiles: Sequence[tuple[str, str, int, int, int, datetime]]
+    # place, the member's locale, message
+    words: Sequence[tuple[int, str, int]]
+    # place, message, since
+    recent: Sequence[tuple[int, int, datetime]]
+    daily_limit: int
+
+
+_NOTICE = {"place": "integer", "type": "text", "channels": "integer", "is_critical": "boolean", "lane": "integer",
+           "now": "timestamptz"}  # fmt: skip
+_PROFILE = {"locale": "text", "timezone": "text", "quiet_start": "integer", "quiet_end": "integer", "day": "integer",
+            "due": "timestamptz"}  # fmt: skip
+_WORDS = {"place": "integer", "locale": "text", "message_id": "bigint"}
+_RECENT = {"place": "integer", "message_id": "bigint", "since": "timestamptz"}
+
+# What can be pushed to.
+USABLE = "d.status = 'ACTIVE' AND d.has_consent"
+# Judged in vain: the member, or a profile like the member's, was not known to who asked.
+UNPREPARED = "?"
+
+
+async def judge(tx: AsyncConnection, audience: Callable[[Binder], str], case: Case) -> None:
+    """Decide for each member of the audience, a SELECT of (place, member_id), and keep their rows locked from here on.
+
+    Whoever does not want it, cannot be reached, has heard it, or has heard enough today gets nothing, for the first of these
+    reasons that holds. A member may stand there for several notices; the earlier one is counted first.
+    """
+    binder = Binder(dialect_named(tx.dialect.name))
+    await run(tx, _judge_statement(binder, audience, case), binder)
+
+
+def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Case) -> str:
+    dialect = binder.dialect
+    # In the order of the parameters, which SQLite counts as they come.
+    select = audience(binder)
+    notice = binder.table(_NOTICE, case.notices)
+    profile = binder.table(_PROFILE, case.profiles)
+    words = binder.table(_WORDS, case.words)
+    recent = f"recent AS (SELECT * FROM {binder.table(_RECENT, case.recent)})," if case.recent else ""
+    # Sub-selects with a LIMIT, so that PostgreSQL looks by the index for each row instead of reading the other table whole.
+    heard = """(
+        SELECT 1 FROM recent CROSS JOIN bongsu_notifications n
+        WHERE recent.place = l.place AND n.message_id = recent.message_id AND n.member_id = l.member_id
+          AND n.created_at > recent.since LIMIT 1) IS NOT NULL"""
+    device = f"(SELECT 1 FROM bongsu_devices d WHERE d.member_id = l.member_id AND {USABLE} LIMIT 1) IS NOT NULL"
+    wanted = f"l.channels & coalesce(p.channels, {ALL_BITS})"
+    ways = f"{wanted} & l.addresses"
+    # One notice says it to a member once; several count one after the other.
+    rank = "1" if len(case.notices) == 1 else (
+        "row_number() OVER (PARTITION BY member_id, reason IS NULL AND NOT is_critical ORDER BY place)"
+    )  # fmt: skip
+    return f"""
+        WITH locked AS MATERIALIZED (
+            SELECT a.place, a.member_id, m.{dialect.address} AS address, m.is_enabled, m.capped_day, m.capped_count,
+                   coalesce(m.locale, '') AS locale, coalesce(m.timezone, '') AS timezone,
+                   coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end,
+                   {_PUSH + _IN_APP} + CASE WHEN m.phone IS NULL THEN 0 ELSE {_SMS} END
+                                     + CASE WHEN m.email IS NULL THEN 0 ELSE {_EMAIL} END AS addresses
+            FROM (SELECT * FROM ({select}) AS whom ORDER BY member_id, place) AS a
+            {dialect.look_up("bongsu_members", "m", "member_id", "a", locked=True, left=True)}),
+        notice AS (SELECT * FROM {notice}),
+        profile AS (SELECT * FROM {profile}),
+        words AS (SELECT * FROM {words}),
+        {recent}
+        known AS (
+            SELECT l.*, notice.type, notice.channels, notice.is_critical, notice.lane, notice.now,
+                   words.message_id, profile.day, CASE WHEN notice.is_critical THEN notice.now ELSE profile.due END AS due
+            FROM locked l JOIN notice ON notice.place = l.place
+            LEFT JOIN profile ON profile.locale = l.locale AND profile.timezone = l.timezone
+                             AND profile.quiet_start = l.quiet_start AND profile.quiet_end = l.quiet_end
+            LEFT JOIN words ON words.place = l.place AND words.locale = l.locale),
+        weighed AS (
+            SELECT l.place, l.member_id, l.address, l.message_id, {ways} AS channels, l.lane, l.due,
+                   l.now, l.day, l.is_critical, CASE WHEN l.capped_day >= l.day THEN l.capped_count ELSE 0 END AS counted,
+                   CASE WHEN l.address IS NULL OR l.day IS NULL OR l.message_id IS NULL THEN '{UNPREPARED}'
+                        WHEN NOT (l.is_critical OR l.is_enabled) OR NOT coalesce(p.is_enabled, true)
+                             OR {wanted} = 0 THEN '{Reason.USER_OPTED_OUT}'
+                        WHEN {ways} = 0 OR {ways} = {_PUSH} AND NOT ({device})
+                             THEN '{Reason.NO_ADDRESS}'
+                        WHEN {heard if case.recent else "false"} THEN '{Reason.DUPLICATE}' END AS reason
+            FROM known l {dialect.look_up("bongsu_preferences", "p", "member_id", "l", "type", left=True)})
+        INSERT INTO bongsu_judged
+        SELECT place, member_id, address, message_id, {dialect.next_notification}, channels, lane, due, now, day,
+               is_critical, CASE WHEN reason IS NULL AND NOT is_critical AND counted + {rank} > {case.daily_limit}
+                    THEN '{Reason.RATE_LIMITED}' ELSE reason END
+        FROM weighed"""
+
+
+@dataclass(frozen=True)
+class Count:
+    """Of those a notice is about, so many had the same fate; and the last of them."""
+
+    place: int
+    message_id: int | None
+    reason: str | None
+    count: int
+    last: str
+
+
+async def count_judged(tx: AsyncConnection) -> list[Count]:
+    found = await rows_of(
+        tx,
+        "SELECT place, message_id, reason, count(*), max(member_id) FROM bongsu_judged GROUP BY place, message_id, reason",
+    )
+    return [Count(*row) for row in found]
+
+
+async def find_unprepared(tx: AsyncConnection) -> tuple[list[str], list[Profile]]:
+    """Members of the audience who are not known yet, and the profiles of those who are."""
+    unknown = await rows_of(tx, "SELECT DISTINCT member_id FROM bongsu_judged WHERE address IS NULL")
+    profiles = await rows_of(
+        tx,
+        """
+        SELECT DISTINCT coalesce(m.locale, ''), coalesce(m.timezone, ''), coalesce(m.quiet_start, -1),
+               coalesce(m.quiet_end, -1)
+        FROM bongsu_judged j JOIN bongsu_members m ON m.member_id = j.member_id""",
+    )
+    return [row[0] for row in unknown], [Profile(*row) for row in profiles]
+
+
+# --- what follows from it ---------------------------------------------------------------------------------------------
+
+
+async def carry_out(tx: AsyncConnection, counts: Sequence[Count]) -> None:
+    """Write what was judged: the members' counts, the inbox, the ways out; and who got nothing, and why."""
+    told = sum(one.count for one in counts if one.reason is None)
+    if told:
+        await _count(tx, told, is_lone=len({one.place for one in counts}) == 1)
+        await tx.exec_driver_sql(
+            """
+            INSERT INTO bongsu_notifications (notification_id, member_id, message_id, channels, created_at)
+            SELECT notification_id, member_id, message_id, channels, now FROM bongsu_judged WHERE reason IS NULL"""
+        )
+        await _add_deliveries(tx)
+    if any(one.reason is not None for one in counts):
+        await tx.exec_driver_sql(
+            """
+            INSERT INTO bongsu_suppressions (message_id, member_id, reason, created_at)
+            SELECT message_id, member_id, reason, now FROM bongsu_judged WHERE reason IS NOT NULL"""
+        )
+
+
+async def _count(tx: AsyncConnection, told: int, *, is_lone: bool) -> None:
+    """The day's count and the unread ones, on the rows that are ours. A day is never left for an earlier one."""
+    address = dialect_named(tx.dialect.name).address
+    counted = "CASE WHEN is_critical THEN 0 ELSE 1 END"
+    # One notice has each member once, and then there is nothing to add up.
+    told_by_member = (
+        f"SELECT address, 1 AS told, {counted} AS counted, day FROM bongsu_judged WHERE reason IS NULL"
+        if is_lone
+        else f"SELECT address, count(*) AS told, sum({counted}) AS counted, max(day) AS day FROM bongsu_judged "
+        "WHERE reason IS NULL GROUP BY address"
+    )
+    changed = await tx.exec_driver_sql(
+        f"""
+        UPDATE bongsu_members AS m
+        SET unread = m.unread + told.told,
+            capped_count = told.counted + CASE WHEN told.counted = 0 OR m.capped_day >= told.day
+                                               THEN m.capped_count ELSE 0 END,
+            capped_day = CASE WHEN told.counted = 0 OR m.capped_day >= told.day THEN m.capped_day ELSE told.day END
+        FROM ({told_by_member}) AS told WHERE m.{address} = told.address"""
+    )
+    if is_lone and changed.rowcount != told:
+        raise AssertionError(f"{told} members were to be counted, {changed.rowcount} were")
+
+
+async def _add_deliveries(tx: AsyncConnection) -> None:
+    """One for each way out of the house. The address itself is looked up when it is sent: it may have changed by then."""
+    columns = "j.notification_id, j.member_id, j.message_id, {channel}, {device}, j.lane, j.due, j.now"
+    push = columns.format(channel=f"'{Channel.PUSH}'", device="d.device_id")
+    others = columns.format(channel="ways.channel", device="NULL")
+    await tx.exec_driver_sql(
+        f"""
+        INSERT INTO bongsu_deliveries
+            (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
+        SELECT {push} FROM bongsu_judged j CROSS JOIN bongsu_devices d
+        WHERE d.member_id = j.member_id AND {USABLE} AND j.reason IS NULL AND j.channels & {_PUSH} <> 0
+        UNION ALL
+        SELECT {others} FROM bongsu_judged j
+        CROSS JOIN (SELECT '{Channel.SMS}' AS channel, {_SMS} AS bit UNION ALL SELECT '{Channel.EMAIL}', {_EMAIL}) AS ways
+        WHERE j.reason IS NULL AND j.channels & ways.bit <> 0"""
+    )

@@ -1,0 +1,96 @@
+"""Claimed events on their way through audiences: kept, brought forward, and found again where they were left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bongsu.store.decisions import rows_of, run
+from bongsu.store.dialect import Binder, dialect_named
+from bongsu.store.events import as_uuid
+
+# SQLite's own name for the index of the primary key.
+_EVENT_BY_ID = "sqlite_autoindex_bongsu_events_1"
+_CLAIM = {"event_id": "uuid", "epoch": "integer"}
+_OURS = "bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND bongsu_events.status = 'PENDING'"
+
+
+async def hold(tx: AsyncConnection, claims: Sequence[tuple[UUID, int]]) -> set[UUID]:
+    """Keep claimed events to ourselves until the transaction ends; answer which still are ours. A zombie waits here."""
+    dialect = dialect_named(tx.dialect.name)
+    binder = Binder(dialect)
+    given = binder.table(_CLAIM, sorted(claims))
+    ours = await rows_of(
+        tx,
+        f"""
+        SELECT bongsu_events.event_id FROM {given} CROSS JOIN bongsu_events {dialect.by_index(_EVENT_BY_ID)}
+        WHERE {_OURS} ORDER BY bongsu_events.event_id {dialect.locked.replace("OF m", "OF bongsu_events")}""",
+        binder,
+    )
+    return {as_uuid(row[0]) for row in ours}
+
+
+async def advance(tx: AsyncConnection, reached: Mapping[tuple[UUID, int], str], lease_seconds: float) -> None:
+    """Keep how far claimed events have come, and the claims on them.
+
+    A claim that has brought an event forward is no sign of a death.
+    """
+    dialect = dialect_named(tx.dialect.name)
+    binder = Binder(dialect)
+    rows = [(event_id, epoch, cursor) for (event_id, epoch), cursor in reached.items()]
+    given = binder.table({**_CLAIM, "cursor": "text"}, rows)
+    await run(
+        tx,
+        f"""
+        UPDATE bongsu_events {dialect.by_index(_EVENT_BY_ID)}
+        SET fanout_cursor = given.cursor, claims = 1, due = {dialect.after(str(float(lease_seconds)))}
+        FROM {given} WHERE {_OURS}""",
+        binder,
+    )
+
+
+async def renew(tx: AsyncConnection, claims: Sequence[tuple[UUID, int]], lease_seconds: float) -> set[UUID]:
+    """Lengthen the leases on events in hand; answer which are still ours."""
+    dialect = dialect_named(tx.dialect.name)
+    binder = Binder(dialect)
+    given = binder.table(_CLAIM, sorted(claims))
+    ours = await rows_of(
+        tx,
+        f"""
+        UPDATE bongsu_events {dialect.by_index(_EVENT_BY_ID)} SET due = {dialect.after(str(float(lease_seconds)))}
+        FROM {given} WHERE {_OURS} RETURNING bongsu_events.event_id""",
+        binder,
+    )
+    return {as_uuid(row[0]) for row in ours}
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How far an event had come under an earlier claim, and what it had said: messages by notice and locale."""
+
+    cursor: str
+    messages: dict[tuple[int, str], int]
+
+
+async def find_begun(tx: AsyncConnection, event_ids: Sequence[UUID]) -> dict[UUID, Begun]:
+    """Of these events, those that an earlier claim has brought forward."""
+    dialect = dialect_named(tx.dialect.name)
+    binder = Binder(dialect)
+    given = binder.table({"event_id": "uuid"}, [(one,) for one in event_ids])
+    found = await rows_of(
+        tx,
+        f"""
+        SELECT e.event_id, e.fanout_cursor, m.notice, m.locale, m.message_id
+        FROM {given} CROSS JOIN bongsu_events e LEFT JOIN bongsu_messages m ON m.event_id = e.event_id
+        WHERE e.event_id = given.event_id AND e.fanout_cursor IS NOT NULL""",
+        binder,
+    )
+    begun: dict[UUID, Begun] = {}
+    for event_id, cursor, notice, locale, message_id in found:
+        one = begun.setdefault(as_uuid(event_id), Begun(cursor, {}))
+        if message_id is not None:
+            one.messages[notice, locale] = message_id
+    return begun

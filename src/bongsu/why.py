@@ -1,0 +1,264 @@
+"""`bongsu why MEMBER`: what became of a member's notifications, and why they did not get others, for people who answer them.
+
+Looking is one function, and what is said about it others, which are plain and know no store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+from rich.text import Text
+
+from bongsu.errors import BadCommand
+from bongsu.guard import local_day
+from bongsu.model import Channel, DeviceStatus, EventStatus, Id, Member, Preferences, utc_now
+from bongsu.rules import catalogue
+from bongsu.service import ground
+from bongsu.settings import Settings
+from bongsu.store import history, people, schedule
+from bongsu.store.history import DeliveryRow, Filters, HistoryRow, Status
+from bongsu.store.people import DeviceRow
+from bongsu.store.schedule import Progress
+
+_member_id = TypeAdapter(Id)
+
+
+@dataclass(frozen=True)
+class View:
+    """What there is to be said of a member, and of an event if one was named."""
+
+    settings: Settings
+    now: datetime
+    member_id: str
+    member: Member
+    wish: Preferences
+    devices: Sequence[DeviceRow]
+    counted_today: int
+    rows: Sequence[HistoryRow]
+    event_id: UUID | None = None
+    event: Progress | None = None
+
+    @property
+    def zone(self) -> ZoneInfo:
+        return _zone(self.settings, self.member)
+
+    def time(self, moment: datetime) -> str:
+        return moment.astimezone(self.zone).strftime("%Y-%m-%d %H:%M:%S")
+
+
+async def explain(settings: Settings, member_id: str, event_id: UUID | None, limit: int, console: Console) -> None:
+    view = await look(settings, member_id, event_id, limit)
+    for line in told(view):
+        # Unwrapped where no terminal is: a line is a fact, and may be searched for.
+        console.print(line, highlight=False, soft_wrap=not console.is_terminal)
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+async def look(settings: Settings, member_id: str, event_id: UUID | None, limit: int) -> View:
+    try:
+        _member_id.validate_python(member_id)
+    except ValidationError:
+        raise BadCommand("MEMBER must be a member's id: 1 to 255 characters, none of them a control character") from None
+    now = utc_now()
+    async with ground(settings) as base, base.store.read() as connection:
+        member = await people.find_member(connection, member_id)
+        if member is None:
+            raise BadCommand(f"There is no member {member_id}: nobody of that id was ever mentioned")
+        day, count = await history.find_counted(connection, member_id)
+        rows = await history.find_page(connection, Filters(member_id=member_id, event_id=event_id), limit=limit)
+        event = None if event_id is None else await schedule.find_progress(connection, event_id)
+        if event_id is not None and event is None and not rows:
+            raise BadCommand(f"There is no event {event_id}: it was never stored here, or has been forgotten since")
+        return View(
+            settings=settings,
+            now=now,
+            member_id=member_id,
+            member=member,
+            wish=await people.find_preferences(connection, member_id),
+            devices=await people.find_devices(connection, member_id),
+            counted_today=count if day >= local_day(now, _zone(settings, member)) else 0,
+            rows=rows,
+            event_id=event_id,
+            event=event,
+        )
+
+
+def _zone(settings: Settings, member: Member) -> ZoneInfo:
+    return ZoneInfo(member.timezone) if member.timezone else settings.zone
+
+
+# --- telling ----------------------------------------------------------------------------------------------------------
+
+_COLOURS = {Status.SENT: "green", Status.FAILED: "red", Status.PENDING: "cyan", Status.UNKNOWN: "magenta"}
+
+
+def told(view: View) -> Iterator[Text]:
+    """The page, line by line."""
+    yield Text(_plain(view.member_id), "bold")
+    for name, fact in facts(view):
+        yield Text.assemble("  ", (f"{name:<12}", "dim"), _plain(fact))
+    if view.event is not None:
+        yield Text()
+        yield Text(_plain(event_sentence(view, view.event)), "bold")
+    for row in view.rows:
+        yield Text()
+        status = row.status.value, _COLOURS.get(row.status, "yellow")
+        yield Text.assemble(f"{view.time(row.created_at)}  ", status, f"  {_plain(row.type)}  ", (_plain(row.title), "bold"))
+        for line in row_sentences(view, row):
+            yield Text(f"    {_plain(line)}")
+        # What nothing was said of is about itself.
+        about = "" if row.subject == str(row.event_id) else f"about {_plain(row.subject)}, "
+        yield Text(f"    {about}event {row.event_id}", "dim")
+    if not view.rows and view.event is None:
+        yield Text()
+        yield Text("Nothing was ever to be told to them, or it has been forgotten since.")
+
+
+def _plain(text: str) -> str:
+    """Titles come from outside: nothing in them may steer the terminal."""
+    return "".join(one if one.isprintable() else " " for one in text)
+
+
+def facts(view: View) -> Iterator[tuple[str, str]]:
+    member, wish, quiet = view.member, view.wish, view.wish.quiet_hours
+    yield "locale", member.locale or "not known"
+    where = member.timezone or f"{view.settings.timezone}, as for all whose own is not known"
+    yield "time zone", f"{where}; times below are in it"
+    yield "e-mail", "known" if member.email else "none"
+    yield "phone", "known" if member.phone else "none"
+    yield "devices", ", ".join(_device(one) for one in view.devices) or "none"
+    yield "switch", "on" if wish.enabled else "off: only critical ones get through"
+    if wish.types:
+        yield "wishes", "; ".join(_wish(wish, name) for name in wish.types)
+    yield "quiet hours", f"{quiet.start} to {quiet.end}" if quiet else "none"
+    yield "today", _today(view.counted_today, view.settings.daily_limit)
+
+
+def _today(counted: int, limit: int) -> str:
+    """The service may run with another limit than this command was given, as the demo does."""
+    return f"{counted} of {limit}" if counted <= limit else f"{counted}; the service allows more than the {limit} set here"
+
+
+def _device(row: DeviceRow) -> str:
+    consent = "" if row.device.push_consent else ", without consent to push"
+    return f"{row.device_id} ({row.device.platform.value}, {row.status.value}{consent})"
+
+
+def _wish(wish: Preferences, name: str) -> str:
+    one = wish.types[name]
+    if not one.enabled:
+        return f"{name} off"
+    if one.channels is None:
+        return f"{name} on"
+    return f"{name} by {_listed(one.channels)}"
+
+
+def _listed(channels: frozenset[Channel] | Sequence[Channel]) -> str:
+    return ", ".join(one.value for one in Channel if one in channels) or "no channel"
+
+
+def event_sentence(view: View, event: Progress) -> str:
+    """What has become of the event as far as this member is concerned."""
+    name = f"Event {view.event_id} ({event.event_type})"
+    failed = f" {event.attempts} attempts have failed, the last with: {event.error}" if event.attempts else ""
+    if event.is_cancelled:
+        return f"{name} was cancelled{' while it went out' if event.is_begun else ' before it went'}."
+    if event.status is EventStatus.FAILED:
+        return f"{name} has FAILED, and nobody else is told unless it is replayed.{failed}"
+    if event.status is EventStatus.PENDING:
+        if event.is_begun:
+            return f"{name} is PENDING: it is going out, and not everybody has been reached yet.{failed}"
+        waits = f"it is due at {view.time(event.due)}" if event.due > view.now else "it waits for a worker"
+        return f"{name} is PENDING: {'a worker has it in hand' if event.is_held else waits}.{failed}"
+    if not view.rows:
+        return f"{name} is DONE, and {view.member_id} was not in its audience."
+    return f"{name} is DONE."
+
+
+def row_sentences(view: View, row: HistoryRow) -> Iterator[str]:
+    """By which ways they got it and with what result, or why they did not get it."""
+    if row.notification_id is None:
+        yield f"not told: {reason(view, row)}"
+        return
+    read = f"read {view.time(row.read_at)}" if row.read_at else "not read yet"
+    yield f"inbox: {read}"
+    for delivery in row.deliveries:
+        to = f" to {delivery.device_id}" if delivery.device_id else ""
+        yield f"{delivery.channel.value}{to}: {way(view, delivery)}{' (simulated)' if delivery.is_simulated else ''}"
+
+
+def way(view: View, delivery: DeliveryRow) -> str:
+    """What has become of one delivery."""
+    code = f" ({delivery.code})" if delivery.code else ""
+    tries = f"{delivery.attempts} attempt{'s' * (delivery.attempts != 1)}"
+    match delivery.status:
+        case "SUCCESS":
+            return f"sent {view.time(delivery.finished_at or delivery.due)}"
+        case "FAIL":
+            return f"failed after {tries}{code}"
+        case "UNKNOWN":
+            return f"nobody knows whether it arrived{code}"
+        case "SENDING":
+            return "on its way"
+    return _waiting(view, delivery, f"{tries} failed{code}")
+
+
+def _waiting(view: View, delivery: DeliveryRow, so_far: str) -> str:
+    if delivery.due <= view.now:
+        return "about to go"
+    if delivery.attempts:
+        return f"{so_far}, tried again at {view.time(delivery.due)}"
+    return f"waits until {view.time(delivery.due)}{' for the end of quiet hours' if view.wish.quiet_hours else ''}"
+
+
+def reason(view: View, row: HistoryRow) -> str:
+    """Why they did not get it, as far as it can be told by what is known of them now."""
+    match row.status:
+        case Status.RATE_LIMITED:
+            return f"daily limit of {view.settings.daily_limit} reached"
+        case Status.DUPLICATE:
+            declared = catalogue(view.settings).types.get(row.type)
+            own = declared.duplicate_hours if declared else None
+            return (
+                f"the same about {row.subject} was sent within {view.settings.duplicate_hours if own is None else own:g} h"
+            )
+        case Status.NO_ADDRESS:
+            return _no_address(view, row)
+    return _opted_out(view.wish, row)
+
+
+def _opted_out(wish: Preferences, row: HistoryRow) -> str:
+    own = wish.types.get(row.type)
+    if not wish.enabled and not row.is_critical:
+        return "has turned all notifications off"
+    if own is not None and not own.enabled:
+        return f"has turned {row.type} off"
+    if own is not None and own.channels is not None and not own.channels & set(row.channels):
+        return f"wants {row.type} by {_listed(own.channels)}, and it comes by {_listed(row.channels)}"
+    return f"had turned {row.type} off, and has it on again by now"
+
+
+def _no_address(view: View, row: HistoryRow) -> str:
+    own = view.wish.types.get(row.type)
+    wanted = [one for one in row.channels if own is None or own.channels is None or one in own.channels]
+    can_push = any(one.status is DeviceStatus.ACTIVE and one.device.push_consent for one in view.devices)
+    addresses = {
+        Channel.PUSH: ("device that can be pushed to" if view.devices else "device", can_push),
+        Channel.SMS: ("phone", view.member.phone is not None),
+        Channel.EMAIL: ("e-mail address", view.member.email is not None),
+    }
+    missing = [addresses[one] for one in wanted if one in addresses]
+    names = [name for name, _ in missing]
+    since = "had" if any(is_there for _, is_there in missing) else "has"
+    then = " then" if since == "had" else ""
+    if len(names) < 2:
+        return f"{since} no {''.join(names) or 'address'}{then}"
+    return f"{since} neither {' nor '.join(names)}{then}"

@@ -1,0 +1,135 @@
+"""Helpers for tests of decisions: a world that can be filled, events that are decided, and what became of whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+
+from bongsu.fanout import FanOut
+from bongsu.model import Action, Audience, Behavior, Channel, Device, Event, Notice, NoticeType, Platform, Preferences
+from bongsu.rules import Rules
+from bongsu.settings import Settings
+from bongsu.store import Store, people
+from bongsu.store import events as statements
+from bongsu.templates import Templates
+from bongsu.worker import EventWorker
+
+IN_APP = (Channel.IN_APP,)
+# A Sunday noon in Seoul: no quiet hours unless a test wants them.
+NOON = datetime(2026, 11, 15, 3, 0, tzinfo=UTC)
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self, now: datetime = NOON) -> None:
+        self.now = now
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, **time: float) -> None:
+        self.now += timedelta(**time)
+
+
+def says(
+    audience: Audience | Callable[[Event], Audience],
+    kind: NoticeType | None = None,
+    subject: str = "",
+    **notice: Any,
+) -> Rules:
+    """One rule: any event of type `said` is told to that audience."""
+    rules = Rules()
+    kind = kind or NoticeType("SAID", IN_APP)
+
+    @rules.rule("said")
+    def said(event: Event) -> Iterable[Notice]:
+        told = audience(event) if callable(audience) else audience
+        yield Notice(kind, told, subject=subject or event.ref_id or str(event.event_id), title="t", body="b", **notice)
+
+    return rules
+
+
+def said(ref_id: str | None = None, **fields: Any) -> Event:
+    return Event(event_type="said", ref_id=ref_id, **fields)
+
+
+async def decide(
+    store: Store,
+    settings: Settings,
+    rules: Rules,
+    *events: Event,
+    chunk: int = 10_000,
+    clock: Callable[[], datetime] | None = None,
+) -> None:
+    """Have the events decided, to the end."""
+    async with store.write() as tx:
+        await statements.add(tx, events)
+    await work(EventWorker(store, rules, settings, FanOut(Templates.load(), settings, chunk, clock or Clock())))
+
+
+async def work(worker: EventWorker) -> None:
+    while await worker.tick():
+        pass
+    await worker.stop()
+
+
+async def members(store: Store, *member_ids: str, device: bool = False) -> None:
+    async with store.write() as tx:
+        await people.mention(tx, member_ids)
+        for member_id in member_ids if device else ():
+            await people.put_device(tx, member_id, "phone", _device(f"token-{member_id}"))
+
+
+async def prefers(store: Store, member_id: str, **wish: Any) -> None:
+    async with store.write() as tx:
+        await people.put_preferences(tx, member_id, Preferences.model_validate(wish, strict=False))
+
+
+async def did(store: Store, product_id: str, *member_ids: str, action: Action = Action.VIEW, at: datetime = NOON) -> None:
+    async with store.write() as tx:
+        await people.add_behaviors(
+            tx, [Behavior(user_id=one, product_id=product_id, action=action, at=at) for one in member_ids]
+        )
+
+
+def _device(token: str) -> Device:
+    return Device(token=token, platform=Platform.ANDROID, push_consent=True)
+
+
+async def rows(store: Store, query: str, **parameters: Any) -> Sequence[Any]:
+    async with store.read() as connection:
+        return (await connection.execute(text(query), parameters)).all()
+
+
+async def fates(store: Store, **where: str) -> dict[str, Counter[str]]:
+    """For each member how often which fate: TOLD, or a reason."""
+    found: dict[str, Counter[str]] = {}
+    for member_id, fate in await rows(
+        store,
+        "SELECT member_id, 'TOLD' FROM bongsu_notifications UNION ALL SELECT member_id, reason FROM bongsu_suppressions",
+    ):
+        found.setdefault(member_id, Counter())[fate] += 1
+    return found
+
+
+async def told(store: Store) -> Mapping[str, int]:
+    return {member_id: fate["TOLD"] for member_id, fate in (await fates(store)).items() if fate["TOLD"]}
+
+
+async def deliveries(store: Store) -> list[tuple[str, str]]:
+    found = await rows(store, "SELECT member_id, channel FROM bongsu_deliveries ORDER BY member_id, channel, device_id")
+    return [(row[0], row[1]) for row in found]
+
+
+async def unread_is_exact(store: Store) -> bool:
+    wrong = await rows(
+        store,
+        """SELECT m.member_id FROM bongsu_members m WHERE m.unread <> (
+               SELECT count(*) FROM bongsu_notifications n WHERE n.member_id = m.member_id AND n.read_at IS NULL)""",
+    )
+    return not wrong

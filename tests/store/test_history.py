@@ -1,0 +1,234 @@
+"""The history's statements: every filter against a plain model of it, what a status is, and how little a page reads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import chain, combinations
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bongsu.model import Channel, new_id
+from bongsu.store import Store, history
+from bongsu.store.history import Filters, HistoryRow, Place, Status
+from tests.past import BOTH, NOON, babble, say, tell, tell_many, withhold
+
+HOUR = timedelta(hours=1)
+
+
+async def pages(connection: AsyncConnection, filters: Filters, limit: int) -> list[HistoryRow]:
+    """All that fits the filters, a page after the other."""
+    rows: list[HistoryRow] = []
+    while True:
+        page = await history.find_page(connection, filters, rows[-1].place if rows else None, limit)
+        assert len(page) <= limit
+        if not page:
+            return rows
+        rows += page
+
+
+@dataclass(frozen=True)
+class Known:
+    """A row as it was written."""
+
+    message_id: int
+    member_id: str
+    type: str
+    event_id: UUID
+    hours: int
+    status: str
+    channels: frozenset[Channel]
+
+    def fits(self, asked: Filters) -> bool:
+        at = NOON + self.hours * HOUR
+        return (
+            asked.member_id in (None, self.member_id)
+            and asked.type in (None, self.type)
+            and asked.event_id in (None, self.event_id)
+            and asked.status in (None, self.status)
+            and (asked.channel is None or asked.channel in self.channels)
+            and (asked.since is None or asked.since <= at)
+            and (asked.until is None or at < asked.until)
+        )
+
+
+async def some_past(tx: AsyncConnection) -> list[Known]:
+    """Forty messages, one an hour, for up to six members each, some told and some not."""
+    dice = random.Random(7)
+    states = {"READY": "PENDING", "SENDING": "PENDING", "UNKNOWN": "UNKNOWN", "SUCCESS": "SENT", "FAIL": "FAILED"}
+    known = []
+    events = [new_id() for _ in range(30)]
+    for hours in range(40):
+        # An event may speak in several languages, and so in several messages.
+        event_id, type_name = events[hours % 30], dice.choice(["PRICE_DROP", "POST_LIKE", "NOTICE"])
+        message_id = await say(tx, type_name, NOON + hours * HOUR, event_id=event_id, locale=f"l{hours}")
+        for member_id in dice.sample(["a", "b", "c", "ㄱ", "\U0010ffff", "~"], dice.randrange(7)):
+            kind = dice.choice([*states, "IN_APP", "RATE_LIMITED", "USER_OPTED_OUT"])
+            channels, status = frozenset(BOTH), states.get(kind, kind)
+            if kind in states:
+                await tell(tx, message_id, member_id, kind, at=NOON + hours * HOUR)
+            elif kind == "IN_APP":
+                await tell(tx, message_id, member_id, at=NOON + hours * HOUR)
+                channels, status = frozenset({Channel.IN_APP}), "SENT"
+            else:
+                await withhold(tx, message_id, member_id, kind)
+            known.append(Known(message_id, member_id, type_name, event_id, hours, status, channels))
+    return sorted(known, key=lambda one: (one.message_id, one.member_id), reverse=True)
+
+
+def questions(known: Sequence[Known]) -> list[Filters]:
+    """Each filter alone, and pairs of them that go together."""
+    one = known[len(known) // 2]
+    parts: list[dict[str, Any]] = [
+        {"member_id": one.member_id},
+        {"member_id": "\U0010ffff"},
+        {"type": one.type},
+        {"event_id": one.event_id},
+        {"event_id": new_id()},
+        *({"status": status} for status in Status),
+        *({"channel": channel} for channel in Channel),
+        {"since": NOON + 20 * HOUR},
+        {"until": NOON + 20 * HOUR},
+        {"since": NOON + 10 * HOUR, "until": NOON + 11 * HOUR},
+        {"since": NOON + 100 * HOUR},
+        {"until": NOON - HOUR},
+    ]
+    pairs = [first | second for first, second in combinations(parts, 2) if not first.keys() & second.keys()]
+    pairs = random.Random(7).sample(pairs, 70)
+    return [Filters(**part) for part in ({}, *parts, *pairs)]
+
+
+async def test_every_filter_finds_exactly_what_fits_it_in_pages_of_any_size(store: Store) -> None:
+    async with store.write() as tx:
+        known = await some_past(tx)
+        found_any = 0
+        for number, asked in enumerate(questions(known)):
+            rows = await pages(tx, asked, limit=(5, 200, 11)[number % 3])
+            expected = [(one.message_id, one.member_id, one.status) for one in known if one.fits(asked)]
+            assert [(row.message_id, row.member_id, row.status.value) for row in rows] == expected, asked
+            found_any += bool(expected)
+    assert len(known) > 90
+    assert found_any > 35
+
+
+async def test_a_row_says_all_there_is(store: Store) -> None:
+    async with store.write() as tx:
+        event_id = new_id()
+        message_id = await say(tx, event_id=event_id)
+        notification_id = await tell(tx, message_id, "a", "FAIL", code="UNREGISTERED", attempts=3)
+        await withhold(tx, message_id, "b", "DUPLICATE")
+        not_told, told = await history.find_page(tx, Filters())
+    assert (told.message_id, told.member_id, told.notification_id) == (message_id, "a", notification_id)
+    assert (told.event_id, told.type, told.subject, told.locale) == (event_id, "PRICE_DROP", "product-1", "ko")
+    assert (told.title, told.body) == ("사과 가격이 내렸어요", "지금 10% 싸요")
+    assert (told.status, told.channels, told.created_at, told.read_at) == (Status.FAILED, BOTH, NOON, None)
+    (delivery,) = told.deliveries
+    assert (delivery.channel, delivery.device_id, delivery.status) == (Channel.PUSH, "d-0", "FAIL")
+    assert (delivery.code, delivery.attempts, delivery.is_simulated) == ("UNREGISTERED", 3, False)
+    assert (delivery.created_at, delivery.finished_at, delivery.due) == (NOON, None, NOON)
+    assert (not_told.member_id, not_told.notification_id, not_told.status) == ("b", None, Status.DUPLICATE)
+    assert (not_told.channels, not_told.deliveries, not_told.title) == (BOTH, (), told.title)
+
+
+def outcome(states: Sequence[str], in_app: bool) -> str:
+    """In words: under way, else not known, else one way reached the member, else it failed; the inbox alone never fails."""
+    if {"READY", "SENDING"} & set(states):
+        return "PENDING"
+    if "UNKNOWN" in states:
+        return "UNKNOWN"
+    if "SUCCESS" in states or (in_app and not states):
+        return "SENT"
+    return "FAILED"
+
+
+async def test_what_is_under_way_or_unknown_is_never_called_settled(store: Store) -> None:
+    every = ("READY", "SENDING", "SUCCESS", "FAIL", "UNKNOWN")
+    subsets = list(chain.from_iterable(combinations(every, size) for size in range(len(every) + 1)))
+    async with store.write() as tx:
+        for in_app in (True, False):
+            message_id = await say(tx)
+            channels = BOTH if in_app else (Channel.PUSH,)
+            for number, states in enumerate(subsets):
+                await tell(tx, message_id, f"m-{number:02d}", *states, channels=channels)
+            rows = await history.find_page(tx, Filters(), limit=len(subsets))
+            assert [row.status.value for row in reversed(rows)] == [outcome(states, in_app) for states in subsets]
+
+
+# --- how little a page reads ------------------------------------------------------------------------------------------
+
+MANY = 20_000
+PAGE = 20
+
+
+async def long_past(tx: AsyncConnection) -> HistoryRow:
+    """Many small messages, then one for many members, then small ones again. A row of the large one."""
+    await babble(tx, "busy", MANY, NOON)
+    event_id = new_id()
+    for minute in range(60):
+        at = NOON + timedelta(minutes=60 + minute)
+        message_id = await say(tx, "POST_LIKE", at, subject=str(minute))
+        await tell(tx, message_id, "m-000007", at=at)
+        if minute == 50:
+            await tell_many(tx, await say(tx, "NOTICE", at, event_id=event_id), MANY, at)
+    await tx.execute(text("ANALYZE"))
+    (row,) = await history.find_page(tx, Filters(event_id=event_id), limit=1)
+    return row
+
+
+def cases(large: HistoryRow) -> dict[str, tuple[Filters, Place | None, int]]:
+    """What is asked, and how many rows it has to find."""
+    middle = Place(large.message_id, "m-010000")
+    quarter = NOON + timedelta(minutes=75)
+    return {
+        "everything": (Filters(), None, PAGE),
+        "behind a member of the large one": (Filters(), middle, PAGE),
+        "a member": (Filters(member_id="m-000009"), None, 1),
+        "an event": (Filters(event_id=large.event_id), None, PAGE),
+        "an event, later on": (Filters(event_id=large.event_id), middle, PAGE),
+        "a member's part in an event": (Filters(event_id=large.event_id, member_id="m-000009"), None, 1),
+        "a type": (Filters(type="POST_LIKE"), Place(large.message_id, ""), PAGE),
+        "a type and a time": (Filters(type="POST_LIKE", since=quarter, until=quarter + timedelta(minutes=5)), None, 5),
+        "those not told of the newest": (Filters(status=Status.DUPLICATE), None, PAGE),
+        "a time without anything": (Filters(since=NOON + timedelta(days=1)), None, 0),
+    }
+
+
+async def test_a_page_reads_little_however_much_there_is(store: Store) -> None:
+    async with store.write() as tx:
+        large = await long_past(tx)
+        is_postgres = store.dialect.name == "postgresql"
+        # Rows where the server counts them, of 80,000 in the tables. SQLite counts steps of its machine, here in thousands:
+        # to read one of the tables from end to end takes it a hundred or more.
+        measure, limit = (rows_read, 2_500) if is_postgres else (count_steps, 30)
+        for name, (filters, behind, expected) in cases(large).items():
+            before = await measure(tx)
+            found = await history.find_page(tx, filters, behind, PAGE)
+            cost = await measure(tx) - (before if is_postgres else 0)
+            assert len(found) == expected, name
+            assert cost < limit, name
+
+
+async def rows_read(tx: AsyncConnection) -> int:
+    """Rows of the large tables that this transaction has read, by whichever way."""
+    query = """
+        SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables
+        WHERE relname IN ('bongsu_messages', 'bongsu_notifications', 'bongsu_suppressions')"""
+    return int((await tx.execute(text(query))).scalar_one())
+
+
+_steps: list[int] = []
+
+
+async def count_steps(tx: AsyncConnection) -> int:
+    """Thousands of steps of SQLite's machine on this connection since it was last asked."""
+    driver = (await tx.get_raw_connection()).driver_connection
+    assert driver is not None
+    counted = len(_steps)
+    _steps.clear()
+    await driver.set_progress_handler(lambda: _steps.append(1), 1000)
+    return counted

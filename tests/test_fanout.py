@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from bongsu.model import Action, Channel, Everyone, Interested, Listed, NoticeType, Selected
+from bongsu.settings import Settings
+from bongsu.store import Store
+from tests.deciding import (
+    IN_APP,
+    NOON,
+    Clock,
+    decide,
+    deliveries,
+    did,
+    fates,
+    members,
+    prefers,
+    rows,
+    said,
+    says,
+    told,
+    unread_is_exact,
+)
+
+PUSH = (Channel.PUSH,)
+ALL = (Channel.PUSH, Channel.SMS, Channel.EMAIL, Channel.IN_APP)
+
+
+async def test_each_member_of_the_audience_is_told_once(store: Store, settings: Settings) -> None:
+    await decide(store, settings, says(Listed(("a", "b", "a"))), said("1"))
+    assert await told(store) == {"a": 1, "b": 1}
+    assert await unread_is_exact(store)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])
+async def test_an_audience_larger_than_a_step_is_told_step_by_step(store: Store, settings: Settings, chunk: int) -> None:
+    everyone = [f"m{number}" for number in range(7)]
+    await members(store, *everyone)
+    await decide(store, settings, says(Everyone()), said("1"), said("2"), chunk=chunk)
+    assert await told(store) == dict.fromkeys(everyone, 2)
+    assert await unread_is_exact(store)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+async def test_interest_is_exact_however_it_is_cut(store: Store, settings: Settings, chunk: int) -> None:
+    late = NOON - timedelta(days=7, seconds=1)
+    await did(store, "p1", "viewer", "both", "buyer", action=Action.VIEW, at=NOON - timedelta(days=7))
+    await did(store, "p1", "both", action=Action.ADD_TO_CART)
+    await did(store, "p1", "late", at=late)
+    await did(store, "p1", "other", action=Action.PURCHASE)
+    await did(store, "p2", "viewer", "elsewhere")
+    looked = frozenset({Action.VIEW, Action.ADD_TO_CART})
+    rules = says(lambda event: Interested(event.ref_id or "", looked, 7))
+    await decide(store, settings, rules, said("p1"), said("p2"), said("p3"), chunk=chunk)
+    assert await told(store) == {"viewer": 2, "both": 1, "buyer": 1, "elsewhere": 1}
+
+
+async def test_any_select_is_an_audience(store: Store, settings: Settings) -> None:
+    async with store.write() as tx:
+        await tx.exec_driver_sql("CREATE TABLE follows (who integer, whom text)")
+        await tx.exec_driver_sql("INSERT INTO follows VALUES (1, 'x'), (2, 'x'), (9, 'x'), (9, 'x'), (3, 'y'), (NULL, 'x')")
+    rules = says(lambda event: Selected("SELECT who FROM follows WHERE whom = :whom;", {"whom": event.ref_id}))
+    await decide(store, settings, rules, said("x"), chunk=2)
+    assert await told(store) == {"1": 1, "2": 1, "9": 1}
+
+
+async def test_a_broken_select_fails_its_event_alone(store: Store, settings: Settings) -> None:
+    broken = settings.model_copy(update={"max_retries": 0})
+    rules = says(lambda event: Selected("SELECT x FROM nowhere") if event.ref_id == "bad" else Listed(("a",)))
+    await decide(store, broken, rules, said("good"), said("bad"), said("fine"))
+    assert await told(store) == {"a": 2}
+    failed = await rows(store, "SELECT ref_id, error FROM bongsu_events WHERE status = 'FAILED'")
+    assert [row[0] for row in failed] == ["bad"]
+    assert "nowhere" in failed[0][1]
+
+
+async def test_the_same_about_the_same_is_a_duplicate_for_an_hour(store: Store, settings: Settings) -> None:
+    clock = Clock()
+    rules = says(Listed(("a",)), subject="p1")
+    await decide(store, settings, rules, said(), clock=clock)
+    clock.forward(minutes=59)
+    await decide(store, settings, rules, said(), clock=clock)
+    assert await fates(store) == {"a": {"TOLD": 1, "DUPLICATE": 1}}
+    clock.forward(minutes=1, seconds=1)
+    await decide(store, settings, rules, said(), clock=clock)
+    assert await told(store) == {"a": 2}
+
+
+async def test_of_two_duplicates_in_one_step_the_first_is_told(store: Store, settings: Settings) -> None:
+    await decide(store, settings, says(Listed(("a", "b")), subject="p1"), *(said(str(one)) for one in range(3)))
+    assert await fates(store) == {one: {"TOLD": 1, "DUPLICATE": 2} for one in "ab"}
+    (ref_id,) = (await rows(store, "SELECT DISTINCT e.ref_id FROM bongsu_messages m JOIN bongsu_events e USING (event_id) "
+                            "JOIN bongsu_notifications USING (message_id)"))[0]  # fmt: skip
+    assert ref_id == "0"
+
+
+async def test_the_eleventh_of_a_day_is_one_too_many(store: Store, settings: Settings) -> None:
+    clock = Clock()
+    await decide(store, settings, says(Listed(("a", "b"))), *(said(str(one)) for one in range(12)), clock=clock)
+    assert await fates(store) == {one: {"TOLD": 10, "RATE_LIMITED": 2} for one in "ab"}
+    clock.forward(hours=12)
+    await decide(store, settings, says(Listed(("a",))), said(), clock=clock)
+    assert (await told(store))["a"] == 11
+
+
+async def test_the_day_is_the_members_own(store: Store, settings: Settings) -> None:
+    await members(store, "seoul", "honolulu")
+    async with store.write() as tx:
+        await tx.exec_driver_sql("UPDATE bongsu_members SET timezone = 'Pacific/Honolulu' WHERE member_id = 'honolulu'")
+    clock = Clock(NOON + timedelta(hours=11, minutes=59))  # a minute before midnight in Seoul, early morning in Honolulu
+    limited = settings.model_copy(update={"daily_limit": 1})
+    rules = says(Listed(("seoul", "honolulu")))
+    await decide(store, limited, rules, said(), clock=clock)
+    clock.forward(minutes=1)
+    await decide(store, limited, rules, said(), clock=clock)
+    assert await told(store) == {"seoul": 2, "honolulu": 1}
+
+
+async def test_critical_ones_pass_the_cap_and_do_not_count(store: Store, settings: Settings) -> None:
+    limited = settings.model_copy(update={"daily_limit": 1})
+    critical = says(Listed(("a",)), NoticeType("ALARM", IN_APP, is_critical=True))
+    await decide(store, limited, critical, said("1"), said("2"))
+    await decide(store, limited, says(Listed(("a",))), said("3"), said("4"))
+    await decide(store, limited, critical, said("5"))
+    assert await fates(store) == {"a": {"TOLD": 4, "RATE_LIMITED": 1}}
+
+
+async def test_wishes_are_kept(store: Store, settings: Settings) -> None:
+    await prefers(store, "off", enabled=False)
+    await prefers(store, "not-this", types={"SAID": {"enabled": False}})
+    await prefers(store, "not-that", types={"OTHER": {"enabled": False}})
+    await prefers(store, "no-way", types={"SAID": {"channels": ["SMS"]}})
+    await decide(store, settings, says(Listed(("off", "not-this", "not-that", "no-way", "new"))), said())
+    assert await fates(store) == {
+        "off": {"USER_OPTED_OUT": 1},
+        "not-this": {"USER_OPTED_OUT": 1},
+        "not-that": {"TOLD": 1},
+        "no-way": {"USER_OPTED_OUT": 1},
+        "new": {"TOLD": 1},
+    }
+    critical = NoticeType("ALARM", IN_APP, is_critical=True)
+    await decide(store, settings, says(Listed(("off",)), critical), said())
+    assert (await told(store))["off"] == 1
+
+
+async def test_what_leaves_the_house_goes_by_every_way_there_is(store: Store, settings: Settings) -> None:
+    await members(store, "all", "push", device=True)
+    await members(store, "none", "phone")
+    async with store.write() as tx:
+        await tx.exec_driver_sql("UPDATE bongsu_members SET email = 'a@b.kr' WHERE member_id = 'all'")
+        await tx.exec_driver_sql("UPDATE bongsu_members SET phone = '010' WHERE member_id IN ('all', 'phone')")
+    await prefers(store, "push", types={"SAID": {"channels": ["PUSH"]}})
+    kind = NoticeType("SAID", ALL)
+    await decide(store, settings, says(Listed(("all", "push", "none", "phone")), kind), said())
+    assert await deliveries(store) == [("all", "EMAIL"), ("all", "PUSH"), ("all", "SMS"), ("phone", "SMS"), ("push", "PUSH")]
+    assert await told(store) == {"all": 1, "push": 1, "none": 1, "phone": 1}
+
+
+async def test_without_inbox_and_address_there_is_none(store: Store, settings: Settings) -> None:
+    await members(store, "with", device=True)
+    await members(store, "without", "refused", "gone", device=False)
+    await members(store, "refused", "gone", device=True)
+    async with store.write() as tx:
+        await tx.exec_driver_sql("UPDATE bongsu_devices SET has_consent = false WHERE member_id = 'refused'")
+        await tx.exec_driver_sql("UPDATE bongsu_devices SET status = 'INVALID' WHERE member_id = 'gone'")
+    await decide(store, settings, says(Everyone(), NoticeType("SAID", PUSH)), said())
+    assert await fates(store) == {
+        "with": {"TOLD": 1},
+        "without": {"NO_ADDRESS": 1},
+        "refused": {"NO_ADDRESS": 1},
+        "gone": {"NO_ADDRESS": 1},
+    }
+
+
+async def test_quiet_hours_defer_what_leaves_the_house_and_nothing_else(store: Store, settings: Settings) -> None:
+    await members(store, "asleep", "awake", device=True)
+    await prefers(store, "asleep", quietHours={"start": "22:00", "end": "08:00"})
+    night = Clock(NOON + timedelta(hours=11))  # 23:00 in Seoul
+    kind = NoticeType("SAID", (Channel.PUSH, Channel.IN_APP))
+    await decide(store, settings, says(Everyone(), kind), said("1"), clock=night)
+    alarm = NoticeType("ALARM", (Channel.PUSH, Channel.IN_APP), is_critical=True)
+    await decide(store, settings, says(Everyone(), alarm), said("2"), clock=night)
+    assert await told(store) == {"asleep": 2, "awake": 2}
+    found = await rows(
+        store,
+        """SELECT d.member_id, m.type, d.due, d.created_at FROM bongsu_deliveries d JOIN bongsu_messages m USING (message_id)
+           ORDER BY d.member_id, m.type""",
+    )
+    waits = [(row[0], row[1], store.dialect.moment(row[2]) - store.dialect.moment(row[3])) for row in found]
+    assert waits == [
+        ("asleep", "ALARM", timedelta(0)),
+        ("asleep", "SAID", timedelta(hours=9)),
+        ("awake", "ALARM", timedelta(0)),
+        ("awake", "SAID", timedelta(0)),
+    ]
+
+
+async def test_ids_of_a_member_grow_with_time(store: Store, settings: Settings) -> None:
+    for one in range(3):
+        await decide(store, settings, says(Listed(("a", "b"))), said(str(one)))
+    found = await rows(
+        store,
+        """SELECT e.ref_id FROM bongsu_notifications n JOIN bongsu_messages USING (message_id) JOIN bongsu_events e
+           USING (event_id) WHERE n.member_id = 'a' ORDER BY n.notification_id""",
+    )
+    assert [row[0] for row in found] == ["0", "1", "2"]
+
+
+async def test_everybody_reads_their_own_language(store: Store, settings: Settings) -> None:
+    from bongsu.model import Event
+    from bongsu.rules import catalogue
+
+    await members(store, "ko", "en", "fr", "unknown")
+    async with store.write() as tx:
+        for locale in ("ko", "en", "fr"):
+            await tx.exec_driver_sql(f"UPDATE bongsu_members SET locale = '{locale}' WHERE member_id = '{locale}'")
+    followed = [Event(event_type="follow.created", actor_id="x", target_id=one) for one in ("ko", "en", "fr", "unknown")]
+    await decide(store, settings, catalogue(settings), *followed)
+    found = await rows(
+        store, "SELECT n.member_id, m.locale FROM bongsu_notifications n JOIN bongsu_messages m USING (message_id)"
+    )
+    assert dict(tuple(row) for row in found) == {"ko": "ko", "en": "en", "fr": "ko", "unknown": "ko"}

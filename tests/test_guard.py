@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from bongsu.guard import Quiet, local_day, quiet_until
+
+SEOUL, NEW_YORK = ZoneInfo("Asia/Seoul"), ZoneInfo("America/New_York")
+# Half an hour of daylight saving, a day left out altogether, odd offsets, midnight that does not exist.
+ZONES = [
+    "Asia/Seoul",
+    "America/New_York",
+    "Australia/Lord_Howe",
+    "Asia/Kathmandu",
+    "America/Santiago",
+    "Africa/Casablanca",
+    "UTC",
+]
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+@pytest.mark.parametrize(
+    ("now", "until"),
+    [
+        ("2026-11-15T21:59:59+09:00", None),
+        ("2026-11-15T22:00:00+09:00", "2026-11-16T08:00:00+09:00"),
+        ("2026-11-16T00:00:00+09:00", "2026-11-16T08:00:00+09:00"),
+        ("2026-11-16T07:59:59+09:00", "2026-11-16T08:00:00+09:00"),
+        ("2026-11-16T08:00:00+09:00", None),
+    ],
+)
+def test_quiet_hours_pass_midnight(now: str, until: str | None) -> None:
+    assert quiet_until(at(now), SEOUL, Quiet(22 * 60, 8 * 60)) == (until and at(until))
+
+
+@pytest.mark.parametrize(
+    ("now", "start", "end", "until"),
+    [
+        # 2026-03-08, New York: 02:00 becomes 03:00. An end that does not exist is the jump itself.
+        ("2026-03-08T01:30:00-05:00", "22:00", "02:30", "2026-03-08T03:00:00-04:00"),
+        ("2026-03-08T01:30:00-05:00", "22:00", "08:00", "2026-03-08T08:00:00-04:00"),
+        # 2026-11-01: 02:00 becomes 01:00. What comes twice is quiet twice.
+        ("2026-11-01T01:15:00-04:00", "22:00", "01:30", "2026-11-01T01:30:00-04:00"),
+        ("2026-11-01T01:45:00-04:00", "22:00", "01:30", None),
+        ("2026-11-01T01:15:00-05:00", "22:00", "01:30", "2026-11-01T01:30:00-05:00"),
+        ("2026-11-01T00:30:00-04:00", "22:00", "08:00", "2026-11-01T08:00:00-05:00"),
+    ],
+)
+def test_quiet_hours_follow_the_wall_clock_when_it_is_set(now: str, start: str, end: str, until: str | None) -> None:
+    hours = Quiet(_minute(start), _minute(end))
+    assert quiet_until(at(now), NEW_YORK, hours) == (until and at(until))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    minutes=some.integers(0, 2 * 366 * 24 * 60),
+    zone=some.sampled_from(ZONES).map(ZoneInfo),
+    start=some.integers(0, 1439),
+    end=some.integers(0, 1439),
+)
+def test_the_end_is_the_first_minute_a_watcher_of_the_clock_would_name(
+    minutes: int, zone: ZoneInfo, start: int, end: int
+) -> None:
+    if start == end:
+        return
+    now = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes)
+    watched = now
+    while Quiet(start, end).covers(_wall_minute(watched, zone)):
+        watched += timedelta(minutes=1)
+    assert quiet_until(now, zone, Quiet(start, end)) == (None if watched == now else watched)
+
+
+def test_the_day_begins_at_the_members_midnight() -> None:
+    before, after = at("2026-11-15T23:59:59+09:00"), at("2026-11-16T00:00:00+09:00")
+    assert local_day(after, SEOUL) == local_day(before, SEOUL) + 1
+    assert local_day(after, NEW_YORK) == local_day(before, NEW_YORK)
+
+
+def _minute(text: str) -> int:
+    hours, minutes = text.split(":")
+    return int(hours) * 60 + int(minutes)
+
+
+def _wall_minute(moment: datetime, zone: ZoneInfo) -> int:
+    local = moment.astimezone(zone)
+    return local.hour * 60 + local.minute

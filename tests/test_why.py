@@ -1,0 +1,281 @@
+"""`bongsu why`: what a support person reads, in sentences and as the command prints it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bongsu.guard import local_day
+from bongsu.model import (
+    Channel,
+    Device,
+    DeviceStatus,
+    Event,
+    EventStatus,
+    Member,
+    Platform,
+    Preferences,
+    QuietHours,
+    TypePreference,
+    new_id,
+    utc_now,
+)
+from bongsu.settings import Settings
+from bongsu.store import Store, events, migrate, people
+from bongsu.store.history import DeliveryRow, HistoryRow, Status
+from bongsu.store.people import DeviceRow
+from bongsu.store.schedule import Progress
+from bongsu.why import View, event_sentence, facts, reason, row_sentences, told, way
+from tests.past import NOON, say, tell, withhold
+from tests.processes import bongsu
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+ROW = HistoryRow(
+    message_id=1,
+    member_id="m-1",
+    event_id=new_id(),
+    type="PRICE_DROP",
+    subject="product-1",
+    title="사과",
+    body="싸요",
+    locale="ko",
+    is_critical=False,
+    channels=(Channel.PUSH, Channel.SMS),
+    notification_id=None,
+    status=Status.RATE_LIMITED,
+    created_at=NOON,
+    read_at=None,
+)
+SENT = DeliveryRow(1, Channel.PUSH, "phone", "SUCCESS", None, 1, False, NOON, NOON, NOON)
+PHONE = DeviceRow(
+    "phone", Device(token="t", platform=Platform.IOS, push_consent=True), DeviceStatus.ACTIVE, NOON
+)  # fmt: skip
+
+
+def view(**fields: Any) -> View:
+    seen = View(
+        settings=Settings(),
+        now=NOON,
+        member_id="m-1",
+        member=Member(),
+        wish=Preferences(),
+        devices=(),
+        counted_today=3,
+        rows=(),
+    )
+    return replace(seen, **fields)
+
+
+def not_told(status: Status, seen: View | None = None, **fields: Any) -> str:
+    return reason(seen or view(), replace(ROW, status=status, **fields))
+
+
+def test_limits_and_windows_are_told_as_they_are_set() -> None:
+    assert not_told(Status.RATE_LIMITED) == "daily limit of 10 reached"
+    assert not_told(Status.DUPLICATE) == "the same about product-1 was sent within 1 h"
+    settings = Settings(daily_limit=3, duplicate_hours=0.5)
+    assert not_told(Status.RATE_LIMITED, view(settings=settings)) == "daily limit of 3 reached"
+    assert not_told(Status.DUPLICATE, view(settings=settings)) == "the same about product-1 was sent within 0.5 h"
+
+
+def test_a_wish_is_told_as_it_was_wished() -> None:
+    def wishing(**wish: Any) -> str:
+        return not_told(Status.USER_OPTED_OUT, view(wish=Preferences(**wish)))
+
+    assert wishing(enabled=False) == "has turned all notifications off"
+    assert wishing(types={"PRICE_DROP": TypePreference(enabled=False)}) == "has turned PRICE_DROP off"
+    only_mail = {"PRICE_DROP": TypePreference(channels=frozenset({Channel.EMAIL}))}
+    assert wishing(types=only_mail) == "wants PRICE_DROP by EMAIL, and it comes by PUSH, SMS"
+    nothing = {"PRICE_DROP": TypePreference(channels=frozenset())}
+    assert wishing(types=nothing) == "wants PRICE_DROP by no channel, and it comes by PUSH, SMS"
+    # The switch does not hold critical ones back, so it was not the switch.
+    off = view(wish=Preferences(enabled=False, types={"PRICE_DROP": TypePreference(enabled=False)}))
+    assert not_told(Status.USER_OPTED_OUT, off, is_critical=True) == "has turned PRICE_DROP off"
+    assert wishing() == "had turned PRICE_DROP off, and has it on again by now"
+
+
+def test_a_missing_address_is_named() -> None:
+    assert not_told(Status.NO_ADDRESS) == "has neither device nor phone"
+    assert not_told(Status.NO_ADDRESS, channels=(Channel.PUSH,)) == "has no device"
+    assert not_told(Status.NO_ADDRESS, channels=(Channel.EMAIL,)) == "has no e-mail address"
+    dead = view(devices=[replace(PHONE, status=DeviceStatus.INVALID)])
+    assert not_told(Status.NO_ADDRESS, dead, channels=(Channel.PUSH,)) == "has no device that can be pushed to"
+    by_now = view(member=Member(phone="010-1234"))
+    assert not_told(Status.NO_ADDRESS, by_now) == "had neither device nor phone then"
+    only_push = view(wish=Preferences(types={"PRICE_DROP": TypePreference(channels=frozenset({Channel.PUSH}))}))
+    assert not_told(Status.NO_ADDRESS, only_push) == "has no device"
+
+
+def test_each_way_out_says_what_became_of_it() -> None:
+    def says(seen: View | None = None, **fields: Any) -> str:
+        return way(seen or view(), replace(SENT, **fields))
+
+    later = NOON + timedelta(hours=1)
+    assert says() == "sent 2026-03-01 21:00:00"
+    assert says(status="FAIL", code="UNREGISTERED") == "failed after 1 attempt (UNREGISTERED)"
+    assert says(status="UNKNOWN", code="TIMEOUT") == "nobody knows whether it arrived (TIMEOUT)"
+    assert says(status="SENDING") == "on its way"
+    assert says(status="READY") == "about to go"
+    assert says(status="READY", due=later, attempts=0) == "waits until 2026-03-01 22:00:00"
+    quiet = view(wish=Preferences(quiet_hours=QuietHours(start="20:00", end="22:00")))
+    waits = "waits until 2026-03-01 22:00:00 for the end of quiet hours"
+    assert says(quiet, status="READY", due=later, attempts=0) == waits
+    again = "2 attempts failed (UNAVAILABLE), tried again at 2026-03-01 22:00:00"
+    assert says(status="READY", due=later, attempts=2, code="UNAVAILABLE") == again
+
+
+def test_what_was_told_lists_its_ways() -> None:
+    row = replace(ROW, notification_id=7, status=Status.SENT, deliveries=(SENT, replace(SENT, is_simulated=True)))
+    assert list(row_sentences(view(member=Member(timezone="UTC")), row)) == [
+        "inbox: not read yet",
+        "PUSH to phone: sent 2026-03-01 12:00:00",
+        "PUSH to phone: sent 2026-03-01 12:00:00 (simulated)",
+    ]
+    assert next(row_sentences(view(), replace(row, read_at=NOON))) == "inbox: read 2026-03-01 21:00:00"
+
+
+def test_an_event_is_told_from_the_members_side() -> None:
+    event_id = new_id()
+
+    def says(status: EventStatus, seen: View | None = None, **fields: Any) -> str:
+        progress = Progress("product.price_changed", status, NOON, 0, None, False, False, None)
+        text = event_sentence(replace(seen or view(), event_id=event_id), replace(progress, **fields))
+        beginning = f"Event {event_id} (product.price_changed) "
+        assert text.startswith(beginning)
+        return text.removeprefix(beginning)
+
+    later = NOON + timedelta(hours=1)
+    failed = " 2 attempts have failed, the last with: KeyError: 'x'"
+    assert says(EventStatus.PENDING) == "is PENDING: it waits for a worker."
+    assert says(EventStatus.PENDING, due=later) == "is PENDING: it is due at 2026-03-01 22:00:00."
+    assert says(EventStatus.PENDING, due=later, is_held=True) == "is PENDING: a worker has it in hand."
+    assert says(EventStatus.PENDING, attempts=2, error="KeyError: 'x'") == f"is PENDING: it waits for a worker.{failed}"
+    assert says(EventStatus.PENDING, is_begun=True).endswith("not everybody has been reached yet.")
+    assert says(EventStatus.FAILED, attempts=2, error="KeyError: 'x'").endswith(f"unless it is replayed.{failed}")
+    assert says(EventStatus.DONE) == "is DONE, and m-1 was not in its audience."
+    assert says(EventStatus.DONE, view(rows=[ROW])) == "is DONE."
+    assert says(EventStatus.DONE, error="CANCELLED") == "was cancelled before it went."
+    assert says(EventStatus.DONE, error="CANCELLED", is_begun=True) == "was cancelled while it went out."
+
+
+def test_what_is_known_of_the_member_comes_first() -> None:
+    assert dict(facts(view())) == {
+        "locale": "not known",
+        "time zone": "Asia/Seoul, as for all whose own is not known; times below are in it",
+        "e-mail": "none",
+        "phone": "none",
+        "devices": "none",
+        "switch": "on",
+        "quiet hours": "none",
+        "today": "3 of 10",
+    }
+    types = {
+        "A": TypePreference(enabled=False),
+        "B": TypePreference(channels=frozenset({Channel.SMS})),
+        "C": TypePreference(),
+    }
+    wish = Preferences(enabled=False, types=types, quiet_hours=QuietHours(start="22:00", end="08:00"))
+    no_consent = replace(PHONE, device_id="web", device=PHONE.device.model_copy(update={"push_consent": False}))
+    seen = view(member=Member(locale="en", timezone="UTC", email="a@b", phone="010"), wish=wish, devices=[PHONE, no_consent])
+    assert dict(facts(seen)) == {
+        "locale": "en",
+        "time zone": "UTC; times below are in it",
+        "e-mail": "known",
+        "phone": "known",
+        "devices": "phone (IOS, ACTIVE), web (IOS, ACTIVE, without consent to push)",
+        "switch": "off: only critical ones get through",
+        "wishes": "A off; B by SMS; C on",
+        "quiet hours": "22:00 to 08:00",
+        "today": "3 of 10",
+    }
+
+
+def test_a_title_cannot_steer_the_terminal() -> None:
+    hostile = replace(ROW, title="\x1b]0;x\x07\x1b[2J사과\r\n[red]x[/]", subject="\x1b[1m")
+    shown = [line.plain for line in told(view(rows=[hostile]))]
+    assert not any("\x1b" in line or "\r" in line or "\n" in line for line in shown)
+    assert any("사과  [red]x[/]" in line for line in shown)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def prepare(settings: Settings, work: Callable[[AsyncConnection], Awaitable[None]]) -> None:
+    async def alone() -> None:
+        store = Store.open(settings)
+        await migrate(store)
+        async with store.write() as tx:
+            await work(tx)
+        await store.close()
+
+    asyncio.run(alone())
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("bongsu: ")
+    return line
+
+
+def test_a_page_a_support_person_can_read(settings: Settings, environment: dict[str, str]) -> None:
+    event = Event(event_type="product.price_changed")
+    waiting = Event(event_type="post.liked")
+
+    async def past(tx: AsyncConnection) -> None:
+        await people.put_member(tx, "m-1", Member(locale="ko", timezone="UTC", phone="010-1234"))
+        await people.put_preferences(tx, "m-1", Preferences(types={"POST_LIKE": TypePreference(enabled=False)}))
+        await tell(tx, await say(tx, event_id=event.event_id), "m-1", "SUCCESS", finished_at=None)
+        await withhold(tx, await say(tx, "POST_LIKE", subject="post-1", title="좋아요"), "m-1", "USER_OPTED_OUT")
+        # Tomorrow's counts as today's too, and so midnight may come while this runs.
+        today = local_day(utc_now(), ZoneInfo("UTC")) + 1
+        await tx.execute(
+            text("UPDATE bongsu_members SET capped_day = :day, capped_count = 4 WHERE member_id = 'm-1'"), {"day": today}
+        )
+        await events.add(tx, [event, waiting])
+
+    prepare(settings, past)
+    done = bongsu("why", "m-1", environment=environment)
+    assert done.returncode == 0, done.stderr
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert lines[0] == "m-1"
+    for line in (
+        "  phone       known",
+        "  devices     none",
+        "  wishes      POST_LIKE off",
+        "  today       4 of 10",
+        "2026-03-01 12:00:00  SENT  PRICE_DROP  사과 가격이 내렸어요",
+        "    PUSH to d-0: sent 2026-03-01 12:00:00",
+        "2026-03-01 12:00:00  USER_OPTED_OUT  POST_LIKE  좋아요",
+        "    not told: has turned POST_LIKE off",
+        f"    about product-1, event {event.event_id}",
+    ):
+        assert line in lines, done.stdout
+    assert lines.index("    not told: has turned POST_LIKE off") < lines.index("    inbox: not read yet")
+    assert "inbox" not in bongsu("why", "m-1", "--limit", "1", environment=environment).stdout
+
+    pending = bongsu("why", "m-1", "--event", str(waiting.event_id), environment=environment).stdout
+    assert "is PENDING: it waits for a worker." in pending
+    assert "inbox" not in pending
+
+
+def test_who_and_what_is_not_there_is_one_line(settings: Settings, environment: dict[str, str]) -> None:
+    async def past(tx: AsyncConnection) -> None:
+        await people.mention(tx, ["m-1"])
+
+    prepare(settings, past)
+    assert "There is no member m-2" in refused(bongsu("why", "m-2", environment=environment))
+    assert "MEMBER must be" in refused(bongsu("why", "", environment=environment))
+    unknown = str(new_id())
+    assert f"There is no event {unknown}" in refused(bongsu("why", "m-1", "--event", unknown, environment=environment))
+    assert "--event 7" in refused(bongsu("why", "m-1", "--event", "7", environment=environment))
+    assert "Nothing was ever to be told" in bongsu("why", "m-1", environment=environment).stdout
