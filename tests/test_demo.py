@@ -215,18 +215,16 @@ def test_a_newcomer_sees_an_inbox_fill_by_what_the_greeting_says(migrated: dict[
     assert any("the daily limit is 1,000" in one for one in said)
 
 
-def test_serve_demo_beside_real_people_is_one_line_that_names_the_cure(environment: dict[str, str]) -> None:
-    if not environment["BONGSU_DATABASE_URL"]:
-        pytest.skip("the embedded store is the newcomer's own")
-    assert bongsu("migrate", environment=environment).returncode == 0
-    published = bongsu("load", "behaviors", "--file", "-", environment=environment, stdin=BEHAVIOR)
-    assert published.returncode == 0, published.stderr
-    done = bongsu("serve", "--demo", "--port", "0", environment=environment)
+def test_beside_real_people_only_the_embedded_store_is_served(migrated: dict[str, str]) -> None:
+    behavior = '{"userId": "a-real-person", "productId": "sku-1", "action": "VIEW"}'
+    assert bongsu("load", "behaviors", "--file", "-", environment=migrated, stdin=behavior).returncode == 0
+    if not migrated["BONGSU_DATABASE_URL"]:
+        with serving(migrated, "--demo") as served:
+            assert served.terminate() == 0
+        return
+    done = bongsu("serve", "--demo", "--port", "0", environment=migrated)
     assert done.returncode == 1
-    line = done.stderr.strip().splitlines()[-1]
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert line.startswith("bongsu: ")
     assert "a-real-person" in line
-    assert "empty database" in line
-
-
-BEHAVIOR = '{"userId": "a-real-person", "productId": "sku-1", "action": "VIEW"}\n'
+    assert "an empty database" in line

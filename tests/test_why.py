@@ -199,6 +199,10 @@ def test_what_is_known_of_the_member_comes_first() -> None:
     }
 
 
+def test_more_than_the_limit_means_that_the_service_has_another() -> None:
+    assert dict(facts(view(counted_today=11)))["today"] == "11; the service allows more than the 10 set here"
+
+
 def test_a_title_cannot_steer_the_terminal() -> None:
     hostile = replace(ROW, title="\x1b]0;x\x07\x1b[2J사과\r\n[red]x[/]", subject="\x1b[1m")
     shown = [line.plain for line in told(view(rows=[hostile]))]

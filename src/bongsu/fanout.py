@@ -192,7 +192,8 @@ class FanOut:
         if any(one.reason == UNPREPARED for one in counts):
             raise await self._unprepared(tx)
         await self._add_messages(tx, works, words, counts, now, decision)
-        await decisions.carry_out(tx, counts)
+        channels = {channel for work in works for channel in work.said.type.channels}
+        await decisions.carry_out(tx, counts, decisions.as_bits(channels))
         return counts
 
     async def _unprepared(self, tx: AsyncConnection) -> Unprepared:

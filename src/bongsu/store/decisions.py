@@ -226,7 +226,7 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
     notice = binder.table(_NOTICE, case.notices)
     profile = binder.table(_PROFILE, case.profiles)
     words = binder.table(_WORDS, case.words)
-    recent = f"recent AS (SELECT * FROM {binder.table(_RECENT, case.recent)})," if case.recent else ""
+    recent = f"recent AS MATERIALIZED (SELECT * FROM {binder.table(_RECENT, case.recent)})," if case.recent else ""
     # Sub-selects with a LIMIT, so that PostgreSQL looks by the index for each row instead of reading the other table whole.
     heard = """(
         SELECT 1 FROM recent CROSS JOIN bongsu_notifications n
@@ -235,6 +235,10 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
     device = f"(SELECT 1 FROM bongsu_devices d WHERE d.member_id = l.member_id AND {USABLE} LIMIT 1) IS NOT NULL"
     wanted = f"l.channels & coalesce(p.channels, {ALL_BITS})"
     ways = f"{wanted} & l.addresses"
+    columns = (dialect.address, "is_enabled", "capped_day", "capped_count", "locale", "timezone", "quiet_start", "quiet_end",
+               "phone", "email")  # fmt: skip
+    member = dialect.look_up("bongsu_members", "m", "a", ["member_id"], columns, locked=True)
+    wish = dialect.look_up("bongsu_preferences", "p", "l", ["member_id", "type"], ["is_enabled", "channels"])
     # One notice says it to a member once; several count one after the other.
     rank = "1" if len(case.notices) == 1 else (
         "row_number() OVER (PARTITION BY member_id, reason IS NULL AND NOT is_critical ORDER BY place)"
@@ -247,10 +251,10 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
                    {_PUSH + _IN_APP} + CASE WHEN m.phone IS NULL THEN 0 ELSE {_SMS} END
                                      + CASE WHEN m.email IS NULL THEN 0 ELSE {_EMAIL} END AS addresses
             FROM (SELECT * FROM ({select}) AS whom ORDER BY member_id, place) AS a
-            {dialect.look_up("bongsu_members", "m", "member_id", "a", locked=True, left=True)}),
-        notice AS (SELECT * FROM {notice}),
-        profile AS (SELECT * FROM {profile}),
-        words AS (SELECT * FROM {words}),
+            {member}),
+        notice AS MATERIALIZED (SELECT * FROM {notice}),
+        profile AS MATERIALIZED (SELECT * FROM {profile}),
+        words AS MATERIALIZED (SELECT * FROM {words}),
         {recent}
         known AS (
             SELECT l.*, notice.type, notice.channels, notice.is_critical, notice.lane, notice.now,
@@ -268,7 +272,7 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
                         WHEN {ways} = 0 OR {ways} = {_PUSH} AND NOT ({device})
                              THEN '{Reason.NO_ADDRESS}'
                         WHEN {heard if case.recent else "false"} THEN '{Reason.DUPLICATE}' END AS reason
-            FROM known l {dialect.look_up("bongsu_preferences", "p", "member_id", "l", "type", left=True)})
+            FROM known l {wish})
         INSERT INTO bongsu_judged
         SELECT place, member_id, address, message_id, {dialect.next_notification}, channels, lane, due, now, day,
                is_critical, CASE WHEN reason IS NULL AND NOT is_critical AND counted + {rank} > {case.daily_limit}
@@ -311,8 +315,11 @@ async def find_unprepared(tx: AsyncConnection) -> tuple[list[str], list[Profile]
 # --- what follows from it ---------------------------------------------------------------------------------------------
 
 
-async def carry_out(tx: AsyncConnection, counts: Sequence[Count]) -> None:
-    """Write what was judged: the members' counts, the inbox, the ways out; and who got nothing, and why."""
+async def carry_out(tx: AsyncConnection, counts: Sequence[Count], channels: int) -> None:
+    """Write what was judged: the members' counts, the inbox, the ways out; and who got nothing, and why.
+
+    `channels` are all that any of the notices has, so that the others are not looked for.
+    """
     told = sum(one.count for one in counts if one.reason is None)
     if told:
         await _count(tx, told, is_lone=len({one.place for one in counts}) == 1)
@@ -321,7 +328,7 @@ async def carry_out(tx: AsyncConnection, counts: Sequence[Count]) -> None:
             INSERT INTO bongsu_notifications (notification_id, member_id, message_id, channels, created_at)
             SELECT notification_id, member_id, message_id, channels, now FROM bongsu_judged WHERE reason IS NULL"""
         )
-        await _add_deliveries(tx)
+        await _add_deliveries(tx, channels)
     if any(one.reason is not None for one in counts):
         await tx.exec_driver_sql(
             """
@@ -354,19 +361,22 @@ async def _count(tx: AsyncConnection, told: int, *, is_lone: bool) -> None:
         raise AssertionError(f"{told} members were to be counted, {changed.rowcount} were")
 
 
-async def _add_deliveries(tx: AsyncConnection) -> None:
+async def _add_deliveries(tx: AsyncConnection, channels: int) -> None:
     """One for each way out of the house. The address itself is looked up when it is sent: it may have changed by then."""
     columns = "j.notification_id, j.member_id, j.message_id, {channel}, {device}, j.lane, j.due, j.now"
     push = columns.format(channel=f"'{Channel.PUSH}'", device="d.device_id")
-    others = columns.format(channel="ways.channel", device="NULL")
+    parts = [
+        f"""
+        SELECT {push} FROM bongsu_judged j CROSS JOIN bongsu_devices d
+        WHERE d.member_id = j.member_id AND {USABLE} AND j.reason IS NULL AND j.channels & {_PUSH} <> 0"""
+    ]
+    for channel, bit in ((Channel.SMS, _SMS), (Channel.EMAIL, _EMAIL)):
+        if channels & bit:
+            one = columns.format(channel=f"'{channel}'", device="NULL")
+            parts.append(f"SELECT {one} FROM bongsu_judged j WHERE j.reason IS NULL AND j.channels & {bit} <> 0")
     await tx.exec_driver_sql(
         f"""
         INSERT INTO bongsu_deliveries
             (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
-        SELECT {push} FROM bongsu_judged j CROSS JOIN bongsu_devices d
-        WHERE d.member_id = j.member_id AND {USABLE} AND j.reason IS NULL AND j.channels & {_PUSH} <> 0
-        UNION ALL
-        SELECT {others} FROM bongsu_judged j
-        CROSS JOIN (SELECT '{Channel.SMS}' AS channel, {_SMS} AS bit UNION ALL SELECT '{Channel.EMAIL}', {_EMAIL}) AS ways
-        WHERE j.reason IS NULL AND j.channels & ways.bit <> 0"""
+        {" UNION ALL ".join(parts)}"""
     )

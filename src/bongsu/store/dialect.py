@@ -70,13 +70,13 @@ class Dialect:
         raise AssertionError(columns, name, first)
 
     def look_up(
-        self, table: str, alias: str, key: str, outer: str, also: str = "", *, locked: bool = False, left: bool = False
+        self, table: str, alias: str, outer: str, on: Sequence[str], columns: Sequence[str], *, locked: bool = False
     ) -> str:
-        """A join to the row of `table` with outer's key, by the index for each row of outer, in outer's order.
+        """A left join to these columns of a table's row, found by the index for each row of outer, in outer's order.
 
         Left to itself PostgreSQL would read the whole of a large table to join a few thousand rows of it.
         """
-        raise AssertionError(table, alias, key, outer, also, locked, left)
+        raise AssertionError(table, alias, outer, on, columns, locked)
 
     def read_bytewise(self, expression: str) -> str:
         """Whatever it is, as text that compares with our member ids."""
@@ -140,13 +140,13 @@ class Postgres(Dialect):
         return f"unnest({', '.join(arrays)}) AS {name}({', '.join(columns)})"
 
     def look_up(
-        self, table: str, alias: str, key: str, outer: str, also: str = "", *, locked: bool = False, left: bool = False
+        self, table: str, alias: str, outer: str, on: Sequence[str], columns: Sequence[str], *, locked: bool = False
     ) -> str:
         # OFFSET 0, like a lock, keeps the planner from making an ordinary join of it.
         fence = "FOR NO KEY UPDATE" if locked else "OFFSET 0"
-        also = f" AND x.{also} = {outer}.{also}" if also else ""
-        one = f"LATERAL (SELECT x.ctid, x.* FROM {table} AS x WHERE x.{key} = {outer}.{key}{also} {fence}) AS {alias}"
-        return f"LEFT JOIN {one} ON true" if left else f"CROSS JOIN {one}"
+        names = ", ".join(f"x.{column}" for column in columns)
+        where = " AND ".join(f"x.{key} = {outer}.{key}" for key in on)
+        return f"LEFT JOIN LATERAL (SELECT {names} FROM {table} AS x WHERE {where} {fence}) AS {alias} ON true"
 
     def read_bytewise(self, expression: str) -> str:
         return f'CAST({expression} AS text) COLLATE "C"'
@@ -223,11 +223,9 @@ class Sqlite(Dialect):
         return f"(SELECT {fields} FROM json_each(?)) AS {name}"
 
     def look_up(
-        self, table: str, alias: str, key: str, outer: str, also: str = "", *, locked: bool = False, left: bool = False
+        self, table: str, alias: str, outer: str, on: Sequence[str], columns: Sequence[str], *, locked: bool = False
     ) -> str:
-        # CROSS JOIN, because SQLite never reorders that one.
-        also = f" AND {alias}.{also} = {outer}.{also}" if also else ""
-        return f"{'LEFT' if left else 'CROSS'} JOIN {table} AS {alias} ON {alias}.{key} = {outer}.{key}{also}"
+        return f"LEFT JOIN {table} AS {alias} ON {' AND '.join(f'{alias}.{key} = {outer}.{key}' for key in on)}"
 
     def read_bytewise(self, expression: str) -> str:
         return f"CAST({expression} AS text)"
