@@ -21,7 +21,7 @@ PRODUCT = "the-product"
 
 _SERIES = {
     "postgresql": "generate_series(1, {count}) AS series(n)",
-    "sqlite": "(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count}) SELECT n FROM s) AS series",
+    "sqlite": "(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count}) SELECT n FROM s) AS t",
 }
 _NAME = {"postgresql": "'member-' || lpad(n::text, 8, '0')", "sqlite": "'member-' || printf('%08d', n)"}
 
@@ -53,7 +53,12 @@ class Crowd:
         return crowd
 
     async def forget(self) -> None:
-        """As if nobody had been told: what each round begins with."""
+        """As if nobody had been told: what each round begins with.
+
+        A checkpoint comes before, not after: else the first touch of every old page would be logged whole, and only on our
+        side, because the baseline touches none.
+        """
+        await self._checkpoint()
         async with self.store.write() as tx:
             for table in ("deliveries", "notifications", "suppressions", "messages", "events"):
                 await _empty(tx, f"bongsu_{table}")
@@ -65,6 +70,10 @@ class Crowd:
         async with self.store.read() as connection:
             if self.store.dialect.name == "postgresql":
                 await connection.exec_driver_sql("VACUUM ANALYZE")
+
+    async def _checkpoint(self) -> None:
+        async with self.store.read() as connection:
+            if self.store.dialect.name == "postgresql":
                 await connection.exec_driver_sql("CHECKPOINT")
 
     async def tell(self) -> None:
@@ -74,9 +83,7 @@ class Crowd:
         )
         async with self.store.write() as tx:
             await statements.add(tx, [event])
-        worker = EventWorker(
-            self.store, catalogue(self.settings), self.settings, FanOut(Templates.load(), self.settings)
-        )
+        worker = EventWorker(self.store, catalogue(self.settings), self.settings, FanOut(Templates.load(), self.settings))
         while await worker.tick():
             pass
         await self._check()

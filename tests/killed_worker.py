@@ -57,7 +57,8 @@ class Mortal(EventWorker):
         self._death = death
 
     async def _finish(self, claimed: Sequence[Claimed]) -> int:
-        self._death.passes(POINTS[0])
+        if claimed:
+            self._death.passes(POINTS[0])
         return await super()._finish(claimed)
 
 

@@ -31,7 +31,9 @@ async def say(
     channels: Iterable[Channel] = BOTH,
 ) -> int:
     """Words, and their message id."""
+    (message_id,) = await decisions.draw_message_ids(tx, 1)
     message = Message(
+        message_id=message_id,
         event_id=event_id or new_id(),
         notice=0,
         locale=locale,
@@ -45,9 +47,10 @@ async def say(
         lane=1,
         guarantee="at_most_once",
         is_critical=False,
+        is_told=True,
         created_at=at,
     )
-    (message_id,) = (await decisions.add_messages(tx, [message])).values()
+    await decisions.add_messages(tx, [message])
     return message_id
 
 

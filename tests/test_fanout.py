@@ -66,6 +66,14 @@ async def test_any_select_is_an_audience(store: Store, settings: Settings) -> No
     assert await told(store) == {"1": 1, "2": 1, "9": 1}
 
 
+async def test_an_audience_of_nobody_is_told_nothing(store: Store, settings: Settings) -> None:
+    nobody = says(lambda event: Selected("SELECT member_id FROM bongsu_members") if event.ref_id == "1" else Listed(()))
+    await decide(store, settings, nobody, said("1"), said("2"))
+    assert [tuple(row) for row in await rows(store, "SELECT status, count(*) FROM bongsu_events GROUP BY status")] == [
+        ("DONE", 2)
+    ]
+
+
 async def test_a_broken_select_fails_its_event_alone(store: Store, settings: Settings) -> None:
     broken = settings.model_copy(update={"max_retries": 0})
     rules = says(lambda event: Selected("SELECT x FROM nowhere") if event.ref_id == "bad" else Listed(("a",)))

@@ -28,7 +28,7 @@ RIVALRY = 200
 
 @pytest.fixture
 def short(settings: Settings) -> Settings:
-    return settings.model_copy(update={"lease_seconds": 0.3, "poll_seconds": 0.02, "daily_limit": DAILY_LIMIT})
+    return settings.model_copy(update={"lease_seconds": 0.5, "poll_seconds": 0.02, "daily_limit": DAILY_LIMIT})
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -84,8 +84,8 @@ async def test_eight_rivals_over_the_same_people_stay_exact_and_never_lock_up(st
 
 
 async def finished_well(store: Store, events: list[Event]) -> None:
-    counted = await rows(store, "SELECT status, count(*), max(attempts) FROM bongsu_events GROUP BY status")
-    assert [tuple(row) for row in counted] == [("DONE", len(events), 0)]
+    counted = await rows(store, "SELECT status, count(*), max(attempts), max(error) FROM bongsu_events GROUP BY status")
+    assert [tuple(row) for row in counted] == [("DONE", len(events), 0, None)]
     await check(store, events)
 
 

@@ -49,6 +49,10 @@ class Target:
     # At most one look into a table, for one or several audiences, with its own room.
     looked_up: list[Wanted] = field(default_factory=list)
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.rows and not self.looked_up
+
     def select(self, binder: Binder, now: datetime) -> str:
         parts = []
         if self.rows:

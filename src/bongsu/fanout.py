@@ -149,7 +149,7 @@ class FanOut:
         now = self._clock()
         wanted = [Wanted(place, work.said.audience, work.after) for place, work in enumerate(spoken)]
         target = await audience.target(tx, wanted, self._chunk)
-        counts = await self._judge(tx, spoken, target, now, decision)
+        counts = [] if target.is_empty else await self._judge(tx, spoken, target, now, decision)
         found: dict[int, tuple[int, str]] = {}
         for one in counts:
             count, last = found.get(one.place, (0, ""))

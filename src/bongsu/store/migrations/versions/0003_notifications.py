@@ -19,7 +19,7 @@ POSTGRES_FIRST = (
     "ALTER TABLE bongsu_preferences ADD FOREIGN KEY (member_id) REFERENCES bongsu_members ON DELETE CASCADE",
     "ALTER TABLE bongsu_devices ADD FOREIGN KEY (member_id) REFERENCES bongsu_members ON DELETE CASCADE",
     # A member's row is written with every notification: room on its page keeps that from touching the index.
-    "ALTER TABLE bongsu_members SET (fillfactor = 50)",
+    "ALTER TABLE bongsu_members SET (fillfactor = 85)",
 )
 
 # What a member is told is written once for all who read the same words; a notification only points to it. No foreign keys
