@@ -16,11 +16,14 @@ from starlette.types import ASGIApp
 
 from bongsu import demo, telemetry
 from bongsu.api import build_api
+from bongsu.channels.registry import senders
+from bongsu.dispatch import DELIVERIES_TOPIC, Dispatcher
 from bongsu.errors import AddressTaken
-from bongsu.fanout import FanOut
+from bongsu.fanout import Decision, FanOut
 from bongsu.ingress.intake import EVENTS_TOPIC, Intake
 from bongsu.keys import Keys
 from bongsu.loop import Loop
+from bongsu.model import Channel
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.signals import LocalSignals, RedisSignals, Signals
@@ -139,10 +142,35 @@ async def running(loop: _Runs) -> AsyncIterator[_Runs]:
 
 @contextlib.asynccontextmanager
 async def _worker(base: Ground, rules: Rules) -> AsyncIterator[None]:
-    worker = EventWorker(base.store, rules, base.settings, FanOut(Templates.load(), base.settings))
-    with base.signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
-        async with running(worker):
-            yield
+    """From event to device: the event worker, and behind it a dispatcher for each way out of the house."""
+
+    def decided(decision: Decision) -> None:
+        if decision.counts:
+            base.signals.send(DELIVERIES_TOPIC)
+
+    async with _dispatchers(base, rules):
+        worker = EventWorker(base.store, rules, base.settings, FanOut(Templates.load(), base.settings), decided)
+        with base.signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
+            async with running(worker):
+                yield
+
+
+@contextlib.asynccontextmanager
+async def _dispatchers(base: Ground, rules: Rules) -> AsyncIterator[None]:
+    """One for each channel, so that a slow provider costs its own channel only."""
+    async with contextlib.AsyncExitStack() as stack:
+        for channel, sender in senders(base.settings, rules.senders).items():
+            stack.push_async_callback(sender.close)
+            if channel is Channel.IN_APP:
+                continue  # the inbox row is the delivery
+            dispatcher = Dispatcher(base.store, sender, base.settings)
+            await stack.enter_async_context(running(dispatcher))
+            stack.enter_context(base.signals.listen(DELIVERIES_TOPIC, _waking(dispatcher)))
+        yield
+
+
+def _waking(loop: Loop) -> Callable[[bytes | None], None]:
+    return lambda _data: loop.wake()
 
 
 @contextlib.asynccontextmanager

@@ -18,6 +18,7 @@ EVENTS_DUPLICATE = Counter("bongsu_events_duplicate", "Events whose id was alrea
 EVENTS_FINISHED = Counter("bongsu_events_finished", "Events the worker has finished with", ["status"])
 EVENTS_RETRIED = Counter("bongsu_events_retried", "Events put back after a rule or a decision failed")
 NOTIFICATIONS = Counter("bongsu_notifications", "Notifications written to inboxes", ["type"])
+DELIVERIES = Counter("bongsu_deliveries", "Tries of deliveries, by what became of them", ["channel", "status", "code"])
 SUPPRESSIONS = Counter("bongsu_suppressions", "Members of an audience who got none", ["type", "reason"])
 
 

@@ -213,8 +213,8 @@ def read_answer(
         return Retry(error.code or "QUOTA_EXCEEDED", wait, _reach(error), error.detail)
     if status >= 500 or status == 408:
         wait = _wait(SERVER_SECONDS, attempt, spread, retry_after(headers, now))
-        # It has answered 503 for what it then delivered.
-        return Retry(error.code or f"HTTP_{status}", wait, detail=error.detail, may_have_arrived=status >= 500)
+        # It has answered 503 for what it then delivered. Where FcmError is given, the one who knows says that it was not.
+        return Retry(error.code or f"HTTP_{status}", wait, detail=error.detail, may_have_arrived=not error.code)
     return _refusal(status, error)
 
 

@@ -163,7 +163,11 @@ class Push:
 
     def _count(self, outcome: Outcome, now: float) -> None:
         match outcome:
-            case Unknown() | Retry(may_have_arrived=True) | Retry(code="UNREACHABLE" | "OAUTH_UNAVAILABLE"):
+            case (
+                Unknown()
+                | Retry(may_have_arrived=True)
+                | Retry(code="UNAVAILABLE" | "INTERNAL" | "UNREACHABLE" | "OAUTH_UNAVAILABLE")
+            ):
                 if self._breaker.failed(now):
                     self._log.error("FCM keeps failing: nothing is sent for a while", code=outcome.code, why=outcome.detail)
             case _:

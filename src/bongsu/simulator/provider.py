@@ -211,7 +211,8 @@ class Provider:
             case Fault.ACCEPTED_SILENCE:
                 return replace(reply, manner=Manner.SILENCE, code="ACCEPTED_SILENCE")
             case Fault.ACCEPTED_UNAVAILABLE:
-                return replace(replies.unavailable(self.config.retry_after, self._epoch()), code="ACCEPTED_UNAVAILABLE")
+                reply = replies.unavailable(self.config.retry_after, self._epoch(), code="")
+                return replace(reply, code="ACCEPTED_UNAVAILABLE")
             case Fault.GARBAGE:
                 return replies.GARBAGE
             case Fault.DRIP:

@@ -113,9 +113,10 @@ BAD_GATEWAY = _page(502, "BAD_GATEWAY", 10.0)
 NOT_FOUND = _page(404, "NOT_FOUND")
 
 
-def unavailable(wait: RetryAfter, epoch: float) -> Reply:
+def unavailable(wait: RetryAfter, epoch: float, code: str = "UNAVAILABLE") -> Reply:
+    """Without a code it comes from something in front of FCM, which has heard nothing from behind it."""
     header, asked = _retry_after(wait, epoch, 10.0)
-    return error(503, "UNAVAILABLE", "The service is currently unavailable.", "UNAVAILABLE", (), header, asked)
+    return error(503, "UNAVAILABLE", "The service is currently unavailable.", code, (), header, asked)
 
 
 def quota(wait: RetryAfter, epoch: float, subject: str) -> Reply:

@@ -90,7 +90,7 @@ CREATE TABLE bongsu_deliveries (
     created_at   {time}   NOT NULL,
     finished_at  {time}
 );
-CREATE INDEX bongsu_deliveries_due ON bongsu_deliveries (lane, due) WHERE status IN ('READY', 'SENDING');
+CREATE INDEX bongsu_deliveries_due ON bongsu_deliveries (channel, lane, due) WHERE status IN ('READY', 'SENDING');
 CREATE INDEX bongsu_deliveries_notification ON bongsu_deliveries (notification_id);
 CREATE INDEX bongsu_deliveries_dead ON bongsu_deliveries (delivery_id) WHERE status IN ('FAIL', 'UNKNOWN')
 """

@@ -1,0 +1,296 @@
+"""Carry: takes due deliveries of one channel, says that they will be sent, sends them, and records what became of each.
+
+Sending is pre-locked. A dispatcher killed at any moment leaves behind either what it never sent, which is READY again, or
+what it may have sent, which is SENDING: at most as many as were in flight. What becomes of those is the type's choice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import random
+import socket
+import time
+from base64 import urlsafe_b64encode
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from bongsu import telemetry
+from bongsu.backoff import doubling
+from bongsu.channels.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Sender, Unknown
+from bongsu.errors import StoreError
+from bongsu.loop import Loop
+from bongsu.model import Channel, Guarantee, Priority, utc_now
+from bongsu.settings import Settings
+from bongsu.store import Store
+from bongsu.store import deliveries as statements
+from bongsu.store.deliveries import Address, Claimed, DeliveryStatus, Verdict, Words
+
+# Sends of one channel under way at once. A provider that takes 100 ms is then asked 2,500 times a second; one that hangs
+# holds no more than these, and no other channel's.
+CONCURRENCY = 256
+# The next ones are claimed when so many slots are free, so that statements are about many rows at a time.
+SHARE = 4
+# A delivery that has been claimed so often without any outcome ends whoever takes it.
+MOST_CLAIMS = 6
+# Messages whose words are kept at hand: a fan-out's deliveries all say the same.
+WORDS_KEPT = 1_000
+# Of sixteen turns, which lane is asked first: HIGH goes before NORMAL before LOW, and none waits for ever.
+TURNS = ((0, 1, 2),) * 7 + ((1, 0, 2),) + ((0, 1, 2),) * 7 + ((2, 0, 1),)
+PRIORITIES = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
+
+DELIVERIES_TOPIC = "deliveries"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A claimed delivery with all that is needed to send it."""
+
+    claimed: Claimed
+    words: Words
+    address: Address
+
+    def outgoing(self) -> Outgoing:
+        claimed, words = self.claimed, self.words
+        return Outgoing(
+            delivery_id=claimed.delivery_id,
+            notification_id=claimed.notification_id,
+            member_id=claimed.member_id,
+            address=self.address.text,
+            type=words.type,
+            title=words.title,
+            body=words.body,
+            ref_id=words.ref_id,
+            data=words.data,
+            priority=PRIORITIES[words.lane],
+            platform=self.address.platform,
+            locale=words.locale or None,
+            collapse_id=collapse_id(claimed, words.event_id),
+            expires_at=words.expires_at,
+            attempt=claimed.attempts + 1,
+        )
+
+
+def collapse_id(claimed: Claimed, event_id: str) -> str:
+    """The same for every try of one notification on one device, and for no other. A replay may ask for a new series."""
+    named = f"{event_id} {claimed.message_id} {claimed.member_id} {claimed.device_id or ''} {claimed.series}"
+    return urlsafe_b64encode(hashlib.blake2b(named.encode(), digest_size=24).digest()).decode()
+
+
+# --- decisions, without I/O ---------------------------------------------------------------------------------------------
+
+
+def unsent(claimed: Claimed, words: Words, address: Address | None, now: datetime) -> Verdict | None:
+    """Why this one is not to be sent, if so."""
+
+    def end(status: DeliveryStatus, code: str, detail: str) -> Verdict:
+        return Verdict(claimed.delivery_id, claimed.epoch, status, code, detail, is_try=False)
+
+    if claimed.status == DeliveryStatus.SENDING and words.guarantee is Guarantee.AT_MOST_ONCE:
+        return end(DeliveryStatus.UNKNOWN, "ABANDONED", "the dispatcher died while sending: it may have arrived")
+    if claimed.claims > MOST_CLAIMS:
+        return end(DeliveryStatus.FAIL, "POISONED", f"every dispatcher that took it has died, {claimed.claims - 1} in a row")
+    if words.expires_at is not None and words.expires_at <= now:
+        return end(DeliveryStatus.FAIL, "EXPIRED", "it was due after the moment until which it is worth anything")
+    if address is None:
+        return end(DeliveryStatus.FAIL, "NO_ADDRESS", "the device or address is gone, invalid or without consent")
+    return None
+
+
+def verdict(delivery: Delivery, outcome: Outcome, settings: Settings) -> Verdict:  # noqa: PLR0911 (one case, one answer)
+    """What an answer means for a delivery."""
+    claimed, guarantee = delivery.claimed, delivery.words.guarantee
+    one, epoch = claimed.delivery_id, claimed.epoch
+    match outcome:
+        case Accepted(reference, is_simulated):
+            return Verdict(one, epoch, DeliveryStatus.SUCCESS, reference=reference, is_simulated=is_simulated)
+        case Retry(is_held=True) as held:
+            wait = max(held.after_seconds, settings.retry_base_seconds)
+            return Verdict(one, epoch, DeliveryStatus.READY, held.code, held.detail, wait, is_try=False)
+        case Retry(may_have_arrived=True) | Unknown() if guarantee is Guarantee.AT_MOST_ONCE:
+            return Verdict(one, epoch, DeliveryStatus.UNKNOWN, outcome.code, outcome.detail)
+        case Unknown():
+            return _again(claimed, outcome.code, outcome.detail, 0.0, DeliveryStatus.UNKNOWN, settings)
+        case Retry():
+            return _again(claimed, outcome.code, outcome.detail, outcome.after_seconds, DeliveryStatus.FAIL, settings)
+        case Gone():
+            gone = (claimed.member_id, claimed.device_id, delivery.address.text) if claimed.device_id else None
+            return Verdict(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail, gone=gone)
+        case Refused():
+            return Verdict(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail)
+        case Misconfigured():
+            # Ours to mend, and then it may go: the recovery job tries again.
+            return Verdict(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail, is_retryable=True)
+
+
+def _again(claimed: Claimed, code: str, detail: str, floor: float, at_last: DeliveryStatus, settings: Settings) -> Verdict:
+    """1 s, 2 s, 4 s with jitter, or longer if the provider asks for it; then that is the end."""
+    tries = claimed.attempts + 1
+    if tries > settings.max_retries:
+        return Verdict(claimed.delivery_id, claimed.epoch, at_last, code, detail, is_retryable=True)
+    # What a provider asks for is a least; those who were told the same are spread behind it.
+    asked = floor * random.uniform(1.0, 1.1)  # noqa: S311 (spreading load, not keeping secrets)
+    wait = max(doubling(settings.retry_base_seconds, tries), asked)
+    return Verdict(claimed.delivery_id, claimed.epoch, DeliveryStatus.READY, code, detail, wait)
+
+
+# --- the loop -----------------------------------------------------------------------------------------------------------
+
+
+class Dispatcher(Loop):
+    """Carries one channel. Any number may run, in any number of processes."""
+
+    def __init__(
+        self, store: Store, sender: Sender, settings: Settings, concurrency: int = CONCURRENCY,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:  # fmt: skip
+        super().__init__(f"dispatch-{sender.channel.value.lower()}", settings.poll_seconds)
+        self.channel: Channel = sender.channel
+        self._store = store
+        self._sender = sender
+        self._settings = settings
+        self._concurrency = concurrency
+        self._clock = clock
+        self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._sending: dict[int, tuple[Delivery, asyncio.Task[None]]] = {}
+        # Outcomes not yet recorded. They hold slots too, so there are never more than those.
+        self._verdicts: list[Verdict] = []
+        self._landed = asyncio.Event()
+        self._words: OrderedDict[int, Words] = OrderedDict()
+        self._turn = 0
+        self._renewed = time.monotonic()
+
+    async def tick(self) -> int:
+        recorded = await self._record()
+        await self._keep_leases()
+        claimed = [] if self.is_stopping else await self._claim()
+        await self._send(claimed)
+        if claimed or recorded:
+            return len(claimed) + recorded
+        if self._sending and not self._verdicts:
+            await self._wait_for_landing()
+        return len(self._verdicts)
+
+    def wake(self) -> None:
+        super().wake()
+        self._landed.set()
+
+    async def stop(self) -> None:
+        """What is on the wire is waited for, up to the send timeout, and recorded."""
+        await super().stop()
+        tasks = [task for _, task in self._sending.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._settings.send_timeout_seconds + 1)
+        with contextlib.suppress(StoreError):
+            await self._record()
+
+    async def _claim(self) -> list[Claimed]:
+        """As many as can be sent now, in few and large portions."""
+        free = self._concurrency - len(self._sending) - len(self._verdicts)
+        if free < max(1, self._concurrency // SHARE):
+            return []
+        lanes = TURNS[self._turn % len(TURNS)]
+        async with self._store.write_once() as tx:
+            claimed = await statements.claim(tx, self.channel, lanes, free, self._settings.lease_seconds, self._worker)
+        if claimed:
+            self._turn += 1
+        return claimed
+
+    async def _send(self, claimed: Sequence[Claimed]) -> None:
+        """Those that can go: first the word that they will, committed, then the wire."""
+        if not claimed:
+            return
+        try:
+            deliveries, verdicts = await self._prepared(claimed)
+            ours = await self._intend(deliveries) if deliveries else set()
+        except BaseException:
+            # Whether or not the intent was stored: none was sent. They are READY again as soon as that can be recorded.
+            self._verdicts += (Verdict(c.delivery_id, c.epoch, DeliveryStatus.READY, is_try=False) for c in claimed)
+            raise
+        self._verdicts += verdicts
+        for one in deliveries:
+            if one.claimed.delivery_id in ours:
+                task = asyncio.create_task(self._send_one(one), name=f"bongsu-{self.name}-send")
+                self._sending[one.claimed.delivery_id] = one, task
+
+    async def _intend(self, deliveries: Sequence[Delivery]) -> set[int]:
+        claims = [(one.claimed.delivery_id, one.claimed.epoch) for one in deliveries]
+        async with self._store.write_once() as tx:
+            return await statements.intend(tx, claims, self._settings.lease_seconds)
+
+    async def _prepared(self, claimed: Sequence[Claimed]) -> tuple[list[Delivery], list[Verdict]]:
+        async with self._store.read() as connection:
+            missing = sorted({one.message_id for one in claimed} - self._words.keys())
+            if missing:
+                self._words.update(await statements.find_words(connection, missing))
+            addresses = await statements.find_addresses(connection, self.channel, claimed)
+        now = self._clock()
+        deliveries, verdicts = [], []
+        for one in claimed:
+            words, address = self._words[one.message_id], addresses.get(one.delivery_id)
+            refused = unsent(one, words, address, now)
+            if refused is None:
+                assert address is not None
+                deliveries.append(Delivery(one, words, address))
+            else:
+                verdicts.append(refused)
+        while len(self._words) > WORDS_KEPT:
+            self._words.popitem(last=False)
+        return deliveries, verdicts
+
+    async def _send_one(self, delivery: Delivery) -> None:
+        at, began = self._clock(), time.monotonic()
+        try:
+            outcome = await self._sender.send(delivery.outgoing())
+        except Exception as error:
+            # Nobody can tell how far it came.
+            self._log.error("a channel raised", channel=self.channel.value, exc_info=True)
+            outcome = Unknown("CRASHED", f"{type(error).__name__}")
+        judged = verdict(delivery, outcome, self._settings)
+        was_sent = not (isinstance(outcome, Retry) and outcome.is_held)
+        tried = {"at": at, "millis": int((time.monotonic() - began) * 1000)} if was_sent else {}
+        self._verdicts.append(Verdict(**{**vars(judged), **tried}))
+        del self._sending[delivery.claimed.delivery_id]
+        self._landed.set()
+
+    async def _record(self) -> int:
+        verdicts, self._verdicts = self._verdicts, []
+        if not verdicts:
+            return 0
+        try:
+            async with self._store.write() as tx:
+                ours = await statements.record(tx, verdicts)
+        except BaseException:
+            # Not lost: recorded when the store is back. If we die first, they are SENDING and judged as such.
+            self._verdicts += verdicts
+            raise
+        for one in verdicts:
+            if one.delivery_id in ours:
+                self._tell(one)
+        return len(verdicts)
+
+    def _tell(self, one: Verdict) -> None:
+        telemetry.DELIVERIES.labels(self.channel.value, one.status.value, one.code or "").inc()
+        if one.status in (DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN):
+            self._log.error(
+                "delivery ended", status=one.status.value, delivery_id=one.delivery_id, code=one.code, detail=one.detail
+            )
+
+    async def _keep_leases(self) -> None:
+        if not self._sending or time.monotonic() - self._renewed < self._settings.lease_seconds / 3:
+            return
+        claims = [(one.claimed.delivery_id, one.claimed.epoch) for one, _ in self._sending.values()]
+        async with self._store.write_once() as tx:
+            await statements.renew(tx, claims, self._settings.lease_seconds)
+        self._renewed = time.monotonic()
+
+    async def _wait_for_landing(self) -> None:
+        """Nothing to claim: until something has landed, or more may be due."""
+        self._landed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(self._settings.poll_seconds, self._settings.lease_seconds / 3)):
+                await self._landed.wait()

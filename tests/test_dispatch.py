@@ -1,0 +1,284 @@
+"""The dispatcher, on both databases: sent once, retried, fenced, explained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from bongsu.channels.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
+from bongsu.dispatch import TURNS, Dispatcher
+from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
+from bongsu.settings import Settings
+from bongsu.store import Store
+from bongsu.store import deliveries as statements
+from tests.deciding import NOON, decide, members, rows, said, says
+
+MOST_ONCE = NoticeType("ONCE", (Channel.PUSH, Channel.IN_APP))
+ACCEPTED = Accepted("ref")
+LEAST_ONCE = NoticeType("AGAIN", (Channel.PUSH, Channel.IN_APP), guarantee=Guarantee.AT_LEAST_ONCE)
+
+
+class Scripted:
+    """A channel that answers what it is told to, and remembers what it was given."""
+
+    channel = Channel.PUSH
+
+    def __init__(self, answer: Callable[[Outgoing], Outcome] | Outcome = ACCEPTED) -> None:
+        self.sent: list[Outgoing] = []
+        self._answer = answer
+
+    async def send(self, outgoing: Outgoing) -> Outcome:
+        self.sent.append(outgoing)
+        return self._answer(outgoing) if callable(self._answer) else self._answer
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def quick(settings: Settings) -> Settings:
+    return settings.model_copy(update={"retry_base_seconds": 0.01})
+
+
+async def one_delivery(store: Store, settings: Settings, kind: NoticeType = MOST_ONCE, *who: str) -> None:
+    await members(store, *(who or ("a",)), device=True)
+    await decide(store, settings, says(Listed(who or ("a",)), kind), said())
+
+
+async def carry(store: Store, sender: Scripted, settings: Settings, concurrency: int = 8) -> None:
+    """Until nothing is READY or SENDING."""
+    dispatcher = Dispatcher(store, sender, settings, concurrency)
+    async with asyncio.timeout(30):
+        while await rows(store, "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING') LIMIT 1"):
+            await dispatcher.tick()
+    await dispatcher.stop()
+
+
+async def states(store: Store, columns: str = "status, code") -> list[tuple[Any, ...]]:
+    found = await rows(store, f"SELECT {columns} FROM bongsu_deliveries ORDER BY delivery_id")
+    return [tuple(row) for row in found]
+
+
+async def test_what_is_due_is_sent_once_and_recorded(store: Store, settings: Settings) -> None:
+    await one_delivery(store, settings, MOST_ONCE, "a", "b", "c")
+    sender = Scripted()
+    await carry(store, sender, settings)
+    assert sorted(one.address for one in sender.sent) == ["token-a", "token-b", "token-c"]
+    assert await states(store, "status, code, reference, attempts") == [("SUCCESS", None, "ref", 1)] * 3
+    assert len(await rows(store, "SELECT 1 FROM bongsu_attempts")) == 3
+
+
+@pytest.mark.parametrize("kind", [MOST_ONCE, LEAST_ONCE])
+async def test_a_retry_is_tried_three_times_more_with_the_same_collapse_id(
+    store: Store, quick: Settings, kind: NoticeType
+) -> None:
+    await one_delivery(store, quick, kind)
+    sender = Scripted(Retry("UNAVAILABLE"))
+    await carry(store, sender, quick)
+    assert [one.attempt for one in sender.sent] == [1, 2, 3, 4]
+    assert len({one.collapse_id for one in sender.sent}) == 1
+    assert len(sender.sent[0].collapse_id) == 32
+    assert await states(store, "status, code, attempts, epoch") == [("FAIL", "UNAVAILABLE", 4, 4)]
+
+
+async def test_a_retry_that_succeeds_is_a_success(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick)
+    answers: list[Outcome] = [Accepted("at last"), Retry("UNAVAILABLE"), Retry("INTERNAL")]
+    await carry(store, Scripted(lambda _outgoing: answers.pop()), quick)
+    assert await states(store, "status, code, attempts") == [("SUCCESS", None, 3)]
+    tries = await rows(store, "SELECT code FROM bongsu_attempts ORDER BY epoch")
+    assert [row[0] for row in tries] == ["INTERNAL", "UNAVAILABLE", "SUCCESS"]
+
+
+async def test_a_providers_wait_wins_over_ours(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick)
+    dispatcher = Dispatcher(store, Scripted(Retry("QUOTA_EXCEEDED", 60)), quick)
+    await dispatcher.tick()
+    await dispatcher.tick()
+    await dispatcher.stop()
+    dialect = store.dialect
+    ((due, now),) = await rows(store, f"SELECT due, {dialect.now} FROM bongsu_deliveries WHERE status = 'READY'")
+    assert timedelta(seconds=50) < dialect.moment(due) - dialect.moment(now) < timedelta(seconds=70)
+
+
+@pytest.mark.parametrize("outcome", [Unknown("TIMEOUT"), Retry("HTTP_503", may_have_arrived=True)])
+async def test_what_may_have_arrived_is_sent_again_only_where_that_was_chosen(
+    store: Store, quick: Settings, outcome: Outcome
+) -> None:
+    await one_delivery(store, quick, MOST_ONCE)
+    await one_delivery(store, quick, LEAST_ONCE)
+    sender = Scripted(outcome)
+    await carry(store, sender, quick)
+    assert Counter(one.type for one in sender.sent) == {"ONCE": 1, "AGAIN": 4}
+    first, second = await states(store)
+    assert first == ("UNKNOWN", outcome.code)  # type: ignore[union-attr]
+    assert second[0] == ("UNKNOWN" if isinstance(outcome, Unknown) else "FAIL")
+
+
+async def test_a_held_one_waits_without_counting(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick)
+    answers: list[Outcome] = [Accepted()] + [Retry("CIRCUIT_OPEN", is_held=True)] * 9
+    await carry(store, Scripted(lambda _outgoing: answers.pop()), quick)
+    assert await states(store, "status, attempts") == [("SUCCESS", 1)]
+    assert len(await rows(store, "SELECT 1 FROM bongsu_attempts")) == 1
+
+
+async def test_a_token_that_is_gone_is_not_sent_to_again(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick, MOST_ONCE, "a", "b")
+    sender = Scripted(lambda outgoing: Gone("UNREGISTERED") if outgoing.member_id == "a" else Accepted())
+    await carry(store, sender, quick)
+    assert await states(store) == [("FAIL", "UNREGISTERED"), ("SUCCESS", None)]
+    devices = await rows(store, "SELECT member_id, status FROM bongsu_devices ORDER BY member_id")
+    assert [tuple(row) for row in devices] == [("a", "INVALID"), ("b", "ACTIVE")]
+
+
+async def test_a_token_refreshed_while_the_old_one_was_refused_stays(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick)
+
+    class Refreshing(Scripted):
+        async def send(self, outgoing: Outgoing) -> Outcome:
+            async with store.write() as tx:
+                await tx.execute(text("UPDATE bongsu_devices SET token = 'fresh'"))
+            return Gone("UNREGISTERED")
+
+    await carry(store, Refreshing(), quick)
+    assert [tuple(row) for row in await rows(store, "SELECT token, status FROM bongsu_devices")] == [("fresh", "ACTIVE")]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_retryable"),
+    [(Refused("INVALID_ARGUMENT", "no"), False), (Misconfigured("THIRD_PARTY_AUTH_ERROR"), True)],
+)
+async def test_a_refusal_ends_it_and_keeps_the_address(
+    store: Store, quick: Settings, outcome: Outcome, is_retryable: bool
+) -> None:
+    await one_delivery(store, quick)
+    sender = Scripted(outcome)
+    await carry(store, sender, quick)
+    assert len(sender.sent) == 1
+    assert await states(store, "status, is_retryable") == [("FAIL", is_retryable)]
+    assert [row[0] for row in await rows(store, "SELECT status FROM bongsu_devices")] == ["ACTIVE"]
+
+
+@pytest.mark.parametrize("change", ["has_consent = false", "status = 'INVALID'"])
+async def test_a_device_that_said_no_after_the_fan_out_gets_nothing(store: Store, quick: Settings, change: str) -> None:
+    await one_delivery(store, quick)
+    async with store.write() as tx:
+        await tx.execute(text(f"UPDATE bongsu_devices SET {change}"))
+    sender = Scripted()
+    await carry(store, sender, quick)
+    assert sender.sent == []
+    assert await states(store) == [("FAIL", "NO_ADDRESS")]
+
+
+async def test_what_has_expired_is_not_sent(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick)
+    async with store.write() as tx:
+        await tx.execute(text("UPDATE bongsu_messages SET expires_at = :at"), {"at": store.dialect.stored(NOON)})
+    sender = Scripted()
+    await carry(store, sender, quick)
+    assert sender.sent == []
+    assert await states(store) == [("FAIL", "EXPIRED")]
+
+
+async def test_a_channel_that_raises_is_not_trusted_to_have_done_nothing(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick, MOST_ONCE, "a", "b")
+
+    def answer(outgoing: Outgoing) -> Outcome:
+        if outgoing.member_id == "a":
+            raise KeyError("bug")
+        return Accepted()
+
+    await carry(store, Scripted(answer), quick)
+    assert await states(store) == [("UNKNOWN", "CRASHED"), ("SUCCESS", None)]
+
+
+async def left_behind(store: Store, settings: Settings, *, intended: bool) -> None:
+    """A dispatcher that died after its claim, or after its intent."""
+    async with store.write() as tx:
+        claimed = await statements.claim(tx, Channel.PUSH, (0, 1, 2), 10, -1, "dead")
+        if intended:
+            await statements.intend(tx, [(one.delivery_id, one.epoch) for one in claimed], -1)
+
+
+async def test_what_was_only_claimed_when_its_dispatcher_died_is_sent(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick, MOST_ONCE)
+    await left_behind(store, quick, intended=False)
+    sender = Scripted()
+    await carry(store, sender, quick)
+    assert len(sender.sent) == 1
+    assert await states(store) == [("SUCCESS", None)]
+
+
+async def test_what_was_being_sent_when_its_dispatcher_died_is_the_types_choice(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick, MOST_ONCE)
+    await one_delivery(store, quick, LEAST_ONCE)
+    await left_behind(store, quick, intended=True)
+    sender = Scripted()
+    await carry(store, sender, quick)
+    assert [one.type for one in sender.sent] == ["AGAIN"]
+    assert await states(store) == [("UNKNOWN", "ABANDONED"), ("SUCCESS", None)]
+
+
+async def test_a_zombie_neither_intends_nor_records(store: Store, settings: Settings) -> None:
+    await one_delivery(store, settings)
+    async with store.write() as tx:
+        (old,) = await statements.claim(tx, Channel.PUSH, (1,), 1, -1, "zombie")
+        (new,) = await statements.claim(tx, Channel.PUSH, (1,), 1, 60, "living")
+        assert await statements.intend(tx, [(old.delivery_id, old.epoch)], 60) == set()
+        late = statements.Verdict(old.delivery_id, old.epoch, statements.DeliveryStatus.SUCCESS)
+        assert await statements.record(tx, [late]) == set()
+        assert await statements.intend(tx, [(new.delivery_id, new.epoch)], 60) == {new.delivery_id}
+    assert await states(store, "status, epoch") == [("SENDING", 2)]
+
+
+async def test_a_delivery_that_ends_every_dispatcher_is_given_up(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick, LEAST_ONCE)
+    for _ in range(6):
+        await left_behind(store, quick, intended=True)
+    sender = Scripted()
+    await carry(store, sender, quick)
+    assert sender.sent == []
+    assert await states(store) == [("FAIL", "POISONED")]
+
+
+async def test_high_goes_first_and_low_is_not_starved(store: Store, settings: Settings) -> None:
+    for priority in (Priority.LOW, Priority.NORMAL, Priority.HIGH):
+        kind = NoticeType(priority.value, (Channel.PUSH, Channel.IN_APP), priority=priority)
+        who = [f"{priority.value}{number:03}" for number in range(40)]
+        await members(store, *who, device=True)
+        await decide(store, settings, says(Listed(tuple(who)), kind), said())
+    sender = Scripted()
+    await carry(store, sender, settings, concurrency=2)
+    order = [one.type for one in sender.sent]
+    assert order[:10] == ["HIGH"] * 10
+    assert "LOW" in order[: 4 * len(TURNS)]
+    assert order.index("NORMAL") < order.index("LOW")
+
+
+async def test_a_store_that_goes_away_before_the_intent_sends_nothing_and_counts_nothing(
+    store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await one_delivery(store, quick)
+    intend, failures = statements.intend, [ConnectionError("gone")]
+
+    async def shaky(*arguments: Any) -> set[int]:
+        if failures:
+            raise failures.pop()
+        return await intend(*arguments)
+
+    monkeypatch.setattr(statements, "intend", shaky)
+    sender = Scripted()
+    dispatcher = Dispatcher(store, sender, quick)
+    with pytest.raises(Exception, match="gone"):
+        await dispatcher.tick()
+    assert sender.sent == []
+    while (await states(store))[0][0] != "SUCCESS":
+        await dispatcher.tick()
+    await dispatcher.stop()
+    assert await states(store, "status, attempts, claims") == [("SUCCESS", 1, 0)]
