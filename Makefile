@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test install check lint bench clean
+.PHONY: run test install check lint bench chaos clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/bongsu serve --demo
@@ -20,6 +20,10 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# The tests that kill and break at random, with many more seeds: about half an hour.
+chaos: $(VENV)/dev.stamp
+	CHAOS_SEEDS=30 CHAOS_MEMBERS=200 $(BIN)/python -m pytest tests/test_killed_dispatchers.py tests/test_killed_workers.py
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m bench

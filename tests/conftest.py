@@ -11,6 +11,7 @@ import pytest
 from bongsu import telemetry
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
+from tests.processes import bongsu
 from tests.servers import PostgresServer, RedisServer, ServerMissing, find_postgres, find_redis
 
 # A developer's own settings must not reach into the tests.
@@ -76,3 +77,10 @@ def environment(settings: Settings, tmp_path: Path) -> dict[str, str]:
         "BONGSU_API_KEYS": settings.api_keys,
         "BONGSU_POLL_SECONDS": "0.05",
     }
+
+
+@pytest.fixture
+def migrated(environment: dict[str, str]) -> dict[str, str]:
+    done = bongsu("migrate", environment=environment)
+    assert done.returncode == 0, done.stderr
+    return environment

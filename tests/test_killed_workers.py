@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
@@ -17,6 +18,8 @@ from tests.deciding import rows
 from tests.killed_worker import work
 from tests.processes import forks
 
+# `make chaos` runs many more.
+SEEDS = range(1, 2 + int(os.environ.get("CHAOS_SEEDS", "1")))
 PROCESSES = 3
 EVENTS_AT_FIRST = 60
 EVENTS_PER_END = 8
@@ -31,7 +34,7 @@ def short(settings: Settings) -> Settings:
     return settings.model_copy(update={"lease_seconds": 0.5, "poll_seconds": 0.02, "daily_limit": DAILY_LIMIT})
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 async def test_killed_workers_lose_nobody_and_double_nobody(store: Store, short: Settings, seed: int) -> None:
     dice = random.Random(seed)
     await fill(store)

@@ -12,19 +12,11 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
-import pytest
 
 from tests.processes import bongsu, serving
 from tests.servers import RedisServer, start_postgres
 
 KEY = {"X-API-Key": "server-key-of-the-tests"}
-
-
-@pytest.fixture
-def migrated(environment: dict[str, str]) -> dict[str, str]:
-    done = bongsu("migrate", environment=environment)
-    assert done.returncode == 0, done.stderr
-    return environment
 
 
 def eventually(look: Callable[[], Any], wanted: Any, seconds: float = 30) -> None:
