@@ -30,11 +30,11 @@ from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import Address, Claimed, DeliveryStatus, Verdict, Words
 
-# Sends of one channel under way at once. A provider that takes 100 ms is then asked 2,500 times a second; one that hangs
+# Sends of one channel under way at once. A provider that takes 100 ms is then asked 5,000 times a second; one that hangs
 # holds no more than these, and no other channel's.
-CONCURRENCY = 256
-# The next ones are claimed when so many slots are free, so that statements are about many rows at a time.
-SHARE = 4
+CONCURRENCY = 512
+# The next ones are claimed when this part of the slots is free, so that statements are about many rows at a time.
+SHARE = 2
 # A delivery that has been claimed so often without any outcome ends whoever takes it.
 MOST_CLAIMS = 6
 # Messages whose words are kept at hand: a fan-out's deliveries all say the same.
@@ -165,15 +165,16 @@ class Dispatcher(Loop):
         self._renewed = time.monotonic()
 
     async def tick(self) -> int:
-        recorded = await self._record()
         await self._keep_leases()
-        claimed = [] if self.is_stopping else await self._claim()
-        await self._send(claimed)
-        if claimed or recorded:
-            return len(claimed) + recorded
-        if self._sending and not self._verdicts:
+        # Side by side: while the outcomes of the last ones are written down the next ones set out.
+        moved = 0
+        for one in await asyncio.gather(self._record(), self._take_on(), return_exceptions=True):
+            if isinstance(one, BaseException):
+                raise one
+            moved += one
+        if not moved and self._sending and not self._verdicts:
             await self._wait_for_landing()
-        return len(self._verdicts)
+        return moved + len(self._verdicts)
 
     def wake(self) -> None:
         super().wake()
@@ -187,6 +188,11 @@ class Dispatcher(Loop):
             await asyncio.wait(tasks, timeout=self._settings.send_timeout_seconds + 1)
         with contextlib.suppress(StoreError):
             await self._record()
+
+    async def _take_on(self) -> int:
+        claimed = [] if self.is_stopping else await self._claim()
+        await self._send(claimed)
+        return len(claimed)
 
     async def _claim(self) -> list[Claimed]:
         """As many as can be sent now, in few and large portions."""
@@ -251,9 +257,9 @@ class Dispatcher(Loop):
             self._log.error("a channel raised", channel=self.channel.value, exc_info=True)
             outcome = Unknown("CRASHED", f"{type(error).__name__}")
         judged = verdict(delivery, outcome, self._settings)
-        was_sent = not (isinstance(outcome, Retry) and outcome.is_held)
-        tried = {"at": at, "millis": int((time.monotonic() - began) * 1000)} if was_sent else {}
-        self._verdicts.append(Verdict(**{**vars(judged), **tried}))
+        if not (isinstance(outcome, Retry) and outcome.is_held):
+            judged.at, judged.millis = at, int((time.monotonic() - began) * 1000)
+        self._verdicts.append(judged)
         del self._sending[delivery.claimed.delivery_id]
         self._landed.set()
 

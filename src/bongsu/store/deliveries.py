@@ -73,7 +73,7 @@ class Address:
     platform: Platform | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Verdict:
     """What became of a try. READY means: again, after that many seconds."""
 
