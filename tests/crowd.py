@@ -5,18 +5,17 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 from bongsu.model import Action, Audience, Channel, Event, Everyone, Interested, Listed, Notice, NoticeType, Selected
 from bongsu.rules import Rules
 from bongsu.store import Store
-from tests.deciding import did, members, prefers, rows, unread_is_exact
+from tests.deciding import NOON, did, members, prefers, rows, unread_is_exact
 
 CROWD = [f"m{number:02}" for number in range(40)]
 PRODUCTS = ["p1", "p2"]
 DAILY_LIMIT = 10
-# Never noon nor midnight anywhere while a test runs: its events are all of one day.
-QUIET_DAY = datetime(2026, 11, 15, 6, 30, tzinfo=UTC)
+# One moment for a whole test, whatever process it is in: its events are all of one day.
+QUIET_DAY = NOON
 
 PLAIN = NoticeType("PLAIN", (Channel.PUSH, Channel.IN_APP))
 ALARM = NoticeType("ALARM", (Channel.PUSH, Channel.IN_APP), is_critical=True)

@@ -19,8 +19,8 @@ from bongsu.templates import Templates
 from bongsu.worker import EventWorker
 
 IN_APP = (Channel.IN_APP,)
-# A Sunday noon in Seoul: no quiet hours unless a test wants them.
-NOON = datetime(2026, 11, 15, 3, 0, tzinfo=UTC)
+# Yesterday's noon in Seoul: no quiet hours unless a test wants them.
+NOON = datetime.now(UTC).replace(hour=3, minute=0, second=0, microsecond=0) - timedelta(days=1)
 
 
 class Clock:

@@ -17,7 +17,7 @@ from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from tests.deciding import NOON, decide, members, rows, said, says
+from tests.deciding import decide, members, rows, said, says
 
 MOST_ONCE = NoticeType("ONCE", (Channel.PUSH, Channel.IN_APP))
 ACCEPTED = Accepted("ref")
@@ -177,9 +177,8 @@ async def test_a_device_that_said_no_after_the_fan_out_gets_nothing(store: Store
 
 
 async def test_what_has_expired_is_not_sent(store: Store, quick: Settings) -> None:
-    await one_delivery(store, quick)
-    async with store.write() as tx:
-        await tx.execute(text("UPDATE bongsu_messages SET expires_at = :at"), {"at": store.dialect.stored(NOON)})
+    # Said at a noon long gone, and good for an hour.
+    await one_delivery(store, quick, NoticeType("BRIEF", (Channel.PUSH, Channel.IN_APP), expires_hours=1))
     sender = Scripted()
     await carry(store, sender, quick)
     assert sender.sent == []

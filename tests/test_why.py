@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from bongsu.codes import in_words
 from bongsu.guard import local_day
 from bongsu.model import (
     Channel,
@@ -121,16 +122,19 @@ def test_each_way_out_says_what_became_of_it() -> None:
 
     later = NOON + timedelta(hours=1)
     assert says() == "sent 2026-03-01 21:00:00"
-    assert says(status="FAIL", code="UNREGISTERED") == "failed after 1 attempt (UNREGISTERED)"
-    assert says(status="UNKNOWN", code="TIMEOUT") == "nobody knows whether it arrived (TIMEOUT)"
+    assert says(status="FAIL", code="UNREGISTERED") == f"failed after 1 attempt ({in_words('UNREGISTERED')})"
+    assert (
+        says(status="UNKNOWN", code="TIMEOUT")
+        == "nobody knows whether it arrived (TIMEOUT: it was sent and the answer was lost)"
+    )
     assert says(status="SENDING") == "on its way"
     assert says(status="READY") == "about to go"
     assert says(status="READY", due=later, attempts=0) == "waits until 2026-03-01 22:00:00"
     quiet = view(wish=Preferences(quiet_hours=QuietHours(start="20:00", end="22:00")))
     waits = "waits until 2026-03-01 22:00:00 for the end of quiet hours"
     assert says(quiet, status="READY", due=later, attempts=0) == waits
-    again = "2 attempts failed (UNAVAILABLE), tried again at 2026-03-01 22:00:00"
-    assert says(status="READY", due=later, attempts=2, code="UNAVAILABLE") == again
+    again = "2 attempts failed (VENDOR_7), tried again at 2026-03-01 22:00:00"
+    assert says(status="READY", due=later, attempts=2, code="VENDOR_7") == again
 
 
 def test_what_was_told_lists_its_ways() -> None:

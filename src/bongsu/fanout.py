@@ -283,6 +283,7 @@ class FanOut:
     ) -> Message:
         said, event = work.said, work.claimed.event
         words = self._templates.phrase(said, event, locale or None, product_name)
+        hours = said.type.expires_hours
         return Message(
             message_id=message_id,
             event_id=event.event_id,
@@ -300,4 +301,5 @@ class FanOut:
             is_critical=said.type.is_critical,
             is_told=is_told,
             created_at=now,
+            expires_at=None if hours is None else now + timedelta(hours=hours),
         )

@@ -308,6 +308,8 @@ class NoticeType:
     is_critical: bool = False
     # None: as BONGSU_DUPLICATE_HOURS says.
     duplicate_hours: float | None = None
+    # How long a push, an SMS or a mail about it is worth sending. None: for ever.
+    expires_hours: float | None = None
 
 
 @dataclass(frozen=True)

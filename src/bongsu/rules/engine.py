@@ -62,6 +62,7 @@ class Rules:
         guarantee: Guarantee | str = Guarantee.AT_MOST_ONCE,
         critical: bool = False,
         duplicate_hours: float | None = None,
+        expires_hours: float | None = None,
     ) -> NoticeType:
         """Declare a notice type, under the name that preferences, history and texts know it by."""
         if not TYPE_NAME.fullmatch(name):
@@ -74,6 +75,7 @@ class Rules:
                 member_of(Guarantee, guarantee, "guarantee"),
                 critical,
                 duplicate_hours,
+                expires_hours,
             )
         except ValueError as error:
             raise BadApp(f"Notice type {name}: {error}") from None

@@ -59,6 +59,7 @@ class Message:
     is_critical: bool
     is_told: bool
     created_at: datetime
+    expires_at: datetime | None = None
 
 
 _MESSAGE = {
@@ -78,6 +79,7 @@ _MESSAGE = {
     "is_critical": "boolean",
     "is_told": "boolean",
     "created_at": "timestamptz",
+    "expires_at": "timestamptz",
 }
 
 

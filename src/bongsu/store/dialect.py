@@ -78,6 +78,10 @@ class Dialect:
         """
         raise AssertionError(table, alias, outer, on, columns, locked)
 
+    def newer(self, outer: str, columns: Sequence[str]) -> str:
+        """A join to the notifications of each row's member that are newer than its cursor, by the index."""
+        raise AssertionError(outer, columns)
+
     def read_bytewise(self, expression: str) -> str:
         """Whatever it is, as text that compares with our member ids."""
         raise AssertionError(expression)
@@ -148,6 +152,14 @@ class Postgres(Dialect):
         where = " AND ".join(f"x.{key} = {outer}.{key}" for key in on)
         return f"LEFT JOIN LATERAL (SELECT {names} FROM {table} AS x WHERE {where} {fence}) AS {alias} ON true"
 
+    def newer(self, outer: str, columns: Sequence[str]) -> str:
+        # A limit of its own keeps the planner from reading the whole table; nobody is that far behind.
+        names = ", ".join(f"x.{column}" for column in columns)
+        return f"""CROSS JOIN LATERAL (
+            SELECT {names} FROM bongsu_notifications AS x
+            WHERE x.member_id = {outer}.member_id AND x.notification_id > {outer}.cursor
+            ORDER BY x.notification_id LIMIT 10000) AS n"""
+
     def read_bytewise(self, expression: str) -> str:
         return f'CAST({expression} AS text) COLLATE "C"'
 
@@ -211,7 +223,10 @@ class Sqlite(Dialect):
         # Column by column, because only some need a change.
         changes: dict[str, Callable[[Any], Any]] = {"uuid": str, "timestamptz": self.stored}
         by_column = zip(columns.values(), zip(*rows, strict=True), strict=True) if rows else ()
-        plain = [[changes[kind](value) for value in column] if kind in changes else column for kind, column in by_column]
+        plain = [
+            [None if value is None else changes[kind](value) for value in column] if kind in changes else column
+            for kind, column in by_column
+        ]
         return list(zip(*plain, strict=True))
 
     def placeholder(self, place: int) -> str:
@@ -226,6 +241,10 @@ class Sqlite(Dialect):
         self, table: str, alias: str, outer: str, on: Sequence[str], columns: Sequence[str], *, locked: bool = False
     ) -> str:
         return f"LEFT JOIN {table} AS {alias} ON {' AND '.join(f'{alias}.{key} = {outer}.{key}' for key in on)}"
+
+    def newer(self, outer: str, columns: Sequence[str]) -> str:
+        return f"""CROSS JOIN bongsu_notifications AS n INDEXED BY bongsu_notifications_inbox
+            ON n.member_id = {outer}.member_id AND n.notification_id > {outer}.cursor"""
 
     def read_bytewise(self, expression: str) -> str:
         return f"CAST({expression} AS text)"
