@@ -160,17 +160,25 @@ async def recent_messages(tx: AsyncConnection, keys: Sequence[Key]) -> list[tupl
 
 async def prepare(tx: AsyncConnection) -> None:
     """Make sure of the temporary table, and that it is empty. It belongs to the connection."""
-    is_postgres = tx.dialect.name == "postgresql"
-    time, bytewise, address = ("timestamptz", 'COLLATE "C"', "tid") if is_postgres else ("integer", "", "integer")
-    await tx.exec_driver_sql(
-        f"""
-        CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_judged (
-            place integer, member_id text {bytewise}, address {address}, message_id bigint, notification_id bigint,
-            channels integer, lane integer, due {time}, now {time}, day integer, is_critical boolean, reason text)
-        {"ON COMMIT DELETE ROWS" if is_postgres else ""}"""
-    )
-    if not is_postgres:
+    await tx.exec_driver_sql(_JUDGED_ON_POSTGRES if tx.dialect.name == "postgresql" else _JUDGED_ON_SQLITE)
+    if tx.dialect.name == "sqlite":
+        # SQLite numbers new rows from the last one on: this one, which is nobody's, makes them notification ids.
         await tx.exec_driver_sql("DELETE FROM bongsu_judged")
+        await tx.exec_driver_sql(
+            "INSERT INTO bongsu_judged (notification_id) "
+            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_notifications'"
+        )
+
+
+_JUDGED_ON_POSTGRES = """
+    CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_judged (
+        place integer, member_id text COLLATE "C", address tid, message_id bigint, notification_id bigint, channels integer,
+        lane integer, due timestamptz, now timestamptz, day integer, is_critical boolean, reason text)
+    ON COMMIT DELETE ROWS"""
+_JUDGED_ON_SQLITE = """
+    CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_judged (
+        place integer, member_id text, address integer, message_id integer, notification_id integer PRIMARY KEY,
+        channels integer, lane integer, due integer, now integer, day integer, is_critical boolean, reason text)"""
 
 
 @dataclass(frozen=True)
@@ -219,6 +227,8 @@ async def judge(tx: AsyncConnection, audience: Callable[[Binder], str], case: Ca
     """
     binder = Binder(dialect_named(tx.dialect.name))
     await run(tx, _judge_statement(binder, audience, case), binder)
+    if tx.dialect.name == "sqlite":
+        await tx.exec_driver_sql("DELETE FROM bongsu_judged WHERE place IS NULL")
 
 
 def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Case) -> str:
@@ -246,13 +256,13 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
         "row_number() OVER (PARTITION BY member_id, reason IS NULL AND NOT is_critical ORDER BY place)"
     )  # fmt: skip
     return f"""
-        WITH locked AS MATERIALIZED (
+        WITH locked AS {dialect.at_once} (
             SELECT a.place, a.member_id, m.{dialect.address} AS address, m.is_enabled, m.capped_day, m.capped_count,
                    coalesce(m.locale, '') AS locale, coalesce(m.timezone, '') AS timezone,
                    coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end,
                    {_PUSH + _IN_APP} + CASE WHEN m.phone IS NULL THEN 0 ELSE {_SMS} END
                                      + CASE WHEN m.email IS NULL THEN 0 ELSE {_EMAIL} END AS addresses
-            FROM (SELECT * FROM ({select}) AS whom ORDER BY member_id, place) AS a
+            FROM (SELECT * FROM ({select}) AS whom {dialect.in_lock_order}) AS a
             {member}),
         notice AS MATERIALIZED (SELECT * FROM {notice}),
         profile AS MATERIALIZED (SELECT * FROM {profile}),

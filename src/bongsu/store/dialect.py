@@ -38,6 +38,9 @@ class Dialect:
     skip_locked: ClassVar[str]
     # Behind a SELECT of rows called m: keep them to ourselves, in the order they come, until the transaction ends.
     locked: ClassVar[str]
+    # Behind a SELECT of members whose rows are to be locked, and before the brackets of a WITH that locks them.
+    in_lock_order: ClassVar[str]
+    at_once: ClassVar[str]
     # Where a member's row lies: the quickest way back to a row that is locked and so stays where it is.
     address: ClassVar[str]
     # The next id of a notification and of a message. The former is drawn after the member's row is locked, so that a
@@ -119,6 +122,8 @@ class Postgres(Dialect):
     skip_locked = "FOR UPDATE SKIP LOCKED"
     # NO KEY: registering a device, which refers to the member, need not wait for it.
     locked = "FOR NO KEY UPDATE OF m"
+    in_lock_order = "ORDER BY member_id, place"
+    at_once = "MATERIALIZED"
     address = "ctid"
     next_notification = "nextval('bongsu_notifications_notification_id_seq')"
     next_message = "nextval('bongsu_messages_message_id_seq')"
@@ -202,10 +207,12 @@ class Sqlite(Dialect):
     now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
     skip_locked = ""
     locked = ""
+    # The one writer has locked everything already.
+    in_lock_order = ""
+    at_once = "NOT MATERIALIZED"
     address = "rowid"
-    next_notification = (
-        "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_notifications') + row_number() OVER ()"
-    )
+    # Numbered by the table they are judged in.
+    next_notification = "NULL"
     next_message = (
         "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_messages') + row_number() OVER ()"
     )
