@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 run: $(VENV)/run.stamp
 	$(BIN)/bongsu serve --demo
 
+# Two at a time, each with servers of its own; a file's tests stay together.
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 install: $(VENV)/dev.stamp
 
@@ -25,7 +26,7 @@ lint: $(VENV)/dev.stamp
 chaos: $(VENV)/dev.stamp
 	CHAOS_SEEDS=30 CHAOS_MEMBERS=200 $(BIN)/python -m pytest tests/test_killed_dispatchers.py tests/test_killed_workers.py
 
-bench: $(VENV)/dev.stamp
+bench: $(VENV)/bench.stamp
 	$(BIN)/python -m bench
 
 clean:
@@ -45,3 +46,7 @@ $(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing, about a minute …"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/run.stamp
+
+$(VENV)/bench.stamp: $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	@touch $@

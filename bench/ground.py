@@ -23,7 +23,9 @@ KEYS = {"jwt_secret": "a benchmark's secret, longer than thirty-two bytes", "api
 class Ground:
     """Databases made by our own migration, so that a baseline's table is equal to ours, checks and indexes too."""
 
-    def __init__(self, postgres: PostgresServer, home: Path) -> None:
+    def __init__(self, postgres: PostgresServer, home: Path, is_quick: bool = False) -> None:
+        # Whether a first impression is enough: benchmarks with much to set up then set up less, and say so.
+        self.is_quick = is_quick
         self._postgres = postgres
         self._home = home
         self._numbers = count()
@@ -57,11 +59,11 @@ class Ground:
 
 
 @contextlib.contextmanager
-def prepared() -> Iterator[Ground]:
+def prepared(is_quick: bool = False) -> Iterator[Ground]:
     """Everything is gone when the block ends."""
     postgres = start_postgres(durable=True)
     try:
         with tempfile.TemporaryDirectory(prefix="bongsu-bench-") as home:
-            yield Ground(postgres, Path(home))
+            yield Ground(postgres, Path(home), is_quick)
     finally:
         postgres.stop()

@@ -19,7 +19,8 @@ from typing import Any
 import psutil
 from rich.progress import Progress
 
-Action = Callable[[], Awaitable[object]]
+# What is timed. One that has to set up or clear away for itself answers how many seconds of it count; else all do.
+Action = Callable[[], Awaitable[float | None]]
 
 ROUNDS = 15
 QUICK_ROUNDS = 5
@@ -52,9 +53,11 @@ class Contest:
     measure: Measure
     baseline: Action
     ours: Action
-    prepare: Action = nothing
+    prepare: Callable[[], Awaitable[object]] = nothing
     turns: int = 1
     units_a_turn: int = 1
+    # Of a baseline so slow that fewer have to do; None: as many as ours.
+    baseline_units_a_turn: int | None = None
     # A ratio: at most that for time, at least that for speed. None: the row informs, nothing is promised.
     budget: float | None = None
 
@@ -84,8 +87,7 @@ class Contest:
             else:
                 theirs += await _timed(self.baseline)
                 ours += await _timed(self.ours)
-        units = self.turns * self.units_a_turn
-        return theirs / units, ours / units
+        return theirs / self.turns / (self.baseline_units_a_turn or self.units_a_turn), ours / self.turns / self.units_a_turn
 
 
 async def _calm() -> None:
@@ -100,8 +102,8 @@ async def _calm() -> None:
 
 async def _timed(action: Action) -> float:
     started = time.perf_counter()
-    await action()
-    return time.perf_counter() - started
+    counted = await action()
+    return time.perf_counter() - started if counted is None else counted
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,9 @@ from typing import Any
 import httpx
 
 forks = multiprocessing.get_context("forkserver")
-forks.set_forkserver_preload(["tests.processes", "tests.killed_worker", "bongsu.cli", "bongsu.publishing", "bongsu.doctor"])
+forks.set_forkserver_preload(
+    ["tests.processes", "tests.killed_worker", "bongsu.cli", "bongsu.publishing", "bongsu.doctor", "bongsu.dead_desk"]
+)
 
 BONGSU = [sys.executable, "-c", "from bongsu.cli import main; main()"]
 WAIT_SECONDS = 30

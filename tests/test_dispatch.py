@@ -122,7 +122,7 @@ async def test_what_may_have_arrived_is_sent_again_only_where_that_was_chosen(
 
 async def test_a_held_one_waits_without_counting(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
-    answers: list[Outcome] = [Accepted()] + [Retry("CIRCUIT_OPEN", is_held=True)] * 9
+    answers: list[Outcome] = [Accepted(), *[Retry("CIRCUIT_OPEN", is_held=True)] * 9]
     await carry(store, Scripted(lambda _outgoing: answers.pop()), quick)
     assert await states(store, "status, attempts") == [("SUCCESS", 1)]
     assert len(await rows(store, "SELECT 1 FROM bongsu_attempts")) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -118,6 +119,31 @@ async def test_start_and_stop_may_be_called_twice(signals: Signals) -> None:
     assert ear.heard.get_nowait() == b"after the end"
 
 
+async def test_who_has_waited_to_be_heard_misses_nothing(signals: Signals) -> None:
+    ears = [Ear() for _ in range(200)]
+    with contextlib.ExitStack() as stack:
+        for number, ear in enumerate(ears):
+            stack.enter_context(signals.listen(f"member:{number}", ear))
+        assert all(await asyncio.gather(*(signals.heard(f"member:{number}") for number in range(200))))
+        assert signals.is_together
+        for number in range(200):
+            signals.send(f"member:{number}", str(number).encode())
+        assert [await ear.next_data() for ear in ears] == [str(number).encode() for number in range(200)]
+
+
+async def test_topics_come_and_go_in_any_order_and_only_those_open_hear(signals: Signals) -> None:
+    for _ in range(20):
+        with signals.listen("a", Ear()):
+            pass
+    ear, second = Ear(), Ear()
+    with signals.listen("a", ear):
+        with signals.listen("a", second):
+            assert await signals.heard("a")
+        assert await signals.heard("a")
+        signals.send("a", b"x")
+        assert await ear.next_data() == b"x"
+
+
 # --- over Redis -------------------------------------------------------------------------------------------------------
 
 
@@ -136,6 +162,51 @@ async def test_another_process_hears_it(redis_server: RedisServer) -> None:
         assert own.heard.empty()
     await here.stop()
     await there.stop()
+
+
+async def test_a_topic_left_and_taken_up_again_is_heard_from_other_processes(redis_server: RedisServer) -> None:
+    here, there = RedisSignals(redis_server.url), RedisSignals(redis_server.url)
+    await here.start()
+    await there.start()
+    try:
+        for number in range(30):
+            ear = Ear()
+            with there.listen("a", ear):
+                assert await there.heard("a")
+                here.send("a", str(number).encode())
+                assert await ear.next_data() == str(number).encode()
+    finally:
+        await here.stop()
+        await there.stop()
+
+
+async def test_a_watcher_is_told_when_redis_goes_and_when_it_is_back() -> None:
+    server = start_redis()
+    signals = RedisSignals(server.url)
+    told: asyncio.Queue[bool] = asyncio.Queue()
+    await signals.start()
+    try:
+        with signals.watch(told.put_nowait), signals.listen("a", Ear()):
+            assert await signals.heard("a")
+            server.crash()
+            async with asyncio.timeout(20):
+                assert await told.get() is False
+            assert not signals.is_together
+            assert not await signals.heard("a")
+            server.start()
+            async with asyncio.timeout(20):
+                assert await told.get() is True
+                while not await signals.heard("a"):
+                    pass
+            assert signals.is_together
+            # A connection that broke alone is no reason to tell anybody.
+            async with redis.asyncio.Redis.from_url(server.url) as operator:
+                await operator.client_kill_filter(_type="pubsub")
+            assert await signals.heard("a")
+            assert told.empty()
+    finally:
+        await signals.stop()
+        server.stop()
 
 
 async def test_a_killed_subscription_comes_back_and_says_that_it_may_have_missed(redis_server: RedisServer) -> None:

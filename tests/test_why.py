@@ -142,7 +142,7 @@ def test_what_was_told_lists_its_ways() -> None:
     assert list(row_sentences(view(member=Member(timezone="UTC")), row)) == [
         "inbox: not read yet",
         "PUSH to phone: sent 2026-03-01 12:00:00",
-        "PUSH to phone: sent 2026-03-01 12:00:00 (simulated)",
+        "PUSH to phone: sent 2026-03-01 12:00:00 (simulated: the channel is not configured, so nothing left the house)",
     ]
     assert next(row_sentences(view(), replace(row, read_at=NOON))) == "inbox: read 2026-03-01 21:00:00"
 

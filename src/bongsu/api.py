@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic.json_schema import models_json_schema
 from starlette.types import ASGIApp
 
-from bongsu import history, inbox, members, telemetry
+from bongsu import clock, dead, history, inbox, members, telemetry
 from bongsu.errors import BongsuError
 from bongsu.http import problems
 from bongsu.http.auth import Gate
@@ -24,16 +24,29 @@ from bongsu.ingress import catalog, direct
 from bongsu.ingress import http as ingress
 from bongsu.ingress.intake import Intake
 from bongsu.keys import Keys
+from bongsu.live import session
+from bongsu.live.gateway import Gateway, WithStreams
+from bongsu.live.sse import PATH as STREAM_PATH
 from bongsu.model import Behavior, Device, Event, Member, Preferences, Product
 from bongsu.settings import Settings
+from bongsu.signals import LocalSignals, Signals
 from bongsu.store import Store, check
 from bongsu.store import events as statements
+from bongsu.store.stats import count_deliveries
 
 
 def build_api(
-    store: Store, intake: Intake | None, keys: Keys, settings: Settings, is_stopping: Callable[[], bool]
+    store: Store,
+    intake: Intake | None,
+    keys: Keys,
+    settings: Settings,
+    is_stopping: Callable[[], bool],
+    signals: Signals | None = None,
+    *,
+    gateway: Gateway | None = None,
+    on_read: inbox.OnRead | None = None,
 ) -> ASGIApp:
-    """Without an intake, only what every process answers: how it is."""
+    """Without an intake and a gateway, only what every process answers: how it is."""
     app = FastAPI(
         title="Bongsu",
         version=version("bongsu"),
@@ -42,15 +55,20 @@ def build_api(
         redoc_url=None,
         redirect_slashes=False,
     )
-    gate = Gate(keys)
+    gate = Gate(keys, settings.origins)
     problems.install(app)
     if intake is not None:
         app.include_router(ingress.router(gate, intake, store))
         app.include_router(catalog.router(gate, store))
         app.include_router(members.router(gate, store))
-        app.include_router(inbox.router(gate, store))
+        app.include_router(inbox.router(gate, store, on_read))
         app.include_router(direct.router(gate, intake, store))
         app.include_router(history.router(gate, store))
+        app.include_router(dead.router(gate, store, signals or LocalSignals()))
+        app.include_router(clock.router(gate, settings, store, signals or LocalSignals()))
+    if gateway is not None:
+        app.include_router(session.router(gate, settings))
+        _describe_stream(app, gate)
     _add_health(app, store, is_stopping)
     _add_desk(app, store, gate)
     if settings.origins:
@@ -60,12 +78,28 @@ def build_api(
     _complete_document(app)
     _add_docs(app)
     # Around everything, so that the answer to a crash carries its id too.
-    return RequestLog(app)
+    logged = RequestLog(app)
+    return logged if gateway is None else WithStreams(logged, gateway)
 
 
 _log = telemetry.log("bongsu.http")
 # For the document: no key is needed.
 _OPEN: dict[str, list[str]] = {"security": []}
+
+
+def _describe_stream(app: FastAPI, gate: Gate) -> None:
+    """For the document, and for whoever asks otherwise than by GET: streams themselves never come this far."""
+
+    @app.get(
+        STREAM_PATH,
+        tags=["inbox"],
+        dependencies=[Depends(gate.member)],
+        summary="Your notifications as they come (server-sent events)",
+        responses={200: {"content": {"text/event-stream": {}}}, 401: PROBLEMS[401], 403: PROBLEMS[403]},
+        response_class=Response,
+    )
+    async def stream() -> Response:
+        raise ProblemError(503, "This server cannot stream: run it with `bongsu serve`")
 
 
 def _add_health(app: FastAPI, store: Store, is_stopping: Callable[[], bool]) -> None:
@@ -97,7 +131,11 @@ def _add_desk(app: FastAPI, store: Store, gate: Gate) -> None:
     async def stats() -> dict[str, dict[str, int]]:
         async with store.read() as connection:
             counts = await statements.count_unfinished(connection)
-        return {"events": {status.value.lower(): count for status, count in counts.items()}}
+            deliveries = await count_deliveries(connection)
+        return {
+            "events": {status.value.lower(): count for status, count in counts.items()},
+            "deliveries": {status.lower(): count for status, count in deliveries.items()},
+        }
 
     @app.get(
         "/metrics",
@@ -118,7 +156,17 @@ def _complete_document(app: FastAPI) -> None:
         document = describe()
         components = document.setdefault("components", {})
         schemas = components.setdefault("schemas", {})
-        models = (Behavior, Device, Event, Member, direct.NotificationRequest, Preferences, Problem, Product)
+        models = (
+            Behavior,
+            Device,
+            Event,
+            Member,
+            direct.NotificationRequest,
+            Preferences,
+            Problem,
+            Product,
+            dead.ReplayRequest,
+        )
         bodies = [(model, "validation") for model in models]
         _, described = models_json_schema(bodies, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
         schemas.update(described["$defs"])

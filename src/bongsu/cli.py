@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn
 from uuid import UUID
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
-from bongsu import telemetry
+from bongsu import cli_dead, cli_jobs, telemetry
 from bongsu.errors import BadCommand, BadEvent, BongsuError
 from bongsu.keys import Keys
 from bongsu.model import Event
 from bongsu.settings import Settings
+from bongsu.terminal import err, out, run
+
+__all__ = ["app", "main", "run"]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,9 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="봉수 — an event goes in, the right people hear about it, once.",
 )
-out = Console()
-err = Console(stderr=True)
-_T = TypeVar("_T")
+app.add_typer(cli_dead.app, name="dead")
+app.add_typer(cli_jobs.app, name="job")
 
 
 def _say_version(wanted: bool) -> None:
@@ -61,16 +61,6 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)
-
-
-def run(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run to the end on the fastest loop there is."""
-    try:
-        from uvloop import new_event_loop  # noqa: PLC0415
-    except ImportError:  # Windows
-        return asyncio.run(work)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(work)
 
 
 @app.command()
@@ -289,6 +279,19 @@ def why(
         raise BadCommand(f"--event {event}: give the event's id, a UUID") from None
     telemetry.configure_logs("WARNING")
     run(explain(Settings.load(), member, event_id, limit, out))
+
+
+@app.command()
+def simulator(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 9099,
+    faults: Annotated[Path | None, typer.Option(help="What goes wrong, as JSON: docs/howto/simulator.md.")] = None,
+) -> None:
+    """Run an FCM that can fail on purpose; point BONGSU_FCM_URL at it."""
+    from bongsu.simulator import serve as simulate  # noqa: PLC0415
+
+    telemetry.configure_logs()
+    run(simulate(host, port, faults))
 
 
 @app.command()

@@ -15,8 +15,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bongsu.errors import BadCredentials, BadSettings, BadTemplate, BongsuError, BrokerUnreachable, RedisUnreachable
+from bongsu.channels.push import GOOGLE
+from bongsu.clock.slots import next_slot
+from bongsu.errors import (
+    BadCredentials,
+    BadSettings,
+    BadTemplate,
+    BongsuError,
+    BrokerUnreachable,
+    ProviderUnreachable,
+    RedisUnreachable,
+)
 from bongsu.keys import Keys
+from bongsu.model import utc_now
 from bongsu.settings import Settings
 from bongsu.store import Store, check
 from bongsu.store.engine import sqlite_path
@@ -57,7 +68,10 @@ async def _findings() -> list[Finding]:
         ("redis", _redis),
         ("kafka", _kafka),
         ("rabbitmq", _rabbitmq),
-        ("fcm", _fcm),
+        ("push", _fcm),
+        ("e-mail", _smtp),
+        ("sms", _sms),
+        ("jobs", _jobs),
         ("texts", _texts),
     ]
     return [Finding("settings", True, "read"), *[await _look(name, look, settings) for name, look in looks]]
@@ -125,22 +139,65 @@ async def _rabbitmq(settings: Settings) -> str:
     return "reachable"
 
 
-async def _reach(host: str, port: int) -> None:
+async def _reach(host: str, port: int, error: type[BongsuError] = BrokerUnreachable, name: str = "") -> None:
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), TIMEOUT_SECONDS)
-    except (OSError, TimeoutError) as error:
-        raise BrokerUnreachable(f"{host}:{port}: {error or 'no answer'}") from None
+    except (OSError, TimeoutError) as reason:
+        raise error(f"{f'{name} ' if name else ''}{host}:{port}: {reason or 'no answer'}") from None
     writer.close()
+
+
+async def _reach_url(text: str, name: str, ports: dict[str, int]) -> str:
+    """Where a URL leads, if anybody listens there. Nothing is said to them: a word might be taken for a message."""
+    url = urlsplit(text)
+    host, port = url.hostname or "localhost", url.port or ports[url.scheme]
+    await _reach(host, port, ProviderUnreachable, name)
+    return f"{host}:{port}"
+
+
+_WEB = {"http": 80, "https": 443}
 
 
 async def _fcm(settings: Settings) -> str:
     if not settings.fcm_credentials:
-        return "a simulator, without credentials" if settings.fcm_url else "not configured: push is simulated"
+        if not settings.fcm_url:
+            return "not configured: push is simulated, nothing leaves the house"
+        where = await _reach_url(settings.fcm_url, "BONGSU_FCM_URL", _WEB)
+        return f"{where} is reachable, and called without credentials as a simulator"
     account = _read_account(Path(settings.fcm_credentials))
     missing = {"client_email", "private_key", "project_id"} - set(account if isinstance(account, dict) else ())
     if missing:
         raise BadCredentials(f"{settings.fcm_credentials} has no {', '.join(sorted(missing))}")
-    return f"a service account of project {account['project_id']}"
+    where = await _reach_url(settings.fcm_url or GOOGLE, "BONGSU_FCM_URL", _WEB)
+    return f"a service account of project {settings.fcm_project or account['project_id']}; {where} is reachable"
+
+
+async def _smtp(settings: Settings) -> str:
+    if not settings.smtp_url:
+        return "not configured: e-mail is simulated, nothing leaves the house"
+    # The ports the channel itself would take.
+    ports = {"smtps": 465, "smtp": 587 if urlsplit(settings.smtp_url).username else 25}
+    return f"{await _reach_url(settings.smtp_url, 'BONGSU_SMTP_URL', ports)} is reachable"
+
+
+async def _sms(settings: Settings) -> str:
+    if not settings.sms_url:
+        return "not configured: SMS is simulated, nothing leaves the house"
+    if urlsplit(settings.sms_url).scheme.lower() not in _WEB:
+        return "an Apprise URL, which is tried by the first message"
+    return f"{await _reach_url(settings.sms_url, 'BONGSU_SMS_URL', _WEB)} is reachable"
+
+
+async def _jobs(settings: Settings) -> str:
+    now = utc_now()
+    slots = {
+        name: next_slot(cron, settings.zone, now)
+        for name, cron in (("recovery", settings.recovery_cron), ("recommendation", settings.recommendation_cron))
+    }
+    if never := [name for name, slot in slots.items() if slot is None]:
+        raise BadSettings(f"BONGSU_{never[0].upper()}_CRON names a day that never comes")
+    times = (f"{name} at {slot.astimezone(settings.zone):%Y-%m-%d %H:%M}" for name, slot in slots.items() if slot)
+    return f"next {', '.join(times)} ({settings.timezone}), while a process with the role clock runs"
 
 
 def _read_account(path: Path) -> Any:

@@ -101,6 +101,23 @@ class NotForDemo(BongsuError):
     """The demo writes into members' inboxes: name an empty database in BONGSU_DATABASE_URL, or none for SQLite."""
 
 
+class NoSuchJob(BongsuError):
+    """`bongsu job list` and `GET /api/admin/jobs` name the jobs there are."""
+
+
+class NoSuchDeadLetter(BongsuError):
+    """`bongsu dead list` and `GET /api/admin/dead` show the dead letters; what was replayed or carried is none any more."""
+
+
+class ReplayWithoutFilter(BongsuError):
+    """Replaying everything there is has to be said: name what to replay by at least one of id, kind, state, code, channel,
+    type, userId, eventId, from and to."""
+
+
+class ProviderUnreachable(BongsuError):
+    """Start what should answer there, or correct its setting."""
+
+
 class RedisUnreachable(BongsuError):
     """Start Redis, or correct BONGSU_REDIS_URL."""
 

@@ -86,13 +86,20 @@ class _Wire(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
+class AttemptItem(_Wire):
+    at: datetime
+    millis: int
+    code: str = Field(description="SUCCESS, or the code of what came instead")
+
+
 class DeliveryItem(_Wire):
     delivery_id: str
     channel: Channel
     device_id: str | None
     status: str = Field(description="READY, SENDING, SUCCESS, FAIL or UNKNOWN")
     code: str | None
-    attempts: int
+    tries: int = Field(description="Of the present round: a recovery or replay begins another")
+    attempts: list[AttemptItem] = Field(description="All there were, whichever round they belong to")
     simulated: bool
     created_at: datetime
     finished_at: datetime | None
@@ -125,7 +132,7 @@ def router(gate: Gate, store: Store) -> APIRouter:
 
     @routes.get("/history", response_model=HistoryPage, summary="What was told to whom, and what was not and why")
     async def find_history(query: Annotated[HistoryQuery, Query()], request: Request) -> Response:
-        _refuse_repeats(request)
+        refuse_repeats(request)
         async with store.read() as connection:
             # One more than asked for, to know whether there is a next page.
             rows = await statements.find_page(connection, query.filters, query.cursor, query.limit + 1)
@@ -136,7 +143,8 @@ def router(gate: Gate, store: Store) -> APIRouter:
     return routes
 
 
-def _refuse_repeats(request: Request) -> None:
+def refuse_repeats(request: Request) -> None:
+    """Of a name given twice one value would be passed over in silence."""
     names = [name for name, _ in request.query_params.multi_items()]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -169,7 +177,8 @@ def _delivery(one: DeliveryRow) -> dict[str, Any]:
         "deviceId": one.device_id,
         "status": one.status,
         "code": one.code,
-        "attempts": one.attempts,
+        "tries": one.attempts,
+        "attempts": [{"at": each.at.isoformat(), "millis": each.millis, "code": each.code} for each in one.tries],
         "simulated": one.is_simulated,
         "createdAt": one.created_at.isoformat(),
         "finishedAt": one.finished_at and one.finished_at.isoformat(),

@@ -10,7 +10,7 @@ import os
 import secrets
 import warnings
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import jwt
@@ -70,7 +70,10 @@ class Keys:
         return jwt.encode({"sub": member_id, "exp": utc_now() + lifetime}, self.jwt_secret, algorithm=ALGORITHM)
 
     def member_of(self, token: str) -> str:
-        """The member a token was made for. Raises BadKey when it is not ours, expired or without expiry."""
+        return self.member_until(token)[0]
+
+    def member_until(self, token: str) -> tuple[str, datetime]:
+        """The member a token was made for, and when it ends. Raises BadKey when it is not ours, expired or without end."""
         try:
             claims = jwt.decode(token, self.jwt_secret, algorithms=[ALGORITHM], options={"require": ["exp", "sub"]})
         except jwt.ExpiredSignatureError:
@@ -80,9 +83,13 @@ class Keys:
         except (jwt.PyJWTError, ValueError):
             raise BadKey("The key is not valid") from None
         try:
-            return _member_id.validate_python(claims["sub"], strict=True)
+            member_id = _member_id.validate_python(claims["sub"], strict=True)
         except ValidationError:
             raise BadKey("The member token's `sub` is no member id: 1 to 255 characters, none of them a control") from None
+        try:
+            return member_id, datetime.fromtimestamp(int(claims["exp"]), UTC)
+        except (OverflowError, ValueError):
+            return member_id, datetime.max.replace(tzinfo=UTC)  # so far away that no calendar has it
 
 
 def _kept(path: Path, prefix: str = "") -> str:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -17,11 +17,15 @@ from starlette.types import ASGIApp
 from bongsu import demo, telemetry
 from bongsu.api import build_api
 from bongsu.channels.registry import senders
+from bongsu.clock import clock
 from bongsu.dispatch import DELIVERIES_TOPIC, Dispatcher
 from bongsu.errors import AddressTaken
 from bongsu.fanout import Decision, FanOut
 from bongsu.ingress.intake import EVENTS_TOPIC, Intake
 from bongsu.keys import Keys
+from bongsu.live.announce import Announcer, announce_read
+from bongsu.live.gateway import Gateway
+from bongsu.live.stream import StreamingProtocol
 from bongsu.loop import Loop
 from bongsu.model import Channel
 from bongsu.rules import Rules, catalogue
@@ -107,13 +111,27 @@ class Service:
                 await demo.refuse_strangers(base.store, self._settings)
             if Role.WORKER in self._roles:
                 await stack.enter_async_context(_worker(base, self._rules))
+            if Role.CLOCK in self._roles:
+                await stack.enter_async_context(running(clock(base.settings, base.store, base.signals)))
             address = None
             if listener is not None:
                 intake = None
                 if Role.API in self._roles:
                     intake = await stack.enter_async_context(running(Intake(base.store, base.signals, "http")))
-                app = build_api(base.store, intake, keys, self._settings, self._stopping.is_set)
-                address = await stack.enter_async_context(_serving(app, listener))
+                gateway = None
+                if Role.GATEWAY in self._roles:
+                    gateway = await stack.enter_async_context(_gateway(base, keys))
+                app = build_api(
+                    base.store,
+                    intake,
+                    keys,
+                    self._settings,
+                    self._stopping.is_set,
+                    base.signals,
+                    gateway=gateway,
+                    on_read=lambda member_id, _unread: announce_read(base.signals, member_id),
+                )
+                address = await stack.enter_async_context(_serving(app, listener, gateway.drain if gateway else None))
             _log.info("ready", address=address, roles=sorted(self._roles))
             on_ready(address or "")
             if self._is_demo and Role.API in self._roles:
@@ -144,11 +162,14 @@ async def running(loop: _Runs) -> AsyncIterator[_Runs]:
 async def _worker(base: Ground, rules: Rules) -> AsyncIterator[None]:
     """From event to device: the event worker, and behind it a dispatcher for each way out of the house."""
 
+    announcer = Announcer(base.store, base.signals)
+
     def decided(decision: Decision) -> None:
         if decision.counts:
             base.signals.send(DELIVERIES_TOPIC)
+        announcer.decided(decision)
 
-    async with _dispatchers(base, rules):
+    async with _dispatchers(base, rules), running(announcer):
         worker = EventWorker(base.store, rules, base.settings, FanOut(Templates.load(), base.settings), decided)
         with base.signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
             async with running(worker):
@@ -174,6 +195,16 @@ def _waking(loop: Loop) -> Callable[[bytes | None], None]:
 
 
 @contextlib.asynccontextmanager
+async def _gateway(base: Ground, keys: Keys) -> AsyncIterator[Gateway]:
+    gateway = Gateway(base.store, base.signals, keys, base.settings)
+    await gateway.start()
+    try:
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+@contextlib.asynccontextmanager
 async def _demo(base: Ground) -> AsyncIterator[None]:
     await demo.fill(base.store)
     async with running(Intake(base.store, base.signals, "demo")) as intake, running(demo.Trickle(base.store, intake)):
@@ -181,8 +212,10 @@ async def _demo(base: Ground) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[str]:
-    """Serve on an open socket; on the way out stop accepting and let requests finish."""
+async def _serving(
+    app: ASGIApp, listener: socket.socket, drain: Callable[[], Awaitable[None]] | None = None
+) -> AsyncIterator[str]:
+    """Serve on an open socket; on the way out stop accepting, let requests finish and end what would not by itself."""
     config = uvicorn.Config(
         app,
         lifespan="off",
@@ -190,6 +223,7 @@ async def _serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[str]:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
+        http=StreamingProtocol,
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="bongsu-http")
@@ -199,6 +233,8 @@ async def _serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[str]:
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
     finally:
         server.should_exit = True
+        if drain is not None:
+            await drain()
         await task
 
 

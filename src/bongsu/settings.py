@@ -43,7 +43,9 @@ def _url(*schemes: str) -> AfterValidator:
 
 
 def _cron(value: str) -> str:
-    if len(value.split()) != 5:
+    from croniter import croniter  # noqa: PLC0415 (most programs that read settings have no use for it)
+
+    if len(value.split()) != 5 or not croniter.is_valid(value):
         raise PydanticCustomError("cron", "must be five cron fields: minute hour day month weekday")
     return value
 

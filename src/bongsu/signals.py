@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -23,6 +23,8 @@ from bongsu.errors import BadSettings
 from bongsu.loop import Loop
 
 Listener = Callable[[bytes | None], None]
+# Told False when other processes are out of reach, and True when they are back.
+Watcher = Callable[[bool], None]
 
 # One channel for all topics would wake everyone for everything; one per topic lets Redis do the sorting.
 CHANNEL = "bongsu:signal:"
@@ -31,6 +33,8 @@ WAITING_LIMIT = 10_000
 # How long a connection may be silent before it is asked whether it lives; as long again without an answer, and it is dead.
 LIVENESS_SECONDS = 5.0
 RECONNECT_SECONDS = 1.0
+# Redis answers a subscription within a round trip. Who has waited this long is better told that it is away.
+HEARD_SECONDS = 5.0
 
 # What redis-py raises when Redis is away. RuntimeError is its word for a connection closed under a reader.
 AWAY = (RedisError, OSError, TimeoutError, RuntimeError)
@@ -49,12 +53,23 @@ class Signals(Protocol):
     def listen(self, topic: str, listener: Listener) -> contextlib.AbstractContextManager[None]:
         """Call the listener for each signal while the context is open. A listener must be quick."""
 
+    async def heard(self, topic: str) -> bool:
+        """Wait until listeners of the topic miss nothing more. False when other processes are out of reach."""
+
+    @property
+    def is_together(self) -> bool:
+        """Whether other processes can be heard, as far as is known."""
+
+    def watch(self, watcher: Watcher) -> contextlib.AbstractContextManager[None]:
+        """Tell the watcher, while the context is open, when other processes get out of reach or are back."""
+
 
 class LocalSignals:
     """Signals within one process: a listener is called in the sender's own step."""
 
     def __init__(self) -> None:
         self._listeners: defaultdict[str, list[Listener]] = defaultdict(list)
+        self._watchers: list[Watcher] = []
         self._log = telemetry.log("bongsu.signals")
 
     async def start(self) -> None: ...
@@ -74,6 +89,21 @@ class LocalSignals:
             if not self._listeners[topic]:
                 del self._listeners[topic]
 
+    async def heard(self, topic: str) -> bool:
+        return True
+
+    @property
+    def is_together(self) -> bool:
+        return True
+
+    @contextlib.contextmanager
+    def watch(self, watcher: Watcher) -> Iterator[None]:
+        self._watchers.append(watcher)
+        try:
+            yield
+        finally:
+            self._watchers.remove(watcher)
+
     def _deliver(self, topic: str, data: bytes | None) -> None:
         for listener in tuple(self._listeners.get(topic, ())):
             try:
@@ -81,9 +111,12 @@ class LocalSignals:
             except Exception:
                 self._log.exception("listener crashed", topic=topic)
 
-    def _deliver_missed(self) -> None:
-        for topic in tuple(self._listeners):
-            self._deliver(topic, None)
+    def _tell_watchers(self, is_together: bool) -> None:
+        for watcher in tuple(self._watchers):
+            try:
+                watcher(is_together)
+            except Exception:
+                self._log.exception("watcher crashed")
 
 
 class RedisSignals(LocalSignals):
@@ -92,9 +125,9 @@ class RedisSignals(LocalSignals):
     def __init__(self, url: str) -> None:
         super().__init__()
         # One retry for sending: the first signal after a restart of Redis finds a connection that is dead already.
-        self._sender = _Sender(_client(url, retries=1))
+        self._sender = _Sender(redis_client(url, retries=1))
         # None for listening: a silent reconnect would hide that signals were missed.
-        self._receiver = _Receiver(_client(url, retries=0), self._hear, self._deliver_missed)
+        self._receiver = _Receiver(redis_client(url, retries=0), self._hear, self._tell_watchers)
         # What Redis brings back to the process that sent it is known by this mark, and passed over.
         self._mark = os.urandom(8)
 
@@ -113,20 +146,32 @@ class RedisSignals(LocalSignals):
     @contextlib.contextmanager
     def listen(self, topic: str, listener: Listener) -> Iterator[None]:
         with super().listen(topic, listener):
-            self._receiver.want(set(self._listeners))
-            yield
-        self._receiver.want(set(self._listeners))
+            self._receiver.want(topic)
+            try:
+                yield
+            finally:
+                if len(self._listeners[topic]) == 1:
+                    self._receiver.leave(topic)
+
+    async def heard(self, topic: str) -> bool:
+        return await self._receiver.heard(topic)
+
+    @property
+    def is_together(self) -> bool:
+        return not self._receiver.is_away
 
     async def heard_by_redis(self) -> None:
         """Wait until Redis knows of every listener here: from then on nothing is missed while Redis stays."""
         await self._receiver.subscribed.wait()
 
-    def _hear(self, topic: str, data: bytes) -> None:
-        if not data.startswith(self._mark):
+    def _hear(self, topic: str, data: bytes | None) -> None:
+        if data is None:
+            self._deliver(topic, None)
+        elif not data.startswith(self._mark):
             self._deliver(topic, data[len(self._mark) :])
 
 
-def _client(url: str, retries: int) -> redis.asyncio.Redis:
+def redis_client(url: str, retries: int) -> redis.asyncio.Redis:
     retry = Retry(NoBackoff(), retries)
     try:
         client = redis.asyncio.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=5, retry=retry)
@@ -155,6 +200,8 @@ class _Sender(Loop):
 
     async def stop(self) -> None:
         await super().stop()
+        # A command that ends with a signal may be stopped before the signal is on its way.
+        await self.tick()
         await self._redis.aclose()
 
     async def tick(self) -> int:
@@ -178,28 +225,72 @@ class _Sender(Loop):
 
 
 class _Receiver(Loop):
-    """Holds the one subscribed connection, replaces it when it breaks, and then tells every listener it may have missed."""
+    """Holds the one subscribed connection, replaces it when it breaks, and then tells every listener it may have missed.
 
-    def __init__(self, client: redis.asyncio.Redis, hear: Callable[[str, bytes], None], missed: Callable[[], None]) -> None:
+    Topics come and go one at a time and by the thousand, so each costs the same however many there are, and those that
+    change while Redis is being told of others go to it together.
+    """
+
+    def __init__(self, client: redis.asyncio.Redis, hear: Callable[[str, bytes | None], None], tell: Watcher) -> None:
         super().__init__("signal-receiver", poll_seconds=RECONNECT_SECONDS)
         self._redis = client
         self._hear = hear
-        self._missed = missed
+        self._tell = tell
         self._wanted: set[str] = set()
-        self._held: set[str] = set()
-        self._confirmed: set[str] = set()
+        # Wanted, and not confirmed on the connection there is; and of those, the ones that may have missed something.
+        self._unconfirmed: set[str] = set()
+        self._owed: set[str] = set()
+        # Subscriptions asked for and not yet confirmed: only the last answer about a topic says how it is now.
+        self._asked: Counter[str] = Counter()
+        # To be told to Redis.
+        self._fresh: set[str] = set()
+        self._stale: set[str] = set()
+        self._waiting: defaultdict[str, list[asyncio.Future[bool]]] = defaultdict(list)
         self._pubsub: PubSub | None = None
-        self._asked = False
-        self._away = False
-        self._is_new = False
+        self._is_pinged = False
+        self._is_broken = False
+        self._is_replaced = False
         self._applying: asyncio.Task[None] | None = None
+        self.is_away = False
         self.subscribed = asyncio.Event()
 
-    def want(self, topics: set[str]) -> None:
-        self._wanted = topics
-        self._settle()
-        if self._pubsub is not None and (self._applying is None or self._applying.done()):
-            self._applying = asyncio.create_task(self._apply())
+    def want(self, topic: str) -> None:
+        if topic in self._wanted:
+            return
+        self._wanted.add(topic)
+        if topic in self._stale:
+            self._stale.remove(topic)  # Redis has not been told yet that it was left
+        else:
+            self._fresh.add(topic)
+            self._unconfirmed.add(topic)
+        self._change()
+
+    def leave(self, topic: str) -> None:
+        self._wanted.discard(topic)
+        if topic in self._fresh:
+            self._fresh.remove(topic)
+        else:
+            self._stale.add(topic)
+        self._unconfirmed.discard(topic)
+        self._owed.discard(topic)
+        self._change()
+
+    async def heard(self, topic: str) -> bool:
+        if self._pubsub is not None and topic not in self._unconfirmed:
+            return True
+        if self.is_away:
+            return False
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting[topic].append(answer)
+        try:
+            async with asyncio.timeout(HEARD_SECONDS):
+                return await answer
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting[topic].remove(answer)
+            if not self._waiting[topic]:
+                del self._waiting[topic]
 
     async def stop(self) -> None:
         self._stopping.set()
@@ -214,11 +305,16 @@ class _Receiver(Loop):
             await self._take(message)
         except AWAY as error:
             await self._hang_up()
-            if not (self.is_stopping or self._away):
+            if self.is_stopping:
+                return 0
+            if not self._is_broken:
+                self._is_broken = True
+                return 1  # only the connection may be gone, and Redis there: one more try says which
+            if not self.is_away:
                 self._log.warning("Redis is away: listening again when it is back", error=str(error))
-            self._away = True
+                self._turn(is_away=True)
             return 0
-        self._away = False
+        self._is_broken = False
         return 1
 
     async def _connect(self) -> PubSub:
@@ -227,60 +323,95 @@ class _Receiver(Loop):
         await pubsub.subscribe(CHANNEL)
         assert pubsub.connection is not None
         pubsub.connection.register_connect_callback(self._reconnected)
+        self._begin()
+        # What an earlier connection was still being told is of no use to this one.
+        self._fresh, self._is_replaced, self._applying = set(self._wanted), False, None
         self._pubsub = pubsub
-        self._is_new = True
-        await self._apply()
-        self._settle()
+        self._change()
         return pubsub
 
     async def _reconnected(self, _connection: object) -> None:
-        """The client has replaced the connection by itself, between two reads, and subscribes anew."""
-        self._confirmed, self._is_new = set(), True
+        """The client has replaced the connection by itself, between two reads. What it asked there we cannot know."""
+        self._is_replaced = True
+
+    def _begin(self) -> None:
+        """A connection on which nothing is confirmed, after one on which something may have been missed."""
+        self._unconfirmed, self._owed = set(self._wanted), set(self._wanted)
+        self._stale = set()
+        self._asked.clear()
         self.subscribed.clear()
+
+    def _change(self) -> None:
+        self._settle()
+        if self._pubsub is not None and (self._applying is None or self._applying.done()):
+            self._applying = asyncio.create_task(self._apply())
 
     async def _apply(self) -> None:
         """Bring what Redis sends us in line with what is listened to. On failure the next connection does it."""
         pubsub = self._pubsub
         with contextlib.suppress(*AWAY):
-            while pubsub is not None and pubsub is self._pubsub and self._wanted != self._held:
-                wanted = set(self._wanted)
-                if fresh := wanted - self._held:
-                    await pubsub.subscribe(*(CHANNEL + topic for topic in fresh))
-                if stale := self._held - wanted:
+            while pubsub is not None and pubsub is self._pubsub and (self._fresh or self._stale):
+                fresh, self._fresh = self._fresh, set()
+                stale, self._stale = self._stale, set()
+                if stale:
                     await pubsub.unsubscribe(*(CHANNEL + topic for topic in stale))
-                    self._confirmed -= stale
-                self._held = wanted
-                self._settle()
+                if fresh:
+                    self._asked.update(fresh)
+                    await pubsub.subscribe(*(CHANNEL + topic for topic in fresh))
 
     async def _take(self, message: dict[str, Any] | None) -> None:
+        if self._is_replaced:
+            raise ConnectionError("the connection was replaced")
         if message is None:
-            if self._asked:
+            if self._is_pinged:
                 raise TimeoutError("no answer to a ping")
             assert self._pubsub is not None
-            self._asked = True
+            self._is_pinged = True
             await self._pubsub.ping()
             return
-        self._asked = False
+        self._is_pinged = False
+        if self.is_away:
+            self._turn(is_away=False)
         if message["type"] == "message":
             self._hear(message["channel"].decode().removeprefix(CHANNEL), message["data"])
         elif message["type"] == "subscribe":
-            self._confirmed.add(message["channel"].decode().removeprefix(CHANNEL))
-            self._settle()
+            self._confirm(message["channel"].decode().removeprefix(CHANNEL))
+
+    def _confirm(self, topic: str) -> None:
+        """From now on the topic misses nothing, and who listens can look for what it missed before."""
+        self._asked[topic] -= 1
+        if self._asked[topic] > 0:
+            return
+        del self._asked[topic]
+        if topic not in self._unconfirmed:
+            return
+        self._unconfirmed.discard(topic)
+        for answer in self._waiting.get(topic, ()):
+            if not answer.done():
+                answer.set_result(True)
+        if topic in self._owed:
+            self._owed.discard(topic)
+            self._hear(topic, None)
+        self._settle()
 
     def _settle(self) -> None:
-        """Only when Redis has confirmed everything on a new connection can a listener look for what it missed."""
-        if self._pubsub is None or not self._wanted <= self._confirmed:
+        if self._pubsub is None or self._unconfirmed:
             self.subscribed.clear()
-            return
-        self.subscribed.set()
-        if self._is_new:
-            self._is_new = False
-            self._missed()
+        else:
+            self.subscribed.set()
+
+    def _turn(self, *, is_away: bool) -> None:
+        self.is_away = is_away
+        if is_away:
+            for answer in [one for waiting in self._waiting.values() for one in waiting]:
+                if not answer.done():
+                    answer.set_result(False)
+        self._tell(not is_away)
 
     async def _hang_up(self) -> None:
         pubsub, self._pubsub = self._pubsub, None
-        self._held, self._confirmed, self._asked = set(), set(), False
-        self.subscribed.clear()
+        self._begin()
+        self._is_pinged = False
         if pubsub is not None:
             with contextlib.suppress(*AWAY):
                 await pubsub.aclose()  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ import sys
 from typing import cast
 
 import structlog
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 
 Log = structlog.stdlib.BoundLogger
 
@@ -20,6 +20,9 @@ EVENTS_RETRIED = Counter("bongsu_events_retried", "Events put back after a rule 
 NOTIFICATIONS = Counter("bongsu_notifications", "Notifications written to inboxes", ["type"])
 DELIVERIES = Counter("bongsu_deliveries", "Tries of deliveries, by what became of them", ["channel", "status", "code"])
 SUPPRESSIONS = Counter("bongsu_suppressions", "Members of an audience who got none", ["type", "reason"])
+LIVE_STREAMS = Gauge("bongsu_live_streams", "Open streams")
+LIVE_TOLD = Counter("bongsu_live_told", "Notifications written to open streams")
+LIVE_CUT = Counter("bongsu_live_cut", "Streams cut because their readers did not read")
 
 
 def log(name: str) -> Log:

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.text import Text
 
+from bongsu.codes import in_words
 from bongsu.errors import BadCommand
 from bongsu.guard import local_day
 from bongsu.model import Channel, DeviceStatus, EventStatus, Id, Member, Preferences, utc_now
@@ -25,6 +26,7 @@ from bongsu.store import history, people, schedule
 from bongsu.store.history import DeliveryRow, Filters, HistoryRow, Status
 from bongsu.store.people import DeviceRow
 from bongsu.store.schedule import Progress
+from bongsu.terminal import plain
 
 _member_id = TypeAdapter(Id)
 
@@ -102,29 +104,24 @@ _COLOURS = {Status.SENT: "green", Status.FAILED: "red", Status.PENDING: "cyan", 
 
 def told(view: View) -> Iterator[Text]:
     """The page, line by line."""
-    yield Text(_plain(view.member_id), "bold")
+    yield Text(plain(view.member_id), "bold")
     for name, fact in facts(view):
-        yield Text.assemble("  ", (f"{name:<12}", "dim"), _plain(fact))
+        yield Text.assemble("  ", (f"{name:<12}", "dim"), plain(fact))
     if view.event is not None:
         yield Text()
-        yield Text(_plain(event_sentence(view, view.event)), "bold")
+        yield Text(plain(event_sentence(view, view.event)), "bold")
     for row in view.rows:
         yield Text()
         status = row.status.value, _COLOURS.get(row.status, "yellow")
-        yield Text.assemble(f"{view.time(row.created_at)}  ", status, f"  {_plain(row.type)}  ", (_plain(row.title), "bold"))
+        yield Text.assemble(f"{view.time(row.created_at)}  ", status, f"  {plain(row.type)}  ", (plain(row.title), "bold"))
         for line in row_sentences(view, row):
-            yield Text(f"    {_plain(line)}")
+            yield Text(f"    {plain(line)}")
         # What nothing was said of is about itself.
-        about = "" if row.subject == str(row.event_id) else f"about {_plain(row.subject)}, "
+        about = "" if row.subject == str(row.event_id) else f"about {plain(row.subject)}, "
         yield Text(f"    {about}event {row.event_id}", "dim")
     if not view.rows and view.event is None:
         yield Text()
         yield Text("Nothing was ever to be told to them, or it has been forgotten since.")
-
-
-def _plain(text: str) -> str:
-    """Titles come from outside: nothing in them may steer the terminal."""
-    return "".join(one if one.isprintable() else " " for one in text)
 
 
 def facts(view: View) -> Iterator[tuple[str, str]]:
@@ -192,12 +189,16 @@ def row_sentences(view: View, row: HistoryRow) -> Iterator[str]:
     yield f"inbox: {read}"
     for delivery in row.deliveries:
         to = f" to {delivery.device_id}" if delivery.device_id else ""
-        yield f"{delivery.channel.value}{to}: {way(view, delivery)}{' (simulated)' if delivery.is_simulated else ''}"
+        simulated = f" ({_SIMULATED})" if delivery.is_simulated else ""
+        yield f"{delivery.channel.value}{to}: {way(view, delivery)}{simulated}"
+
+
+_SIMULATED = "simulated: the channel is not configured, so nothing left the house"
 
 
 def way(view: View, delivery: DeliveryRow) -> str:
     """What has become of one delivery."""
-    code = f" ({delivery.code})" if delivery.code else ""
+    code = f" ({in_words(delivery.code)})" if delivery.code else ""
     tries = f"{delivery.attempts} attempt{'s' * (delivery.attempts != 1)}"
     match delivery.status:
         case "SUCCESS":

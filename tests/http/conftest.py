@@ -26,7 +26,7 @@ def signals() -> LocalSignals:
 async def api(store: Store, settings: Settings, signals: LocalSignals) -> AsyncIterator[httpx.AsyncClient]:
     """A client with the server key; take the header away to call without."""
     async with running(Intake(store, signals, "http")) as intake:
-        app = build_api(store, intake, Keys.load(settings), settings, lambda: False)
+        app = build_api(store, intake, Keys.load(settings), settings, lambda: False, signals)
         transport = httpx.ASGITransport(app)
         headers = {"Authorization": "Bearer server-key-of-the-tests"}
         async with httpx.AsyncClient(transport=transport, base_url="http://bongsu", headers=headers) as client:

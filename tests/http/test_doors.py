@@ -112,7 +112,11 @@ async def test_the_request_id_of_the_caller_comes_back_if_it_is_harmless(api: ht
 
 async def test_stats_and_metrics_want_the_server_key(api: httpx.AsyncClient) -> None:
     await api.post("/api/events", json=EVENT)
-    assert (await api.get("/api/admin/stats")).json() == {"events": {"pending": 1, "failed": 0}}
+    stats = (await api.get("/api/admin/stats")).json()
+    assert stats == {
+        "events": {"pending": 1, "failed": 0},
+        "deliveries": {"ready": 0, "sending": 0, "fail": 0, "unknown": 0},
+    }
     metrics = await api.get("/metrics")
     assert 'bongsu_events_accepted_total{ingress="http"}' in metrics.text
     del api.headers["Authorization"]

@@ -32,8 +32,8 @@ async def test_a_row_for_who_was_told_and_for_who_was_not(api: httpx.AsyncClient
     assert delivery.pop("deliveryId").isdigit()
     at = "2026-03-01T12:00:00+00:00"
     assert delivery == {
-        "channel": "PUSH", "deviceId": "d-0", "status": "FAIL", "code": "UNREGISTERED", "attempts": 3, "simulated": False,
-        "createdAt": at, "finishedAt": None, "due": at,
+        "channel": "PUSH", "deviceId": "d-0", "status": "FAIL", "code": "UNREGISTERED", "tries": 3, "attempts": [],
+        "simulated": False, "createdAt": at, "finishedAt": None, "due": at,
     }  # fmt: skip
     assert told == {
         "memberId": "a", "eventId": str(event_id), "type": "PRICE_DROP", "subject": "product-1", "locale": "ko",

@@ -24,6 +24,9 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.BadKey: 401,
     errors.WrongKind: 403,
     errors.BadEvent: 422,
+    errors.NoSuchJob: 404,
+    errors.NoSuchDeadLetter: 404,
+    errors.ReplayWithoutFilter: 400,
     errors.StoreUnreachable: 503,
     errors.StoreBusy: 503,
     errors.StoreTooSlow: 503,
@@ -91,6 +94,10 @@ async def _from_problem(_request: Request, error: Exception) -> JSONResponse:
 
 async def _from_ours(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, errors.BongsuError)
+    return problem_of(error)
+
+
+def problem_of(error: errors.BongsuError) -> JSONResponse:
     status = STATUS.get(type(error), 500)
     if status >= 500:
         _log.warning("answered with an error", status=status, error=str(error))

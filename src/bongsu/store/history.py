@@ -20,6 +20,7 @@ from bongsu.model import Channel, Reason
 from bongsu.store.decisions import BITS
 from bongsu.store.dialect import POSTGRES, Dialect, as_text, dialect_named
 from bongsu.store.events import as_uuid
+from bongsu.store.tries import Try, find_tries
 
 # Where a page begins that begins with the newest. No id is larger: the text is the last character there is, more often than
 # an id is long.
@@ -77,6 +78,8 @@ class DeliveryRow:
     created_at: datetime
     finished_at: datetime | None
     due: datetime
+    # All there were; `attempts` counts those of the present round.
+    tries: tuple[Try, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -368,9 +371,11 @@ async def _deliveries(
         ORDER BY d.delivery_id""",
         tuple(dialect.parameters(columns, [(one,) for one in notification_ids])),
     )
+    rows = [(row[0], _delivery_row(dialect, row[1:])) for row in found]
+    tries = await find_tries(connection, [one.delivery_id for _, one in rows])
     deliveries: dict[int, list[DeliveryRow]] = {}
-    for row in found:
-        deliveries.setdefault(row[0], []).append(_delivery_row(dialect, row[1:]))
+    for notification_id, one in rows:
+        deliveries.setdefault(notification_id, []).append(replace(one, tries=tuple(tries.get(one.delivery_id, ()))))
     return deliveries
 
 

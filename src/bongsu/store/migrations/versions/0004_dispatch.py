@@ -7,6 +7,8 @@ down_revision = "0003"
 
 TABLES = """
 ALTER TABLE bongsu_deliveries ADD COLUMN is_retryable boolean NOT NULL DEFAULT false;
+CREATE INDEX bongsu_deliveries_retryable ON bongsu_deliveries (delivery_id)
+    WHERE is_retryable AND rounds < 3 AND status IN ('FAIL', 'UNKNOWN');
 CREATE TABLE bongsu_attempts (
     delivery_id  bigint   NOT NULL,
     epoch        integer  NOT NULL,

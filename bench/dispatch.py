@@ -1,0 +1,241 @@
+"""dispatch: deliveries claimed, sent to the simulator and recorded, against the HTTP client alone and against what else
+people send with. And flat: neither what lies finished in the table nor a slow channel costs the others."""
+
+from __future__ import annotations
+
+import contextlib
+import cProfile
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from urllib.parse import urlsplit
+
+from bench import cpu
+from bench.ground import Ground
+from bench.measure import Contest, Measure
+from bench.outbound import Outbound, SlowMail, outbound
+from bench.rivals import Rival
+from bench.serving import busiest
+from bongsu.dispatch import CONCURRENCY, Dispatcher
+from bongsu.model import Channel, utc_now
+from bongsu.settings import Settings
+from bongsu.store import Store
+from bongsu.store import deliveries as statements
+from bongsu.store.deliveries import DeliveryStatus, Verdict
+
+TITLE = "dispatch to FCM"
+BARE_BUDGET = 0.7
+FIREBASE_BUDGET = 20.0
+PROCRASTINATE_BUDGET = 20.0
+CELERY_BUDGET = 5.0
+FLAT_BUDGET = 1.20
+SLOW_BUDGET = 1.10
+
+# About a second and a half of ours.
+DELIVERIES = 5_000
+PROFILED = 20_000
+# A claim of the dispatcher's when all its slots are free.
+BATCH = CONCURRENCY
+BATCHES = 10
+FINISHED = 5_000_000
+QUICK_FINISHED = 500_000
+SLOW_SECONDS = 10.0
+# More than the slow channel can take in a turn.
+BACKLOG = 4_000
+
+# Rows without which the extra "bench" is not complete, by the package they need.
+RIVALS = {"procrastinate": "procrastinate", "celery": "Celery"}
+
+
+async def contests(ground: Ground) -> AsyncGenerator[Contest, None]:
+    async with outbound(ground, DELIVERIES) as ours:
+        yield _against_bare(ours)
+        for budget, rival in _rivals(ground, ours):
+            async with rival as theirs:
+                yield _against(ours, theirs, budget)
+        yield _beside_slow_mail(ours)
+    async with _queue(await ground.postgres()) as empty, _queue(await ground.postgres()) as full:
+        finished = QUICK_FINISHED if ground.is_quick else FINISHED
+        await full.add_finished(finished)
+        yield _flat(empty, full, finished)
+
+
+async def notes(ground: Ground) -> dict[str, str]:
+    """Whose time it is, where ours goes, and what was left out."""
+    found = {}
+    async with outbound(ground, PROFILED) as ours:
+        found["Whose processor time, per send"] = await _shares(ours)
+        await ours.fill()
+        profile = cProfile.Profile()
+        profile.enable()
+        await ours.carry()
+        profile.disable()
+        file = ours.crowd.settings.data_dir / "dispatch.prof"
+        profile.dump_stats(file)
+        found[f"Profile of {PROFILED:,} deliveries, our process"] = busiest(file)
+    if missing := [name for package, name in RIVALS.items() if find_spec(package) is None]:
+        found["Left out"] = f"Not installed: {', '.join(missing)}. `pip install -e '.[bench]'` adds them."
+    if ground.is_quick:
+        found["Quick"] = f"A first impression: {QUICK_FINISHED:,} finished deliveries instead of {FINISHED:,}."
+    return found
+
+
+# --- against others -----------------------------------------------------------------------------------------------------
+
+
+def _against_bare(ours: Outbound) -> Contest:
+    return Contest(
+        f"claim, send, record, {CONCURRENCY} at once", "the HTTP client alone in a loop", "delivery", Measure.SPEED,
+        ours.post, ours.carry, ours.fill, units_a_turn=ours.count, budget=BARE_BUDGET,
+    )  # fmt: skip
+
+
+def _against(ours: Outbound, theirs: Rival, budget: float) -> Contest:
+    async def prepare() -> None:
+        await ours.fill()
+        await theirs.fill()
+
+    return Contest(
+        f"claim, send, record, {CONCURRENCY} at once", theirs.name, "delivery", Measure.SPEED, theirs.send, ours.carry,
+        prepare, units_a_turn=ours.count, baseline_units_a_turn=theirs.count, budget=budget,
+    )  # fmt: skip
+
+
+def _rivals(ground: Ground, ours: Outbound) -> list[tuple[float, contextlib.AbstractAsyncContextManager[Rival]]]:
+    """Those that are installed. Each module imports its package, so none is loaded before it is known to be there."""
+    from bench.rivals.firebase import firebase
+
+    address, settings = ours.simulator.address, ours.crowd.settings
+    found: list[tuple[float, contextlib.AbstractAsyncContextManager[Rival]]] = []
+    found.append((FIREBASE_BUDGET, firebase(address, ours.bodies)))
+    if find_spec("procrastinate"):
+        from bench.rivals.procrastinate_jobs import procrastinate
+
+        found.append((PROCRASTINATE_BUDGET, procrastinate(settings.database_url, ours.url, ours.bodies)))
+    if find_spec("celery"):
+        from bench.rivals.celery_worker import celery
+
+        found.append((CELERY_BUDGET, celery(settings.data_dir, ours.url, ours.bodies)))
+    return found
+
+
+# --- a slow channel -----------------------------------------------------------------------------------------------------
+
+
+def _beside_slow_mail(ours: Outbound) -> Contest:
+    async def alone() -> float:
+        await ours.fill(BACKLOG)
+        return await ours.carry()
+
+    async def beside() -> float:
+        await ours.fill(BACKLOG)
+        mail = SlowMail(SLOW_SECONDS, CONCURRENCY)
+        other = Dispatcher(ours.crowd.store, mail, ours.crowd.settings)
+        await other.start()
+        try:
+            await mail.is_full.wait()
+            return await ours.carry()
+        finally:
+            mail.hang_up()
+            await other.stop()
+
+    return Contest(
+        f"push while {CONCURRENCY} e-mails wait {SLOW_SECONDS:.0f} s each for an answer", "push alone", "delivery",
+        Measure.TIME, alone, beside, units_a_turn=ours.count, budget=SLOW_BUDGET,
+    )  # fmt: skip
+
+
+# --- flat ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Queue:
+    """Deliveries of one database, taken as the dispatcher takes them, without the wire."""
+
+    store: Store
+    # Ids up to this one are of deliveries that were finished long ago, and stay.
+    finished: int = 0
+
+    async def add_finished(self, count: int) -> None:
+        """As they lie there: each with the try that ended it."""
+        self.finished = count
+        async with self.store.write() as tx:
+            await tx.exec_driver_sql(
+                f"""INSERT INTO bongsu_deliveries
+                        (delivery_id, notification_id, member_id, message_id, channel, device_id, status, lane, due,
+                         attempts, epoch, reference, created_at, finished_at)
+                    SELECT n, n, 'member-' || n, 1, 'PUSH', 'phone', 'SUCCESS', 1, at, 1, 1,
+                           'projects/shop/messages/' || n, at, at
+                    FROM generate_series(1, {count}) AS n, (SELECT now() - interval '1 day' AS at) AS old"""
+            )
+            await tx.exec_driver_sql(
+                f"""INSERT INTO bongsu_attempts (delivery_id, epoch, at, millis, code)
+                    SELECT n, 1, now() - interval '1 day', 40, 'SUCCESS' FROM generate_series(1, {count}) AS n"""
+            )
+        await self._vacuum()
+
+    async def fill(self) -> None:
+        async with self.store.write() as tx:
+            for table in ("deliveries", "attempts"):
+                await tx.exec_driver_sql(f"DELETE FROM bongsu_{table} WHERE delivery_id > {self.finished}")
+            await tx.exec_driver_sql(
+                f"""INSERT INTO bongsu_deliveries
+                        (delivery_id, notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
+                    SELECT {self.finished} + n, {self.finished} + n, 'member-' || n, 2, 'PUSH', 'phone', 1, now(), now()
+                    FROM generate_series(1, {BATCH * BATCHES}) AS n"""
+            )
+        await self._vacuum()
+
+    async def _vacuum(self) -> None:
+        async with self.store.read() as connection:
+            await connection.exec_driver_sql("VACUUM ANALYZE bongsu_deliveries, bongsu_attempts")
+            await connection.exec_driver_sql("CHECKPOINT")
+
+    async def drain(self) -> None:
+        """One batch, in the dispatcher's own order of statements and commits."""
+        async with self.store.write_once() as tx:
+            claimed = await statements.claim(tx, Channel.PUSH, (0, 1, 2), BATCH, 60, "bench")
+        async with self.store.write_once() as tx:
+            intended = await statements.intend(tx, [(one.delivery_id, one.epoch) for one in claimed], 60)
+        now = utc_now()
+        verdicts = [
+            Verdict(one.delivery_id, one.epoch, DeliveryStatus.SUCCESS, reference="projects/shop/messages/1", at=now)
+            for one in claimed
+        ]
+        async with self.store.write() as tx:
+            recorded = await statements.record(tx, verdicts)
+        assert len(claimed) == len(intended) == len(recorded) == BATCH, "the sides did different work"
+
+
+@contextlib.asynccontextmanager
+async def _queue(settings: Settings) -> AsyncIterator[_Queue]:
+    # Laying five million rows down takes a minute, and is not to be stopped for it.
+    store = Store.open(settings, statement_seconds=600)
+    try:
+        yield _Queue(store)
+    finally:
+        await store.close()
+
+
+def _flat(empty: _Queue, full: _Queue, finished: int) -> Contest:
+    async def prepare() -> None:
+        await empty.fill()
+        await full.fill()
+
+    return Contest(
+        f"claim, intend and record, {finished:,} finished deliveries in the table", "none in the table", "delivery",
+        Measure.TIME, empty.drain, full.drain, prepare, turns=BATCHES, units_a_turn=BATCH, budget=FLAT_BUDGET,
+    )  # fmt: skip
+
+
+# --- notes --------------------------------------------------------------------------------------------------------------
+
+
+async def _shares(ours: Outbound) -> str:
+    port = urlsplit(ours.simulator.address).port
+    assert port is not None
+    lines = [cpu.HEAD]
+    for name, work in (("the HTTP client alone", ours.post), ("claim, send, record", ours.carry)):
+        await ours.fill()
+        lines.append((await cpu.shared(work, port)).line(name, ours.count))
+    return "\n".join(lines)

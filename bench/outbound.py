@@ -1,0 +1,168 @@
+"""Deliveries waiting to go out, the simulator that they go to, and our way of carrying them there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from tests.simulator.running import Simulator, simulating
+
+from bench.bare_wire import post_all, send_url
+from bench.crowd import Crowd
+from bench.ground import Ground
+from bongsu.channels import fcm
+from bongsu.channels.outcome import Accepted, Outcome, Outgoing
+from bongsu.channels.pace import Pace
+from bongsu.channels.push import Push
+from bongsu.channels.wire import Wire
+from bongsu.dispatch import CONCURRENCY, Dispatcher
+from bongsu.model import Channel, utc_now
+
+# A quota that is never reached. FCM's own is 10,000 a second, and would be all that is measured on a fast machine.
+NO_QUOTA = 600_000_000
+
+
+@dataclass
+class Outbound:
+    """Members with a device each, the notification that all of them are to get, and the ways to send it."""
+
+    crowd: Crowd
+    simulator: Simulator
+    dispatcher: Dispatcher
+    wire: Wire
+    bodies: list[bytes] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return self.crowd.count
+
+    @property
+    def url(self) -> str:
+        return send_url(self.simulator.address)
+
+    async def fill(self, emails: int = 0) -> None:
+        """One READY push for each member, and so many e-mails; nothing else, in the tables or in the simulator."""
+        self.simulator.reset()
+        async with self.crowd.store.write() as tx:
+            await tx.exec_driver_sql("TRUNCATE bongsu_deliveries, bongsu_attempts")
+            for channel, device, limit in (("PUSH", "'phone'", self.count), ("EMAIL", "NULL", emails)):
+                await tx.exec_driver_sql(
+                    f"""INSERT INTO bongsu_deliveries
+                            (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
+                        SELECT n.notification_id, n.member_id, n.message_id, '{channel}', {device}, m.lane, now(), now()
+                        FROM bongsu_notifications n JOIN bongsu_messages m ON m.message_id = n.message_id LIMIT {limit}"""
+                )
+        async with self.crowd.store.read() as connection:
+            await connection.exec_driver_sql("VACUUM ANALYZE bongsu_deliveries, bongsu_attempts")
+            await connection.exec_driver_sql("CHECKPOINT")
+
+    async def carry(self) -> float:
+        """Ours: claimed, on the wire, recorded, until nothing is left."""
+        began = time.perf_counter()
+        while await self.dispatcher.tick():
+            pass
+        seconds = time.perf_counter() - began
+        await self._check()
+        return seconds
+
+    async def post(self) -> None:
+        """The HTTP client alone, as many at once as we have under way."""
+        await post_all(self.wire, self.url, self.bodies, CONCURRENCY)
+
+    async def _check(self) -> None:
+        async with self.crowd.store.read() as connection:
+            found = await connection.exec_driver_sql(
+                "SELECT count(*) FROM bongsu_deliveries WHERE channel = 'PUSH' AND status = 'SUCCESS'"
+            )
+            done = found.scalar_one()
+        assert done == self.count, f"{done} of {self.count} deliveries are recorded as sent"
+
+
+@contextlib.asynccontextmanager
+async def outbound(ground: Ground, count: int) -> AsyncIterator[Outbound]:
+    """That many members, told by a real event, and everything that is needed to send it to their devices."""
+    with simulating() as simulator:
+        settings = (await ground.postgres()).model_copy(update={"fcm_url": simulator.address})
+        crowd = await Crowd.gathered(settings, count)
+        await crowd.tell()
+        await _give_addresses(crowd)
+        push = Push(settings, pace=Pace(NO_QUOTA, ramp_seconds=0.0))
+        wire = Wire(settings.send_timeout_seconds, uses_proxy=False)
+        made = Outbound(crowd, simulator, Dispatcher(crowd.store, push, settings), wire)
+        try:
+            await made.fill()
+            made.bodies = await _overheard(crowd)
+            yield made
+        finally:
+            await wire.close()
+            await push.close()
+            await crowd.leave()
+
+
+async def _give_addresses(crowd: Crowd) -> None:
+    async with crowd.store.write() as tx:
+        await tx.exec_driver_sql("UPDATE bongsu_members SET email = member_id || '@example.com'")
+    async with crowd.store.read() as connection:
+        await connection.exec_driver_sql("VACUUM ANALYZE")
+
+
+class _Ear:
+    """A channel that keeps what push would have sent, so that baselines send the very same bytes."""
+
+    channel = Channel.PUSH
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def send(self, outgoing: Outgoing) -> Outcome:
+        body = fcm.request_body(outgoing, utc_now())
+        assert isinstance(body, bytes), body
+        self.bodies.append(body)
+        return Accepted()
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def _overheard(crowd: Crowd) -> list[bytes]:
+    ear = _Ear()
+    dispatcher = Dispatcher(crowd.store, ear, crowd.settings)
+    while await dispatcher.tick():
+        pass
+    assert len(ear.bodies) == crowd.count, f"{len(ear.bodies)} of {crowd.count} pushes were heard"
+    return ear.bodies
+
+
+class SlowMail:
+    """An e-mail provider that takes its time. When the first ones come it has been asked for a while already."""
+
+    channel = Channel.EMAIL
+
+    def __init__(self, seconds: float, at_once: int) -> None:
+        self._seconds = seconds
+        self._at_once = at_once
+        self._asked = 0
+        self._hung_up = asyncio.Event()
+        self.is_full = asyncio.Event()
+
+    async def send(self, outgoing: Outgoing) -> Outcome:
+        del outgoing
+        self._asked += 1
+        # Answers come evenly, as they would after a minute, not all together as they would at the start.
+        share = min(1.0, self._asked / self._at_once)
+        if self._asked == self._at_once:
+            self.is_full.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds * share):
+                await self._hung_up.wait()
+        return Accepted()
+
+    def hang_up(self) -> None:
+        """Answer everything at once: the turn is over, and nobody wants to wait."""
+        self._hung_up.set()
+
+    async def close(self) -> None:
+        """Nothing is open."""

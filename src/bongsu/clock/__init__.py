@@ -1,0 +1,18 @@
+"""Jobs on a schedule, each slot of each run once by whichever process comes first."""
+
+from __future__ import annotations
+
+from bongsu.clock.clockwork import Clock
+from bongsu.clock.http import router
+from bongsu.clock.jobs import Job
+from bongsu.clock.listing import find_job, jobs, list_jobs
+from bongsu.settings import Settings
+from bongsu.signals import Signals
+from bongsu.store import Store
+
+__all__ = ["Clock", "Job", "clock", "find_job", "jobs", "list_jobs", "router"]
+
+
+def clock(settings: Settings, store: Store, signals: Signals) -> Clock:
+    """The clock of this process, with all jobs there are."""
+    return Clock(store, jobs(settings, store, signals), settings.zone, settings.poll_seconds)

@@ -1,0 +1,118 @@
+"""The recovery job: gives what failed and may yet go another round, and sees to what was left lying.
+
+It changes a bounded number of rows in a transaction, so that nobody waits for it, and what it has not come to when its
+process dies is there for the next run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from bongsu import telemetry
+from bongsu.clock.jobs import Job
+from bongsu.dispatch import DELIVERIES_TOPIC
+from bongsu.model import Channel
+from bongsu.signals import Signals
+from bongsu.store import Store
+from bongsu.store import recovery as statements
+
+# Rows that one transaction changes. More would hold locks and snapshots longer than dispatchers like to see.
+BATCH = 1_000
+_FIRST = datetime(1970, 1, 1, tzinfo=UTC)
+
+_log = telemetry.log("bongsu.recover")
+
+
+@dataclass
+class Tally:
+    """What a run has done."""
+
+    given: int = 0
+    too_late: int = 0
+    expired: int = 0
+    unknown: int = 0
+    again: int = 0
+    is_any_stale: bool = False
+
+    def __str__(self) -> str:
+        done = (
+            (self.given, "given another round"),
+            (self.expired, "expired"),
+            (self.unknown, "unknown"),
+            (self.again, "sent again after a crash"),
+            (self.too_late, "too late for another round"),
+        )
+        waits = ["some wait for a dispatcher"] if self.is_any_stale else []
+        return ", ".join([f"{count} {words}" for count, words in done if count] + waits) or "nothing to do"
+
+    @property
+    def is_work(self) -> bool:
+        return bool(self.given or self.again or self.is_any_stale)
+
+
+class Recovery:
+    """Any number may run at once: each passes over the rows another has in hand."""
+
+    def __init__(self, store: Store, signals: Signals, batch: int = BATCH) -> None:
+        self._store = store
+        self._signals = signals
+        self._batch = batch
+
+    def job(self, cron: str) -> Job:
+        return Job(
+            "recover",
+            cron,
+            "Gives deliveries that failed for a while another round, and sees to those left lying.",
+            self.run,
+            # The next slot does as well. And when the last slot of the day was missed, the night is for sleeping.
+            good_for=timedelta(minutes=5),
+        )
+
+    async def run(self) -> str:
+        tally = Tally()
+        for channel in statements.CHANNELS:
+            for lane in statements.LANES:
+                await self._judge(channel, lane, tally)
+                await self._expire(channel, lane, tally)
+                async with self._store.read() as connection:
+                    tally.is_any_stale |= await statements.is_any_stale(connection, channel, lane)
+        await self._give_rounds(tally)
+        if tally.is_work:
+            self._signals.send(DELIVERIES_TOPIC)
+        return str(tally)
+
+    async def _judge(self, channel: Channel, lane: int, tally: Tally) -> None:
+        is_more = True
+        while is_more:
+            async with self._store.write() as tx:
+                unknown, again = await statements.judge_abandoned(tx, channel, lane, self._batch)
+            tally.unknown += unknown
+            tally.again += again
+            _count(channel, "UNKNOWN", "ABANDONED", unknown)
+            is_more = unknown + again == self._batch
+
+    async def _expire(self, channel: Channel, lane: int, tally: Tally) -> None:
+        begin: datetime | None = _FIRST
+        while begin is not None:
+            async with self._store.write() as tx:
+                count, last = await statements.expire_stale(tx, channel, lane, begin, self._batch)
+            tally.expired += count
+            _count(channel, "FAIL", "EXPIRED", count)
+            begin = last if count == self._batch else None
+
+    async def _give_rounds(self, tally: Tally) -> None:
+        # By their ids, upwards: one that fails again meanwhile waits for the next run.
+        behind: int | None = -1
+        while behind is not None:
+            async with self._store.write() as tx:
+                rounds = await statements.give_rounds(tx, behind, self._batch)
+            tally.given += rounds.given
+            tally.too_late += rounds.too_late
+            behind = rounds.last_id
+
+
+def _count(channel: Channel, status: str, code: str, count: int) -> None:
+    if count:
+        telemetry.DELIVERIES.labels(channel.value, status, code).inc(count)
+        _log.error("deliveries ended", status=status, channel=channel.value, code=code, count=count)

@@ -1,0 +1,80 @@
+"""Codes of deliveries that did not go, in words: what each means, and what an operator can do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_AGAIN = "Nothing need be done: the recovery job gives it further rounds. Replay it to have it go now."
+_MAY_HAVE_ARRIVED = "It may have arrived. Ask the member or look with the provider; replay it if a second one does no harm."
+_ADDRESS = "A replay goes nowhere until the member has registered anew."
+_OURS = "Correct the setting that the detail names (`bongsu doctor` looks at them), then replay."
+_CONTENT = "As it stands it will never go: correct the text or data at its source and send a new one."
+
+
+@dataclass(frozen=True)
+class Meaning:
+    means: str
+    cure: str
+
+
+_BUSY = Meaning("the provider was out of order or too busy", _AGAIN)
+_DOUBT = Meaning("it was sent and the answer was lost", _MAY_HAVE_ARRIVED)
+_CREDENTIALS = Meaning("the provider does not accept our credentials", _OURS)
+
+MEANINGS = {
+    "ABANDONED": Meaning("the process that sent it died before the answer came", _MAY_HAVE_ARRIVED),
+    "POISONED": Meaning("every process that took it has died", "Look for the crash in the log, mend it, then replay."),
+    "EXPIRED": Meaning("its time was over before it could go", "It is worth nothing to the member any more: leave it."),
+    "NO_ADDRESS": Meaning("the device or address was gone, invalid or without consent when its turn came", _ADDRESS),
+    "UNREGISTERED": Meaning("the app was removed from the device, or its token was replaced", _ADDRESS),
+    "SENDER_ID_MISMATCH": Meaning("the token belongs to another Firebase project", _ADDRESS),
+    "ADDRESS_INVALID": Meaning("the provider does not take it for an address", _ADDRESS),
+    "NO_TOKEN": Meaning("the device has no token", _ADDRESS),
+    "INVALID_ARGUMENT": Meaning("FCM takes the message or the token for malformed", _CONTENT),
+    "PAYLOAD_TOO_LARGE": Meaning("text and data are larger than the provider takes", _CONTENT),
+    "UNENCODABLE": Meaning("text or data cannot be written as JSON", _CONTENT),
+    "BAD_COLLAPSE_ID": Meaning("its collapse id is none", "This is a fault in Bongsu: report it."),
+    "NO_TEXT": Meaning("there was nothing to say", _CONTENT),
+    "QUOTA_EXCEEDED": Meaning("the provider's quota was used up", _AGAIN),
+    "UNAVAILABLE": _BUSY,
+    "INTERNAL": _BUSY,
+    "PROVIDER_BUSY": _BUSY,
+    "CIRCUIT_OPEN": _BUSY,
+    "UNREACHABLE": Meaning("the provider could not be reached", _AGAIN),
+    "CONNECT": Meaning("the provider could not be reached", _AGAIN),
+    "OAUTH_UNAVAILABLE": Meaning("Google gave out no access token", _AGAIN),
+    "OAUTH_REFUSED": Meaning("Google refuses the service account", _OURS),
+    "UNAUTHENTICATED": _CREDENTIALS,
+    "PERMISSION_DENIED": _CREDENTIALS,
+    "THIRD_PARTY_AUTH_ERROR": Meaning("the APNs or web-push key in the Firebase project is wrong", _OURS),
+    "NOT_FOUND": Meaning("there is no such Firebase project", _OURS),
+    "TLS_CERTIFICATE": Meaning("the server's certificate is not trusted", _OURS),
+    "SMTP_NOT_OFFERED": Meaning("the mail server does not offer what the settings ask for", _OURS),
+    "APPRISE_URL": Meaning("BONGSU_SMS_URL is no URL that Apprise understands", _OURS),
+    "TIMEOUT": _DOUBT,
+    "CONNECTION_LOST": _DOUBT,
+    "BAD_ANSWER": Meaning("the provider's answer could not be read", _MAY_HAVE_ARRIVED),
+    "APPRISE": Meaning("Apprise could not say what became of it", _MAY_HAVE_ARRIVED),
+    "CRASHED": Meaning("the channel's own code crashed", "Look for the traceback in the log, mend it, then replay."),
+}
+# Codes that carry the provider's own number.
+_FAMILIES = (
+    ("SMTP_4", Meaning("the mail server put it off", _AGAIN)),
+    ("SMTP_", Meaning("the mail server refused it", "Its own words are in the detail: act on them, then replay.")),
+    ("TWILIO_", Meaning("Twilio refused it", "Twilio's error page for that number says more: act on it, then replay.")),
+    ("HTTP_5", _BUSY),
+    ("HTTP_", Meaning("the gateway refused it", "Its own words are in the detail: act on them, then replay.")),
+)
+_UNKNOWN = Meaning("the channel's own code", "The detail says what the channel said: act on it, then replay.")
+
+
+def meaning(code: str) -> Meaning:
+    if code in MEANINGS:
+        return MEANINGS[code]
+    return next((words for beginning, words in _FAMILIES if code.startswith(beginning)), _UNKNOWN)
+
+
+def in_words(code: str) -> str:
+    """The code and what it means, if it is one of ours to know."""
+    words = meaning(code)
+    return code if words is _UNKNOWN else f"{code}: {words.means}"

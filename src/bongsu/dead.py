@@ -1,0 +1,284 @@
+"""Dead letters: found by what they have in common, and put back to work by it.
+
+A replay goes in batches, newest first, and visits each dead letter once: what fails again while it runs is not replayed a
+second time. Its audit row is written before it begins and kept right with every batch, whatever happens to the process.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from bongsu.dispatch import DELIVERIES_TOPIC
+from bongsu.errors import ReplayWithoutFilter
+from bongsu.history import Moment, refuse_repeats
+from bongsu.http.auth import Gate, key_ending
+from bongsu.http.body import described, read_as
+from bongsu.http.problems import PROBLEMS
+from bongsu.ingress.intake import EVENTS_TOPIC
+from bongsu.model import Channel, Id, Name
+from bongsu.signals import Signals
+from bongsu.store import Store
+from bongsu.store import dead as statements
+from bongsu.store.dead import DeadRow, Filters, Kind, Place, State
+from bongsu.store.history import LARGEST_ID
+
+# Rows that one transaction puts back.
+BATCH = 1_000
+
+
+# --- what can be asked ------------------------------------------------------------------------------------------------
+
+
+def _dead_id(given: object) -> int | UUID:
+    """A delivery's number or an event's UUID: which of the two it is tells the kind."""
+    text = str(given)
+    if re.fullmatch(r"[0-9]{1,19}", text) and int(text) <= LARGEST_ID:
+        return int(text)
+    try:
+        return UUID(text)
+    except ValueError:
+        raise PydanticCustomError("id", "must be a delivery's number or an event's UUID") from None
+
+
+def _storable(code: str) -> str:
+    if "\x00" in code:
+        raise PydanticCustomError("code", "must not hold a NUL character")
+    return code
+
+
+class DeadFilter(BaseModel):
+    """What the dead letters have in common. An unknown name is refused: a misspelt filter would find everything."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+
+    id: Annotated[int | UUID, BeforeValidator(_dead_id, json_schema_input_type=str)] | None = None
+    kind: Kind | None = None
+    state: State | None = Field(None, description="FAILED of events, FAIL and UNKNOWN of deliveries")
+    code: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_storable)] | None = None
+    channel: Channel | None = None
+    type: Name | None = Field(None, description="The notification's type, or the event's")
+    user_id: Id | None = None
+    event_id: UUID | None = None
+    since: Moment | None = Field(None, alias="from", description="Died at this moment or later")
+    until: Moment | None = Field(None, alias="to", description="Died before this moment")
+
+    @model_validator(mode="after")
+    def _possible(self) -> DeadFilter:
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise PydanticCustomError("order", "`from` must lie before `to`")
+        if not self.filters.kinds:
+            raise PydanticCustomError(
+                "kinds", "nothing fits: an event is FAILED and has neither channel nor userId, a delivery is FAIL or UNKNOWN"
+            )
+        return self
+
+    @property
+    def filters(self) -> Filters:
+        return Filters(
+            self.id, self.kind, self.state, self.code, self.channel, self.type, self.user_id, self.event_id, self.since,
+            self.until,
+        )  # fmt: skip
+
+    @property
+    def is_empty(self) -> bool:
+        return self.filters == Filters()
+
+    @property
+    def text(self) -> str:
+        """As it is kept with the replay."""
+        return self.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def _bare(cursor: str) -> Place:
+    try:
+        text = base64.urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)).decode()
+        kind, first, second = json.loads(text)
+        if kind == "e":
+            moment = datetime.fromisoformat(first)
+            if moment.tzinfo is not None and moment.year > 1969:
+                return Place(Kind.EVENT, moment, UUID(second))
+        elif kind == "d" and type(first) is int and 0 <= first <= LARGEST_ID:
+            return Place(Kind.DELIVERY, delivery_id=first)
+    except (binascii.Error, ValueError, TypeError, AttributeError, RecursionError):
+        pass
+    raise PydanticCustomError("cursor", "is no cursor: send what `next` said, or leave it out to begin with the newest")
+
+
+def wrapped(place: Place) -> str:
+    """A place as a cursor: opaque to callers, because what a page is ordered by is ours to change."""
+    if place.kind is Kind.EVENT:
+        parts: list[Any] = ["e", place.died_at.isoformat(), str(place.event_id)]
+    else:
+        parts = ["d", place.delivery_id, ""]
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+
+
+class DeadQuery(DeadFilter):
+    limit: int = Field(50, ge=1, le=200, description="How many at most")
+    cursor: Annotated[Place, BeforeValidator(_bare, json_schema_input_type=str)] | None = Field(
+        None, description="What `next` of the page before said"
+    )
+
+
+class ReplayRequest(BaseModel):
+    """What to put back to work."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+
+    filter: DeadFilter | None = Field(None, description="At least one of its names must be given")
+    dry_run: bool = Field(False, description="Count them and change nothing")
+    new_collapse_id: bool = Field(False, description="Show it beside what may have arrived already, not in its place")
+
+
+_request: TypeAdapter[ReplayRequest] = TypeAdapter(ReplayRequest)
+
+
+# --- replaying --------------------------------------------------------------------------------------------------------
+
+
+class Replay:
+    """One replay: by whom, of what."""
+
+    def __init__(
+        self, store: Store, signals: Signals, who: str, asked: DeadFilter, *, new_series: bool = False, batch: int = BATCH
+    ) -> None:
+        if asked.is_empty:
+            raise ReplayWithoutFilter("A replay needs a filter")
+        self._store = store
+        self._signals = signals
+        self._who = who
+        self._asked = asked
+        self._new_series = new_series
+        self._batch = batch
+
+    async def count(self) -> int:
+        """How many it would be now."""
+        async with self._store.read() as connection:
+            return await statements.count(connection, self._asked.filters)
+
+    async def run(self, progress: Callable[[int], None] = lambda _done: None) -> tuple[int, int]:
+        """How many matched, and how many were put back. Workers are told after each batch."""
+        async with self._store.write() as tx:
+            audit = await statements.begin_audit(tx, self._who, self._what(), self._asked.text)
+        matched = replayed = 0
+        place: Place | None = Place()
+        while place is not None:
+            async with self._store.write() as tx:
+                rows = await statements.find_page(tx, self._asked.filters, place, self._batch)
+                again = await statements.replay(tx, rows, new_series=self._new_series)
+                await statements.continue_audit(tx, audit, len(rows), again)
+            matched, replayed = matched + len(rows), replayed + again
+            self._wake({row.kind for row in rows})
+            progress(len(rows))
+            place = statements.place_of(rows[-1]) if len(rows) == self._batch else None
+        return matched, replayed
+
+    def _what(self) -> str:
+        names = {Kind.EVENT: "events", Kind.DELIVERY: "deliveries"}
+        kinds = " and ".join(names[kind] for kind in self._asked.filters.kinds)
+        return f"{kinds}, with new collapse ids" if self._new_series else kinds
+
+    def _wake(self, kinds: set[Kind]) -> None:
+        for kind, topic in ((Kind.EVENT, EVENTS_TOPIC), (Kind.DELIVERY, DELIVERIES_TOPIC)):
+            if kind in kinds:
+                self._signals.send(topic)
+
+
+# --- answering --------------------------------------------------------------------------------------------------------
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class DeadItem(_Wire):
+    kind: Kind
+    id: str = Field(description="A delivery's number or an event's UUID")
+    state: State
+    code: str | None = Field(description="Of an event, the kind of error")
+    error: str | None
+    type: str
+    event_id: UUID
+    member_id: str | None
+    channel: Channel | None
+    device_id: str | None
+    notification_id: str | None
+    title: str | None
+    tries: int
+    rounds: int = Field(description="How often the recovery job has given it another round")
+    retryable: bool = Field(description="Whether the recovery job may give it another")
+    created_at: datetime
+    finished_at: datetime
+
+
+class DeadPage(_Wire):
+    items: list[DeadItem]
+    next: str | None = Field(description="The cursor of the next page, if there is one")
+
+
+class Replayed(_Wire):
+    matched: int
+    replayed: int
+
+
+def router(gate: Gate, store: Store, signals: Signals) -> APIRouter:
+    routes = APIRouter(prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=PROBLEMS)
+
+    @routes.get("/dead", response_model=DeadPage, summary="Events that failed, then deliveries that did, newest first")
+    async def find(query: Annotated[DeadQuery, Query()], request: Request) -> Response:
+        refuse_repeats(request)
+        async with store.read() as connection:
+            # One more than asked for, to know whether there is a next page.
+            rows = await statements.find_page(connection, query.filters, query.cursor, query.limit + 1)
+        shown = rows[: query.limit]
+        more = wrapped(statements.place_of(shown[-1])) if len(rows) > len(shown) else None
+        return JSONResponse({"items": [_item(row) for row in shown], "next": more})
+
+    @routes.post(
+        "/dead/replay",
+        response_model=Replayed,
+        openapi_extra=described(ReplayRequest),
+        summary="Put dead letters back to work",
+    )
+    async def replay(request: Request) -> Response:
+        asked = await read_as(request, _request)
+        replay = Replay(store, signals, key_ending(request), asked.filter or DeadFilter(), new_series=asked.new_collapse_id)
+        matched, replayed = (await replay.count(), 0) if asked.dry_run else await replay.run()
+        return JSONResponse({"matched": matched, "replayed": replayed})
+
+    return routes
+
+
+def _item(row: DeadRow) -> dict[str, Any]:
+    return {
+        "kind": row.kind.value,
+        "id": row.id,
+        "state": row.state.value,
+        "code": row.code,
+        "error": row.error,
+        "type": row.type,
+        "eventId": str(row.event_id),
+        "memberId": row.member_id,
+        "channel": row.channel and row.channel.value,
+        "deviceId": row.device_id,
+        "notificationId": None if row.notification_id is None else str(row.notification_id),
+        "title": row.title,
+        "tries": row.tries,
+        "rounds": row.rounds,
+        "retryable": row.is_retryable,
+        "createdAt": row.created_at.isoformat(),
+        "finishedAt": row.died_at.isoformat(),
+    }

@@ -1,0 +1,200 @@
+"""What `bongsu dead` says: a table of dead letters, the story of one, and how a replay went.
+
+Looking is one function, and what is said about it others, which are plain and know no store.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from bongsu.codes import meaning
+from bongsu.dead import DeadFilter, DeadQuery, Replay, wrapped
+from bongsu.errors import NoSuchDeadLetter
+from bongsu.model import Channel
+from bongsu.service import ground
+from bongsu.settings import Settings
+from bongsu.store import Store, dead, deliveries, people
+from bongsu.store.dead import DeadRow, Kind, State
+from bongsu.store.deliveries import Words
+from bongsu.store.recovery import MOST_ROUNDS
+from bongsu.store.tries import Try, find_tries
+from bongsu.terminal import plain, show
+
+_COLOURS = {State.FAILED: "red", State.FAIL: "red", State.UNKNOWN: "magenta"}
+
+
+def _time(settings: Settings, moment: datetime) -> str:
+    return moment.astimezone(settings.zone).strftime("%Y-%m-%d %H:%M:%S")
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+
+
+async def show_list(settings: Settings, query: DeadQuery, console: Console) -> None:
+    async with ground(settings) as base, base.store.read() as connection:
+        rows = await dead.find_page(connection, query.filters, query.cursor, query.limit + 1)
+    shown = rows[: query.limit]
+    if not shown:
+        console.print("No dead letters." if query.is_empty else "No dead letters that fit.")
+        return
+    show(console, table(settings, shown))
+    if len(rows) > len(shown):
+        console.print(f"More follow: --cursor {wrapped(dead.place_of(shown[-1]))}", highlight=False, soft_wrap=True)
+
+
+def table(settings: Settings, rows: Sequence[DeadRow]) -> Table:
+    shown = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("id", "state", "code", "type", "member", "by", "tries", "died"):
+        # On a narrow terminal it is folded and never cut: an id is there to be copied.
+        shown.add_column(heading, no_wrap=heading == "state", overflow="fold")
+    for row in rows:
+        shown.add_row(
+            row.id,
+            Text(row.state.value, _COLOURS[row.state]),
+            Text(plain(row.code or "")),
+            Text(plain(row.type)),
+            Text(plain(row.member_id or "")),
+            row.channel.value if row.channel else row.kind.value,
+            str(row.tries),
+            _time(settings, row.died_at),
+        )
+    return shown
+
+
+# --- show -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Story:
+    """All that is known of one dead letter."""
+
+    settings: Settings
+    row: DeadRow
+    words: Words | None = None
+    # By which way it was to go, and what stands at its end now.
+    way: str = ""
+    tries: Sequence[Try] = ()
+
+
+async def show_one(settings: Settings, asked: DeadFilter, console: Console) -> None:
+    async with ground(settings) as base:
+        story = await look(settings, base.store, asked)
+    for line in told(story):
+        console.print(line, highlight=False, soft_wrap=not console.is_terminal)
+
+
+async def look(settings: Settings, store: Store, asked: DeadFilter) -> Story:
+    async with store.read() as connection:
+        rows = await dead.find_page(connection, asked.filters, limit=1)
+        if not rows:
+            raise NoSuchDeadLetter(f"There is no dead letter {asked.id}")
+        row = rows[0]
+        if row.kind is Kind.EVENT:
+            return Story(settings, row)
+        assert row.message_id is not None
+        assert row.member_id is not None
+        words = await deliveries.find_words(connection, [row.message_id])
+        tries = await find_tries(connection, [int(row.id)])
+        member = await people.find_member(connection, row.member_id)
+        devices = {one.device_id: one for one in await people.find_devices(connection, row.member_id)}
+    device = devices.get(row.device_id or "")
+    stands = f"{device.device.platform.value}, {device.status.value}" if device else "gone"
+    ends = {
+        Channel.PUSH: f"device {row.device_id} ({stands})",
+        Channel.SMS: "phone" if member and member.phone else "phone, which is no longer known",
+        Channel.EMAIL: "e-mail address" if member and member.email else "e-mail address, which is no longer known",
+    }
+    way = f"{row.channel} to {ends[row.channel]}" if row.channel else ""
+    return Story(settings, row, words.get(row.message_id), way, tries.get(int(row.id), ()))
+
+
+def told(story: Story) -> Iterator[Text]:
+    """The page, line by line."""
+    row = story.row
+    code = f"  {plain(row.code)}" if row.code else ""
+    yield Text.assemble(
+        (f"{row.kind.value.capitalize()} {row.id}", "bold"), "  ", (row.state.value, _COLOURS[row.state]), code
+    )
+    for name, fact in facts(story):
+        yield Text.assemble("  ", (f"{name:<9}", "dim"), plain(fact))
+    for number, one in enumerate(story.tries, 1):
+        yield Text(f"  {f'try {number}':<9}{_time(story.settings, one.at)}, {one.millis} ms, {plain(one.code)}")
+    yield Text.assemble("  ", (f"{'to do':<9}", "dim"), cure(row))
+    yield Text(f"           bongsu dead replay --id {row.id}", "dim")
+
+
+def facts(story: Story) -> Iterator[tuple[str, str]]:
+    row, words, settings = story.row, story.words, story.settings
+    if row.kind is Kind.DELIVERY and row.code:
+        yield "means", meaning(row.code).means
+    if row.error:
+        yield "error" if row.kind is Kind.EVENT else "detail", row.error
+    if words is None:
+        yield "type", row.type
+    else:
+        yield "type", f"{row.type}, {words.guarantee.value}"
+        yield "title", words.title
+        yield "body", words.body
+        yield "member", row.member_id or ""
+        yield "by", story.way
+        yield "event", str(row.event_id)
+        if words.expires_at is not None:
+            yield "good", f"until {_time(settings, words.expires_at)}"
+    yield "written", _time(settings, row.created_at)
+    yield "died", _time(settings, row.died_at)
+    if row.kind is Kind.EVENT:
+        yield "tries", str(row.tries)
+    else:
+        more = "the recovery job gives it another" if row.is_retryable and row.rounds < MOST_ROUNDS else "no more by itself"
+        yield "rounds", f"{row.rounds} of {MOST_ROUNDS} given again, {more}"
+        if not story.tries:
+            yield "tries", "none that was answered"
+
+
+def cure(row: DeadRow) -> str:
+    """What to do about it."""
+    if row.kind is Kind.EVENT:
+        return "Mend what the error names, then replay: it goes on where it was, and tells nobody twice."
+    return meaning(row.code or "").cure
+
+
+# --- replay -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replaying:
+    """A replay asked for at the command line."""
+
+    settings: Settings
+    asked: DeadFilter
+    new_series: bool = False
+
+    async def count(self) -> int:
+        async with ground(self.settings) as base, base.store.read() as connection:
+            return await dead.count(connection, self.asked.filters)
+
+    async def run(self, total: int, console: Console) -> tuple[int, int]:
+        """Put them back, with a bar where a terminal is."""
+        columns = (
+            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        )  # fmt: skip
+        async with ground(self.settings) as base:
+            replay = Replay(base.store, base.signals, f"cli:{_user()}", self.asked, new_series=self.new_series)
+            with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+                task = progress.add_task("replaying", total=total)
+                return await replay.run(lambda done: progress.advance(task, done))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user need not have a name
+        return "unknown"

@@ -1,0 +1,102 @@
+"""Tells open streams, on whatever instance they are, what a fan-out has just committed.
+
+Few readers: each one's signal carries the notification. Many: one signal names the message, and each gateway reads what
+concerns the members it has. All of it is hints: who misses one reads the store a ping later at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from bongsu.fanout import Decision
+from bongsu.live.messages import LOOK, MESSAGES_TOPIC, member_topic, write_chat, write_messages, write_notification
+from bongsu.live.vocabulary import Vocabulary, as_frames
+from bongsu.loop import Loop
+from bongsu.signals import Signals
+from bongsu.store import Store
+from bongsu.store import live as statements
+
+# Up to so many readers of a message are told one by one.
+FEW = 100
+# And so many in all, of messages announced together: signals wait in a queue of bounded length.
+FEW_TOGETHER = 2_000
+# Messages read together.
+BATCH = 500
+# Messages waiting to be announced, while the store is slow. Beyond these the oldest are left to the next ping.
+WAITING_LIMIT = 50_000
+
+
+class Announcer(Loop):
+    def __init__(self, store: Store, signals: Signals) -> None:
+        super().__init__("announcer", poll_seconds=60)
+        self._store = store
+        self._signals = signals
+        self._vocabulary = Vocabulary()
+        self._waiting: dict[int, None] = {}
+
+    def decided(self, decision: Decision) -> None:
+        """For the event worker, after each commit."""
+        if not any(reason is None for _, reason in decision.counts):
+            return
+        works = [*decision.finished, *(work for work, _ in decision.unfinished)]
+        self.announce(one for work in works for one in work.messages.values())
+
+    def announce(self, message_ids: Iterable[int]) -> None:
+        """These messages have new readers. Announced twice they are told once."""
+        self._waiting.update(dict.fromkeys(message_ids))
+        while len(self._waiting) > WAITING_LIMIT:
+            del self._waiting[next(iter(self._waiting))]
+        self.wake()
+
+    async def tick(self) -> int:
+        messages = list(self._waiting)[:BATCH]
+        for one in messages:
+            del self._waiting[one]
+        try:
+            await self._announce(messages)
+        except BaseException:
+            self.announce(messages)
+            raise
+        return len(messages)
+
+    async def _announce(self, messages: Sequence[int]) -> None:
+        if messages:
+            few, many = await self._sort(messages)
+            if many:
+                self._signals.send(MESSAGES_TOPIC, write_messages(many))
+            if few:
+                await self._tell_each(few)
+
+    async def _sort(self, messages: Sequence[int]) -> tuple[list[int], list[int]]:
+        async with self._store.read() as connection:
+            counts = await statements.count_told(connection, messages, FEW + 1)
+        few: list[int] = []
+        many: list[int] = []
+        room = FEW_TOGETHER
+        for message_id, count in counts.items():
+            if count > min(FEW, room):
+                many.append(message_id)
+            elif count:
+                few.append(message_id)
+                room -= count
+        return few, many
+
+    async def _tell_each(self, messages: Sequence[int]) -> None:
+        async with self._store.read() as connection:
+            told = await statements.find_told(connection, messages)
+        words = await self._vocabulary.learn(self._store, [one.news for one in told])
+        chunks = dict(as_frames((one.news for one in told if one.is_live), words, None))
+        for one in told:
+            chunk = chunks.get(one.news.notification_id, b"")
+            self._signals.send(member_topic(one.news.member_id), write_notification(one, chunk))
+
+
+async def announce_read(signals: Signals, member_id: str) -> None:
+    """The member has read something: their pages look up how much is left. Two counts under way could change places."""
+    signals.send(member_topic(member_id), LOOK)
+
+
+def announce_chat(signals: Signals, member_id: str, message: dict[str, Any]) -> None:
+    """Something was said in a room of the member."""
+    signals.send(member_topic(member_id), write_chat(message))

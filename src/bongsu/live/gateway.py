@@ -1,0 +1,104 @@
+"""The gateway: everything a process needs to serve streams, started and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from itertools import islice
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bongsu import telemetry
+from bongsu.http.auth import Gate
+from bongsu.keys import Keys
+from bongsu.live import frames
+from bongsu.live.hub import Hub
+from bongsu.live.messages import MESSAGES_TOPIC
+from bongsu.live.registry import DISCONNECT_TOPIC, LocalRegistry, RedisRegistry, Registry
+from bongsu.live.sse import PATH, SseEndpoint
+from bongsu.live.stream import Stream
+from bongsu.live.wheel import Wheel
+from bongsu.settings import Settings
+from bongsu.signals import Signals
+from bongsu.store import Store
+
+# On the way out so many streams are sent away at a time, with a pause between: 10,000 of them take 5 s, well within what a
+# stop may take, and the instances they go to get 2,000 a second and not all at once.
+SLICE = 200
+SLICE_SECONDS = 0.1
+
+
+class Gateway:
+    def __init__(self, store: Store, signals: Signals, keys: Keys, settings: Settings) -> None:
+        self._signals = signals
+        self._registry: Registry = (
+            RedisRegistry(settings.redis_url, signals, settings)
+            if settings.redis_url
+            else LocalRegistry(signals, settings.sse_max_connections)
+        )
+        self.hub = Hub(store, signals, self._registry, settings.sse_replay)
+        self._wheel = Wheel(
+            settings.sse_ping_seconds, settings.sse_timeout_seconds, self.hub.catch_up.mark, self._time_is_up
+        )
+        gate = Gate(keys, settings.origins)
+        self.endpoint = SseEndpoint(self.hub, self._registry, self._wheel, gate, settings, self._refusal)
+        self._is_draining = False
+        self._open = contextlib.AsyncExitStack()
+
+    async def start(self) -> None:
+        self._open.enter_context(self._signals.watch(self._together))
+        self._open.enter_context(self._signals.listen(DISCONNECT_TOPIC, self.hub.disconnect))
+        self._open.enter_context(self._signals.listen(MESSAGES_TOPIC, self.hub.catch_up.hear))
+        for one in (self._registry, self.hub.catch_up, self._wheel):
+            await one.start()
+            self._open.push_async_callback(one.stop)
+
+    async def stop(self) -> None:
+        await self._open.aclose()
+
+    async def drain(self) -> None:
+        """Send everybody away, a slice at a time, and nobody in from now on."""
+        self._is_draining = True
+        together = len(self.hub)
+        streams = self.hub.streams()
+        while some := list(islice(streams, SLICE)):
+            self._send_away(some, together)
+            await asyncio.sleep(SLICE_SECONDS if len(some) == SLICE else 0)
+
+    def _send_away(self, streams: Iterable[Stream], together: int) -> None:
+        for stream in streams:
+            stream.end(frames.bye("restart", frames.retry_milliseconds(together)), "restart")
+
+    def _time_is_up(self, stream: Stream) -> None:
+        stream.end(frames.bye(stream.time_limit, frames.retry_milliseconds()), stream.time_limit)
+
+    def _refusal(self) -> bytes | None:
+        if self._is_draining:
+            return frames.bye("restart", frames.retry_milliseconds(len(self.hub)))
+        if not self._signals.is_together:
+            return frames.unavailable(frames.retry_milliseconds(len(self.hub)))
+        return None
+
+    def _together(self, is_together: bool) -> None:
+        """Without Redis the other processes cannot tell us anything: nobody is to believe that all is well."""
+        if is_together:
+            return
+        together = len(self.hub)
+        telemetry.log("bongsu.live").warning("streams are sent away until Redis is back", streams=together)
+        for stream in list(self.hub.streams()):
+            stream.end(frames.unavailable(frames.retry_milliseconds(together)), "unavailable")
+
+
+class WithStreams:
+    """The HTTP application with the stream before it: a stream passes none of its layers."""
+
+    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
+        self._app = app
+        self._stream = gateway.endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "GET":
+            await self._stream(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)

@@ -1,0 +1,142 @@
+"""One open stream: what it has told, and the wire to its reader.
+
+Bytes are written to the connection itself, because a framework's way there costs more than the rest of a fan-out. What a
+reader has not taken waits in the connection's buffer. Beyond SLOW_BYTES what will be said again anyway is left out; beyond
+STALLED_BYTES the reader is cut, and comes back with Last-Event-ID when it can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.types import Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from bongsu import telemetry
+from bongsu.live import frames
+
+SLOW_BYTES = 64 * 1024
+STALLED_BYTES = 1024 * 1024
+# A reader that does not take the last words within this time is not waited for.
+FAREWELL_SECONDS = 5.0
+
+TRANSPORT = "bongsu.transport"
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+_NOTHING: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": True}
+_END: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+class StreamingProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, handing the connection to who writes to it directly."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {TRANSPORT: self.transport}  # type: ignore[dict-item]
+
+
+class Stream:
+    """A connection of a member. Small: there may be ten thousand that have nothing to say."""
+
+    __slots__ = (
+        "_as_of",
+        "_farewell",
+        "_send",
+        "_transport",
+        "_unread",
+        "connection_id",
+        "cursor",
+        "has_missed",
+        "is_ended",
+        "is_live",
+        "last_step",
+        "last_word",
+        "member_id",
+        "slot",
+        "time_limit",
+    )
+
+    def __init__(self, member_id: str, connection_id: str, transport: asyncio.Transport, send: Send) -> None:
+        self.member_id = member_id
+        self.connection_id = connection_id
+        self._transport = transport
+        self._send = send
+        # Told is everything up to here, and nothing beyond.
+        self.cursor = 0
+        # Not before it has caught up with the store; what is new until then it has missed, and will look for.
+        self.is_live = False
+        self.has_missed = False
+        self.is_ended = False
+        self.last_word = ""
+        # Its places on the wheel, and what sets the end of its time.
+        self.time_limit = "timeout"
+        self.last_step = 0
+        self.slot = 0
+        self._unread = -1
+        self._as_of = LONG_AGO
+        self._farewell: asyncio.Task[None] | None = None
+
+    def tell(self, notification_id: int, chunk: bytes) -> bool:
+        """Whether it was news."""
+        if notification_id <= self.cursor:
+            return False
+        self.cursor = notification_id
+        # As `write` does, and without the call: it is what a fan-out to many does most.
+        transport = self._transport
+        if transport.get_write_buffer_size() > STALLED_BYTES:
+            self.cut()
+        elif not (self.is_ended or transport.is_closing()):
+            transport.write(chunk)
+        return True
+
+    def write(self, chunk: bytes) -> None:
+        """What must arrive, or the reader is cut."""
+        transport = self._transport
+        if self.is_ended or transport.is_closing():
+            return
+        if transport.get_write_buffer_size() > STALLED_BYTES:
+            self.cut()
+        else:
+            transport.write(chunk)
+
+    def hint(self, chunk: bytes) -> bool:
+        """What may be left out, because it will be said again. False if it was."""
+        transport = self._transport
+        if self.is_ended or transport.is_closing() or transport.get_write_buffer_size() > SLOW_BYTES:
+            return False
+        transport.write(chunk)
+        return True
+
+    def badge(self, unread: int, as_of: datetime) -> None:
+        """Say how many are unread, unless that is known, or something newer."""
+        if as_of < self._as_of:
+            return
+        self._as_of = as_of
+        if unread != self._unread:
+            self._unread = unread if self.hint(frames.badge(unread)) else -1
+
+    async def taken(self) -> None:
+        """Wait while the reader is behind: for those who have much to say at once."""
+        await self._send(_NOTHING)
+
+    def end(self, farewell: bytes, last_word: str) -> None:
+        """The last words, then the end of the answer. The request's own task sees that and goes."""
+        if self.is_ended:
+            return
+        self.write(farewell)
+        self.is_ended, self.last_word = True, last_word
+        if not self._transport.is_closing():
+            self._farewell = asyncio.create_task(self._finish())
+
+    def cut(self) -> None:
+        if self.is_ended:
+            return
+        self.is_ended, self.last_word = True, "stalled"
+        telemetry.LIVE_CUT.inc()
+        self._transport.abort()
+
+    async def _finish(self) -> None:
+        # Also when all was given to the connection: one that never takes it would stay for ever.
+        asyncio.get_running_loop().call_later(FAREWELL_SECONDS, self._transport.abort)
+        await self._send(_END)

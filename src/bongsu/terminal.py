@@ -1,0 +1,35 @@
+"""What all commands share: where they print, and what they run on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+out = Console()
+err = Console(stderr=True)
+_T = TypeVar("_T")
+
+
+def run(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run to the end on the fastest loop there is."""
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415
+    except ImportError:  # Windows
+        return asyncio.run(work)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(work)
+
+
+def show(console: Console, table: Table) -> None:
+    """A table as wide as the terminal; where there is none, as wide as it is, so that a row is a line."""
+    wide = console if console.is_terminal else Console(file=console.file, width=10_000)
+    wide.print(table, highlight=False)
+
+
+def plain(text: str) -> str:
+    """Words from outside: nothing in them may steer the terminal."""
+    return "".join(one if one.isprintable() else " " for one in text)

@@ -1,0 +1,114 @@
+"""A gateway in this process, and notifications rung through it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import text
+
+from bongsu.api import build_api
+from bongsu.ingress.intake import Intake
+from bongsu.keys import Keys
+from bongsu.live.announce import Announcer, announce_read
+from bongsu.live.gateway import Gateway
+from bongsu.service import _serving, running
+from bongsu.settings import Settings
+from bongsu.signals import LocalSignals, RedisSignals, Signals
+from bongsu.store import Store
+from tests.live.client import EventSource
+from tests.told import tell
+
+
+async def write(store: Store, member_id: str, count: int = 1, **words: Any) -> tuple[list[int], list[int]]:
+    """Notifications as a fan-out commits them, and the messages they are of. Nobody is told."""
+    async with store.write() as tx:
+        ids = await tell(tx, member_id, count, **words)
+        found = await tx.execute(
+            text("SELECT message_id FROM bongsu_notifications WHERE member_id = :m AND notification_id >= :first"),
+            {"m": member_id, "first": ids[0]},
+        )
+        return ids, list(found.scalars())
+
+
+def signals_for(settings: Settings) -> Signals:
+    return RedisSignals(settings.redis_url) if settings.redis_url else LocalSignals()
+
+
+def token(settings: Settings, member_id: str, **lifetime: float) -> str:
+    return Keys.load(settings).member_token(member_id, timedelta(**(lifetime or {"hours": 1})))
+
+
+def bearer(settings: Settings, member_id: str, **lifetime: float) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token(settings, member_id, **lifetime)}"}
+
+
+@dataclass
+class Ringer:
+    """The worker's half: what is written is announced."""
+
+    store: Store
+    announcer: Announcer
+
+    async def ring(self, member_id: str, count: int = 1, **words: Any) -> list[int]:
+        ids, messages = await write(self.store, member_id, count, **words)
+        self.announcer.announce(messages)
+        return ids
+
+
+@contextlib.asynccontextmanager
+async def ringing(store: Store, signals: Signals) -> AsyncIterator[Ringer]:
+    async with running(Announcer(store, signals)) as announcer:
+        yield Ringer(store, announcer)
+
+
+@dataclass
+class Live:
+    """One process with everything."""
+
+    settings: Settings
+    store: Store
+    signals: Signals
+    gateway: Gateway
+    ringer: Ringer
+    address: str
+
+    def open(self, member_id: str = "m-1", headers: dict[str, str] | None = None, **options: Any) -> EventSource:
+        return EventSource([self.address], bearer(self.settings, member_id) if headers is None else headers, **options)
+
+    async def ring(self, member_id: str = "m-1", count: int = 1, **words: Any) -> list[int]:
+        return await self.ringer.ring(member_id, count, **words)
+
+
+@contextlib.asynccontextmanager
+async def live_on(store: Store, settings: Settings) -> AsyncIterator[Live]:
+    signals = signals_for(settings)
+    keys = Keys.load(settings)
+    gateway = Gateway(store, signals, keys, settings)
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(running(signals))
+        intake = await stack.enter_async_context(running(Intake(store, signals, "http")))
+        await gateway.start()
+        stack.push_async_callback(gateway.stop)
+        app = build_api(
+            store,
+            intake,
+            keys,
+            settings,
+            lambda: False,
+            gateway=gateway,
+            on_read=lambda member_id, _unread: announce_read(signals, member_id),
+        )
+        address = await stack.enter_async_context(_serving(app, listener, gateway.drain))
+        ringer = await stack.enter_async_context(ringing(store, signals))
+        yield Live(settings, store, signals, gateway, ringer, address)
+
+
+def increasing(ids: Iterable[int]) -> bool:
+    listed = list(ids)
+    return listed == sorted(set(listed))

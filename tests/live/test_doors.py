@@ -1,0 +1,122 @@
+"""Who gets a stream: by token or cookie, from which pages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from http.cookies import SimpleCookie
+
+import httpx
+import pytest
+
+from bongsu.settings import Settings
+from bongsu.store import Store
+from tests.live.client import PATH, ask
+from tests.live.harness import Live, bearer, live_on, token
+
+SHOP = "https://shop.example"
+Embedded = tuple[Store, Settings]
+
+
+@pytest.fixture
+async def live(embedded: Embedded) -> AsyncIterator[Live]:
+    store, settings = embedded
+    async with live_on(store, settings.model_copy(update={"cors_origins": SHOP})) as everything:
+        yield everything
+
+
+@pytest.fixture
+async def caller(live: Live) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=live.address) as client:
+        yield client
+
+
+async def refused(live: Live, headers: dict[str, str], path: str = PATH) -> int:
+    answer = await ask(live.address, headers, path)
+    problem = json.loads(await answer.body())
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert problem["status"] == answer.status
+    await answer.close()
+    return answer.status
+
+
+async def test_without_a_members_token_there_is_no_stream(live: Live) -> None:
+    assert await refused(live, {}) == 401
+    assert await refused(live, {"Authorization": "Bearer nonsense"}) == 401
+    assert await refused(live, {"Authorization": "Bearer server-key-of-the-tests"}) == 403
+    assert await refused(live, bearer(live.settings, "m-1", hours=-1)) == 401
+    assert await refused(live, {}, f"/api/notifications/stream?token={token(live.settings, 'm-1')}") == 401
+
+
+async def test_the_answer_says_what_proxies_and_browsers_need(live: Live) -> None:
+    answer = await ask(live.address, bearer(live.settings, "m-1"))
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["x-accel-buffering"] == "no"
+    await answer.close()
+
+
+async def session(caller: httpx.AsyncClient, live: Live, **headers: str) -> SimpleCookie:
+    answer = await caller.post("/api/session", headers={**bearer(live.settings, "m-1", minutes=10), **headers})
+    assert answer.status_code == 204, answer.text
+    return SimpleCookie(answer.headers["set-cookie"])
+
+
+async def test_a_cookie_made_from_a_token_opens_a_stream_until_the_token_ends(live: Live, caller: httpx.AsyncClient) -> None:
+    cookie = (await session(caller, live))["bongsu_session"]
+    assert cookie["httponly"]
+    assert (cookie["samesite"], cookie["path"], cookie["secure"]) == ("lax", "/api", "")
+    assert 590 <= int(cookie["max-age"]) <= 600
+    async with live.open(headers={"Cookie": f"bongsu_session={cookie.value}"}) as page:
+        await page.until_live()
+    gone = SimpleCookie((await caller.delete("/api/session")).headers["set-cookie"])["bongsu_session"]
+    assert (gone.value, gone["max-age"]) == ("", "0")
+
+
+async def test_over_https_the_cookie_is_secure_and_named_sites_may_use_it(live: Live, caller: httpx.AsyncClient) -> None:
+    secure = {"X-Forwarded-Proto": "https"}
+    own = (await session(caller, live, **secure))["bongsu_session"]
+    assert (own["samesite"], own["secure"]) == ("lax", True)
+    shared = (await session(caller, live, **secure, Origin=SHOP))["bongsu_session"]
+    assert (shared["samesite"], shared["secure"]) == ("none", True)
+
+
+async def test_a_cookie_is_not_made_from_a_cookie_nor_from_a_server_key(live: Live, caller: httpx.AsyncClient) -> None:
+    cookie = {"Cookie": f"bongsu_session={token(live.settings, 'm-1')}"}
+    assert (await caller.post("/api/session", headers=cookie)).status_code == 401
+    assert (await caller.post("/api/session", headers={"X-API-Key": "server-key-of-the-tests"})).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"), [("own", 200), (SHOP, 200), (None, 200), ("https://evil.example", 403), ("null", 403)]
+)
+async def test_a_cookie_works_for_our_own_pages_and_for_named_ones(live: Live, origin: str | None, status: int) -> None:
+    headers = {"Cookie": f"bongsu_session={token(live.settings, 'm-1')}"}
+    if origin is not None:
+        headers["Origin"] = live.address if origin == "own" else origin
+    answer = await ask(live.address, headers)
+    assert answer.status == status
+    assert answer.headers.get("access-control-allow-origin") == (SHOP if origin == SHOP else None)
+    await answer.close()
+
+
+async def test_a_foreign_page_marks_nothing_as_read_with_the_cookie(live: Live, caller: httpx.AsyncClient) -> None:
+    cookie = {"Cookie": f"bongsu_session={token(live.settings, 'm-1')}"}
+    path = "/api/notifications/read-all"
+    assert (await caller.post(path, headers={**cookie, "Origin": "https://evil.example"})).status_code == 403
+    assert (await caller.post(path, headers={**cookie, "Origin": live.address})).status_code == 200
+
+
+async def test_with_a_token_any_page_may_read_its_own_stream(live: Live) -> None:
+    answer = await ask(live.address, {**bearer(live.settings, "m-1"), "Origin": "https://elsewhere.example"})
+    assert answer.status == 200
+    assert "access-control-allow-origin" not in answer.headers
+    await answer.close()
+
+
+async def test_other_methods_are_told_that_there_is_only_get(live: Live, caller: httpx.AsyncClient) -> None:
+    answer = await caller.post("/api/notifications/stream", headers=bearer(live.settings, "m-1"))
+    assert answer.status_code == 405
+    document = (await caller.get("/openapi.json")).json()
+    assert {"/api/notifications/stream", "/api/session"} <= set(document["paths"])

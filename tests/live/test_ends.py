@@ -1,0 +1,172 @@
+"""How streams end, and what keeps them from harming each other."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bongsu.errors import StoreUnreachable
+from bongsu.live import stream
+from bongsu.settings import Settings
+from bongsu.store import Store
+from bongsu.store import live as live_statements
+from tests.live.client import ask
+from tests.live.harness import Live, bearer, increasing, live_on, write
+
+Embedded = tuple[Store, Settings]
+
+
+def with_settings(embedded: Embedded, **changes: float) -> tuple[Store, Settings]:
+    store, settings = embedded
+    return store, settings.model_copy(update={"sse_ping_seconds": 600, **changes})
+
+
+async def test_pings_come_without_an_id_and_find_what_no_signal_told(embedded: Embedded) -> None:
+    async with live_on(*with_settings(embedded, sse_ping_seconds=0.1)) as live, live.open() as page:
+        await page.until_seen("ping", 3)
+        ids, _ = await write(live.store, "m-1")
+        await page.until_told(ids)
+        before = page.last_id
+        await page.until_seen("ping", len(page.seen("ping")) + 2)
+        assert page.last_id == before == str(ids[0])
+
+
+async def test_after_its_time_a_stream_says_goodbye_and_goes_on_where_it_was(embedded: Embedded) -> None:
+    async with live_on(*with_settings(embedded, sse_timeout_seconds=0.2)) as live, live.open() as page:
+        seen: list[int] = []
+        for _ in range(4):
+            seen += await live.ring()
+            await page.until_seen("bye", len(page.seen("bye")) + 1)
+        await page.until_told(seen)
+        assert page.seen("bye")[0] == {"reason": "timeout"}
+        assert 1000 <= page.retry <= 3000
+
+
+async def test_a_stream_ends_with_its_token(embedded: Embedded) -> None:
+    store, settings = with_settings(embedded)
+    short = bearer(settings, "m-1", seconds=2)
+    async with live_on(store, settings) as live, live.open(headers=short) as page:
+        assert await page.until_seen("bye") == [{"reason": "expired"}]
+        # And a browser that comes back with it is told not to.
+        await page.until(lambda page: page.status == 401)
+
+
+async def test_the_fourth_page_closes_the_first(embedded: Embedded) -> None:
+    async with live_on(*with_settings(embedded)) as live:
+        pages = [live.open(stays_away=True) for _ in range(4)]
+        for page in pages:
+            await page.__aenter__()
+            await page.until_live()
+        assert await pages[0].until_seen("bye") == [{"reason": "replaced"}]
+        ids = await live.ring()
+        for page in pages[1:]:
+            await page.until_told(ids)
+        assert pages[0].told == []
+        # One that does not know what that means comes back, but not so soon that pages would chase each other.
+        assert pages[0].retry >= 60_000
+        for page in pages:
+            await page.close()
+
+
+async def test_a_reader_who_does_not_read_is_cut_and_the_others_go_on(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "STALLED_BYTES", 256 * 1024)
+    async with live_on(*with_settings(embedded)) as live:
+        stalled = await ask(live.address, bearer(live.settings, "m-1"))
+        stalled.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        async with live.open() as page, live.open("m-2") as other:
+            await page.until_live()
+            await other.until_live()
+            ids: list[int] = []
+            while len(live.gateway.hub.streams_of("m-1")) == 2:
+                ids += await live.ring("m-1", 10, body="가" * 20_000)
+                await page.until_told(ids)
+            await other.until_told(await live.ring("m-2"))
+            # When it reads again it comes back, and has missed nothing.
+            back = live.open()
+            back.last_id = str(ids[0])
+            async with back:
+                await back.until_told(ids[1:])
+        stalled.writer.transport.abort()
+
+
+async def test_who_is_slow_is_not_pinged_and_who_missed_much_gets_it_at_its_own_pace(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than a reader may be behind with: it is not cut for what it could not have read yet."""
+    monkeypatch.setattr(stream, "STALLED_BYTES", 1024 * 1024)
+    store, settings = with_settings(embedded, sse_ping_seconds=0.05)
+    ids, _ = await write(store, "m-1", 301, body="가" * 5_000)
+    async with live_on(store, settings) as live:
+        page = live.open()
+        page.last_id = str(ids[0])
+        async with page:
+            await page.until_told(ids[1:])
+        assert page.connections == 1
+
+
+async def test_on_the_way_out_everybody_hears_goodbye_and_comes_back_to_the_next(embedded: Embedded) -> None:
+    store, settings = with_settings(embedded)
+    async with live_on(store, settings) as live:
+        pages = [live.open(f"m-{number}") for number in range(20)]
+        for page in pages:
+            await page.__aenter__()
+            await page.until_live()
+    ids = {page: (await write(store, f"m-{number}"))[0] for number, page in enumerate(pages)}
+    for page in pages:
+        assert {one["reason"] for one in page.seen("bye")} == {"restart"}
+    # Not all after the same time.
+    assert len({page.retry for page in pages}) > 1
+    async with live_on(store, settings) as after:
+        for page in pages:
+            page.addresses = [after.address]
+        for page in pages:
+            await page.until_told(ids[page])
+            await page.close()
+
+
+async def test_while_it_goes_a_newcomer_is_sent_away_kindly(embedded: Embedded) -> None:
+    async with live_on(*with_settings(embedded)) as live:
+        await live.gateway.drain()
+        async with live.open() as page:
+            assert await page.until_seen("bye") == [{"reason": "restart"}]
+            assert page.status == 200
+
+
+async def test_with_the_store_away_a_stream_says_so_and_is_back_when_it_is(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> None:
+        raise StoreUnreachable
+
+    async with live_on(*with_settings(embedded)) as live:
+        there = live_statements.find_standing
+        monkeypatch.setattr(live_statements, "find_standing", away)
+        async with live.open() as page:
+            await page.until_seen("unavailable")
+            assert page.status == 200
+            monkeypatch.setattr(live_statements, "find_standing", there)
+            await page.until_live()
+            await page.until_told(await live.ring())
+
+
+async def test_streams_that_come_and_go_leave_nothing_behind(embedded: Embedded) -> None:
+    async with live_on(*with_settings(embedded)) as live:
+        await asyncio.gather(*(_visit(live, number) for number in range(30)))
+        async with asyncio.timeout(20):
+            while len(live.gateway.hub):
+                await asyncio.sleep(0)
+        signals = live.signals
+        assert [topic for topic in signals._listeners if "member" in topic] == []  # type: ignore[attr-defined]
+        assert not any(live.gateway._wheel._slots)
+        assert not live.gateway._wheel._ends
+        assert live.gateway._registry._members == {}  # type: ignore[attr-defined]
+
+
+async def _visit(live: Live, number: int) -> None:
+    async with live.open(f"m-{number % 7}") as page:
+        if number % 2:
+            await page.until_live()
+            assert increasing(page.told)

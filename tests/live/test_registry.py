@@ -1,0 +1,211 @@
+"""The registry of connections: one suite over both kinds, then what only Redis can get wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+import redis.asyncio
+
+from bongsu.errors import RedisUnreachable
+from bongsu.live.registry import DISCONNECT_TOPIC, LocalRegistry, RedisRegistry, Registry, key_of
+from bongsu.settings import Settings
+from bongsu.signals import LocalSignals
+from tests.servers import RedisServer, start_redis
+
+WAIT_SECONDS = 20
+
+
+class Told(LocalSignals):
+    """Remembers which connections had to go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone: list[tuple[str, str]] = []
+
+    def send(self, topic: str, data: bytes = b"") -> None:
+        assert topic == DISCONNECT_TOPIC
+        told = json.loads(data)
+        self.gone.append((told["memberId"], told["connectionId"]))
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def member() -> str:
+    """Redis is shared with other tests."""
+    return f"m-{uuid4()}"
+
+
+@contextlib.asynccontextmanager
+async def over(url: str, told: Told, **options: float) -> AsyncIterator[RedisRegistry]:
+    lease = options.pop("lease_seconds", 15.0)
+    registry = RedisRegistry(url, told, Settings(**options), lease_seconds=lease)
+    await registry.start()
+    try:
+        yield registry
+    finally:
+        await registry.stop()
+
+
+@pytest.fixture(params=["local", "redis"])
+async def registry(request: pytest.FixtureRequest, told: Told) -> AsyncIterator[Registry]:
+    if request.param == "local":
+        yield LocalRegistry(told, 3)
+    else:
+        async with over(request.getfixturevalue("redis_server").url, told) as kind:
+            yield kind
+
+
+async def arrive(registry: Registry, member: str, count: int = 1) -> list[str]:
+    ids = [registry.new_id() for _ in range(count)]
+    for one in ids:
+        await registry.enter(member, one)
+    return ids
+
+
+async def eventually(registry: Registry, member: str, expected: list[str]) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while await registry.connections(member) != expected:
+            await asyncio.sleep(0)
+
+
+async def test_as_many_as_the_limit_stay_and_one_more_closes_the_oldest(registry: Registry, told: Told, member: str) -> None:
+    ids = await arrive(registry, member, 3)
+    assert await registry.connections(member) == ids
+    assert told.gone == []
+    fourth = registry.new_id()
+    assert await registry.enter(member, fourth) == [ids[0]]
+    assert told.gone == [(member, ids[0])]
+    assert await registry.connections(member) == [*ids[1:], fourth]
+
+
+async def test_who_left_makes_room(registry: Registry, told: Told, member: str) -> None:
+    ids = await arrive(registry, member, 3)
+    registry.leave(member, ids[1])
+    await eventually(registry, member, [ids[0], ids[2]])
+    more = await arrive(registry, member)
+    assert told.gone == []
+    assert await registry.connections(member) == [ids[0], ids[2], *more]
+
+
+async def test_leaving_twice_or_without_having_come_is_fine(registry: Registry, member: str) -> None:
+    [one] = await arrive(registry, member)
+    registry.leave(member, one)
+    registry.leave(member, one)
+    registry.leave(member, "never")
+    await eventually(registry, member, [])
+
+
+async def test_members_do_not_count_for_each_other(registry: Registry, told: Told, member: str) -> None:
+    odd = [f"{member}{end}" for end in ("}", "{x}", ":", " 가")]
+    for one in odd:
+        assert len(await arrive(registry, one, 3)) == 3
+    assert told.gone == []
+
+
+async def test_many_at_once_leave_the_newest(registry: Registry, told: Told, member: str) -> None:
+    ids = [registry.new_id() for _ in range(50)]
+    await asyncio.gather(*(registry.enter(member, one) for one in ids))
+    assert await registry.connections(member) == ids[-3:]
+    assert [one for _, one in told.gone] == ids[:-3]
+
+
+async def test_ids_are_never_given_twice(registry: Registry) -> None:
+    assert len({registry.new_id() for _ in range(1000)}) == 1000
+
+
+# --- over Redis -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_limit_holds_over_instances(redis_server: RedisServer, told: Told, member: str) -> None:
+    async with over(redis_server.url, told) as here, over(redis_server.url, told) as there:
+        first = await arrive(here, member, 2)
+        second = await arrive(there, member, 2)
+        assert told.gone == [(member, first[0])]
+        assert await there.connections(member) == await here.connections(member) == [first[1], *second]
+
+
+async def test_what_an_instance_leaves_behind_when_it_is_killed_is_forgotten(
+    redis_server: RedisServer, told: Told, member: str
+) -> None:
+    async with over(redis_server.url, told) as here:
+        killed = RedisRegistry(redis_server.url, told, Settings(), lease_seconds=0.2)
+        entering = [asyncio.create_task(killed.enter(member, killed.new_id())) for _ in range(2)]
+        await asyncio.sleep(0)
+        await killed.tick()  # and never again
+        await asyncio.gather(*entering)
+        [own] = await arrive(here, member)
+        assert len(await here.connections(member)) in (3, 1)
+        await eventually(here, member, [own])
+        await arrive(here, member, 2)
+        assert told.gone == []
+        async with redis.asyncio.Redis.from_url(redis_server.url) as operator:
+            assert await operator.zcard(key_of(member)) == 3
+        await killed._redis.aclose()
+
+
+async def test_what_is_older_than_any_stream_is_a_ghost_whatever_its_instance_says(
+    redis_server: RedisServer, told: Told, member: str
+) -> None:
+    async with over(redis_server.url, told) as here, redis.asyncio.Redis.from_url(redis_server.url) as operator:
+        seconds, micros = await operator.time()
+        old = (seconds - 3601) * 1_000_000 + micros
+        await operator.zadd(key_of(member), {f"{here._instance}:ghost": old, f"{here._instance}:real": old + 2_000_000})
+        ids = await arrive(here, member, 2)
+        assert told.gone == []
+        assert await here.connections(member) == [f"{here._instance}:real", *ids]
+        assert 0 < await operator.ttl(key_of(member)) <= 3600
+
+
+async def test_after_redis_was_emptied_everybody_is_entered_again_as_old_as_they_are(told: Told, member: str) -> None:
+    server = start_redis()
+    try:
+        async with over(server.url, told, lease_seconds=0.3) as here:
+            ids = await arrive(here, member, 3)
+            async with redis.asyncio.Redis.from_url(server.url) as operator:
+                await operator.flushall()
+            await eventually(here, member, ids)
+            await arrive(here, member)
+            assert told.gone == [(member, ids[0])]
+    finally:
+        server.stop()
+
+
+async def test_one_that_missed_that_it_had_to_go_is_told_again(redis_server: RedisServer, told: Told, member: str) -> None:
+    async with over(redis_server.url, told) as here, over(redis_server.url, told) as there:
+        [oldest] = await arrive(here, member)
+        others = await arrive(there, member, 3)
+        assert told.gone.pop() == (member, oldest)
+        here.enter_again()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not told.gone:
+                await asyncio.sleep(0)
+        assert told.gone == [(member, oldest)]
+        assert await here.connections(member) == others
+
+
+async def test_without_redis_nobody_enters_and_with_it_all_heals(told: Told, member: str) -> None:
+    server = start_redis()
+    try:
+        async with over(server.url, told) as here:
+            [one] = await arrive(here, member)
+            server.crash()
+            with pytest.raises(RedisUnreachable):
+                await arrive(here, member)
+            with pytest.raises(RedisUnreachable):
+                await here.connections(member)
+            here.leave(member, one)
+            server.start()
+            [two] = await arrive(here, member)
+            await eventually(here, member, [two])
+            server.stop()
+    finally:
+        server.stop()

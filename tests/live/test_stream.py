@@ -1,0 +1,194 @@
+"""What a stream tells, on both databases: first what was missed, then what comes, each once and in order."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from bongsu.fanout import FanOut
+from bongsu.live import announce, hub
+from bongsu.live.messages import MESSAGES_TOPIC
+from bongsu.model import Listed
+from bongsu.store import events as statements
+from bongsu.templates import Templates
+from bongsu.worker import EventWorker
+from tests.deciding import prefers, said, says, work
+from tests.live.harness import Live, bearer, write
+
+
+async def test_a_page_hears_of_a_notification_and_of_how_many_are_unread(live: Live) -> None:
+    async with live.open() as page:
+        await page.until_live()
+        assert page.seen("badge") == [{"unread": 0}]
+        [one] = await live.ring(title="사과", body="이제\n900원", ref_id="sku-1", data='{"big":12345678901234567890123}')
+        await page.until_seen("badge", 2)
+    [told] = page.seen("notification")
+    assert told.pop("createdAt")
+    assert told == {
+        "id": str(one), "type": "POST_LIKE", "title": "사과", "message": "이제\n900원", "refId": "sku-1",
+        "data": {"big": 12345678901234567890123},
+    }  # fmt: skip
+    assert page.seen("badge")[-1] == {"unread": 1}
+    assert page.last_id == str(one)
+
+
+async def test_the_first_time_it_tells_the_last_unread_oldest_first(live: Live) -> None:
+    ids, _ = await write(live.store, "m-1", 14)
+    async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "m-1")) as inbox:
+        await inbox.post(f"/api/notifications/{ids[-1]}/read")
+        await inbox.post(f"/api/notifications/{ids[-3]}/read")
+    unread = [one for one in ids if one not in (ids[-1], ids[-3])]
+    async with live.open() as page:
+        await page.until_told(unread[-10:])
+        # Beyond what was told lies one that was read: it is behind the reader all the same.
+        await page.until(lambda page: page.last_id == str(ids[-1]))
+        later = await live.ring()
+        await page.until_told([*unread[-10:], *later])
+    assert page.seen("badge")[0] == {"unread": 12}
+
+
+@pytest.mark.parametrize("way", ["header", "query"])
+async def test_with_a_cursor_it_tells_all_that_came_after_read_or_not(live: Live, way: str) -> None:
+    ids, _ = await write(live.store, "m-1", 30)
+    async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "m-1")) as inbox:
+        await inbox.post("/api/notifications/read-all")
+    page = live.open(path=f"/api/notifications/stream?lastEventId={ids[4]}") if way == "query" else live.open()
+    page.last_id = str(ids[4]) if way == "header" else ""
+    async with page:
+        await page.until_told(ids[5:])
+    assert page.seen("reset") == []
+
+
+async def test_beyond_the_bound_the_newest_come_and_a_reset_says_so(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "MISSED_LIMIT", 5)
+    ids, _ = await write(live.store, "m-1", 9)
+    page = live.open()
+    page.last_id = str(ids[0])
+    async with page:
+        await page.until_told(ids[-5:])
+    assert page.frames[0].event == "reset"
+    exact = live.open()
+    exact.last_id = str(ids[3])
+    async with exact:
+        await exact.until_told(ids[-5:])
+    assert exact.seen("reset") == []
+
+
+@pytest.mark.parametrize("given", ["nonsense", "-1", "9" * 30, "1; DROP"])
+async def test_what_is_no_cursor_begins_anew(live: Live, given: str) -> None:
+    ids, _ = await write(live.store, "m-1", 2)
+    page = live.open()
+    page.last_id = given
+    async with page:
+        await page.until_told(ids)
+
+
+async def test_a_cursor_of_another_store_does_not_deafen(live: Live) -> None:
+    await write(live.store, "m-1", 2)
+    page = live.open()
+    page.last_id = str(2**62)
+    async with page:
+        await page.until_seen("badge")
+        later = await live.ring()
+        await page.until_told(later)
+
+
+async def test_what_does_not_go_by_in_app_is_counted_and_not_told(live: Live) -> None:
+    async with live.open() as page:
+        await page.until_live()
+        _, [message] = await write(live.store, "m-1")
+        async with live.store.write() as tx:
+            await tx.execute(text("UPDATE bongsu_notifications SET channels = 3"))
+        live.ringer.announcer.announce([message])
+        assert (await page.until_seen("badge", 2))[-1] == {"unread": 1}
+        later = await live.ring()
+        await page.until_told(later)
+    async with live.open() as again:
+        await again.until_told(later)
+
+
+async def test_reading_elsewhere_changes_the_badge_of_every_page(live: Live) -> None:
+    ids, _ = await write(live.store, "m-1", 3)
+    async with live.open() as one, live.open() as other, live.open("m-2") as stranger:
+        for page in (one, other):
+            await page.until_told(ids)
+        await stranger.until_live()
+        async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "m-1")) as inbox:
+            await inbox.post(f"/api/notifications/{ids[0]}/read")
+            for page in (one, other):
+                assert (await page.until_seen("badge", 2))[-1] == {"unread": 2}
+            await inbox.post("/api/notifications/read-all")
+            for page in (one, other):
+                assert (await page.until_seen("badge", 3))[-1] == {"unread": 0}
+    assert stranger.seen("badge") == [{"unread": 0}]
+
+
+async def test_who_wants_nothing_is_told_nothing_but_what_is_critical_and_chat(live: Live) -> None:
+    await write(live.store, "m-1", 2)
+    _, [critical] = await write(live.store, "m-1")
+    async with live.store.write() as tx:
+        await tx.execute(text("UPDATE bongsu_messages SET is_critical = true WHERE message_id = :m"), {"m": critical})
+    await prefers(live.store, "m-1", enabled=False)
+    async with live.open() as page:
+        await page.until_live()
+        assert len(page.told) == 1
+        said = {"roomId": "r", "seq": 1, "senderId": "m-2", "message": "밥 먹었어?"}
+        announce.announce_chat(live.signals, "m-1", said)
+        assert await page.until_seen("chat") == [said]
+
+
+async def test_a_message_to_many_is_named_and_read_by_who_has_its_readers(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announce, "FEW", 0)
+    named: list[bytes | None] = []
+    with live.signals.listen(MESSAGES_TOPIC, named.append):
+        async with live.open("m-1") as one, live.open("m-2") as two, live.open("m-3") as three:
+            for page in (one, two, three):
+                await page.until_live()
+            first, second = await live.ring("m-1", 3), await live.ring("m-2", 2)
+            await one.until_told(first)
+            await two.until_told(second)
+            assert three.told == []
+    assert named
+
+
+async def test_signals_in_any_order_and_any_number_tell_each_once_in_order(live: Live) -> None:
+    """As when two workers commit one after the other and are heard the other way round."""
+    async with live.open() as page:
+        await page.until_live()
+        ids: list[int] = []
+        messages: list[int] = []
+        for _ in range(6):
+            one, its = await write(live.store, "m-1")
+            ids += one
+            messages += its
+        for message in reversed(messages):
+            live.ringer.announcer.announce([message])
+            await live.ringer.announcer.idle.wait()
+        live.ringer.announcer.announce(messages)
+        await page.until_told(ids)
+        last = await live.ring()
+        await page.until_told([*ids, *last])
+
+
+async def test_a_signal_that_was_lost_costs_a_ping_and_no_more(live: Live) -> None:
+    async with live.open() as page:
+        await page.until_live()
+        ids, _ = await write(live.store, "m-1", 2)
+        live.gateway.hub.catch_up.mark(["m-1"])  # as the wheel does with every ping
+        await page.until_told(ids)
+
+
+async def test_the_whole_way_from_an_event(live: Live) -> None:
+    async with live.open("a") as one, live.open("b") as other:
+        await one.until_live()
+        await other.until_live()
+        async with live.store.write() as tx:
+            await statements.add(tx, [said("1"), said("2")])
+        fanout = FanOut(Templates.load(), live.settings)
+        await work(EventWorker(live.store, says(Listed(("a", "b"))), live.settings, fanout, live.ringer.announcer.decided))
+        for page in (one, other):
+            await page.until_seen("notification", 2)
+            assert (await page.until_seen("badge", 2))[-1]["unread"] in (1, 2)

@@ -1,0 +1,231 @@
+"""Dead letters in the store: what is found by what, what a replay changes and what it never does."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bongsu.dead import DeadFilter, Replay
+from bongsu.dispatch import DELIVERIES_TOPIC
+from bongsu.errors import ReplayWithoutFilter
+from bongsu.ingress.intake import EVENTS_TOPIC
+from bongsu.model import Channel, Event, new_id, utc_now
+from bongsu.signals import LocalSignals
+from bongsu.store import Store, dead, events
+from bongsu.store.dead import DeadRow, Filters, Kind, State
+from bongsu.store.recovery import judge_statement, round_statement
+from bongsu.store.stats import count_deliveries, count_statements
+from tests.dying import column, delivery, failed_event, message, one_delivery
+
+FINISHED = 20_000
+
+
+async def find(store: Store, **filters: Any) -> list[str]:
+    async with store.read() as connection:
+        rows = await dead.find_page(connection, Filters(**filters), limit=100)
+        assert await dead.count(connection, Filters(**filters)) == len(rows)
+    return [row.id for row in rows]
+
+
+async def test_each_filter_finds_its_own(store: Store) -> None:
+    now, event_id = utc_now(), new_id()
+    async with store.write() as tx:
+        priced = await message(tx, event_id=event_id)
+        liked = await message(tx, type_name="POST_LIKE")
+        a = str(await delivery(tx, priced, "FAIL", "a", code="UNREGISTERED"))
+        b = str(await delivery(tx, priced, "UNKNOWN", "b", code="TIMEOUT", channel="SMS"))
+        c = str(await delivery(tx, liked, "FAIL", "a", code="TIMEOUT", finished_at=timedelta(hours=-2)))
+        for status in ("READY", "SENDING", "SUCCESS"):
+            await delivery(tx, liked, status, f"not dead: {status}")
+    e = str(await failed_event(store, "KeyError: 'x'", "order.paid"))
+    f = str(await failed_event(store, "it is no more", died_at=now - timedelta(hours=2)))
+    hour = now - timedelta(hours=1)
+    for filters, found in (
+        ({}, [e, f, c, b, a]),
+        ({"kind": Kind.EVENT}, [e, f]),
+        ({"kind": Kind.DELIVERY}, [c, b, a]),
+        ({"id": int(a)}, [a]),
+        ({"id": UUID(e)}, [e]),
+        ({"state": State.FAILED}, [e, f]),
+        ({"state": State.FAIL}, [c, a]),
+        ({"state": State.UNKNOWN}, [b]),
+        ({"code": "TIMEOUT"}, [c, b]),
+        ({"code": "KeyError"}, [e]),
+        ({"code": "it is no more"}, [f]),
+        ({"code": "Key"}, []),
+        ({"channel": Channel.SMS}, [b]),
+        ({"type": "PRICE_DROP"}, [b, a]),
+        ({"type": "order.paid"}, [e]),
+        ({"member_id": "a"}, [c, a]),
+        ({"event_id": event_id}, [b, a]),
+        ({"event_id": UUID(e)}, [e]),
+        ({"since": hour}, [e, b, a]),
+        ({"until": hour}, [f, c]),
+        ({"member_id": "a", "code": "TIMEOUT"}, [c]),
+        ({"channel": Channel.PUSH, "kind": Kind.EVENT}, []),
+    ):
+        assert await find(store, **filters) == found, filters
+
+
+async def test_pages_go_through_both_kinds_without_a_gap(store: Store) -> None:
+    moment = utc_now()
+    # Three that died together: their ids tell them apart.
+    failed = [str(await failed_event(store, died_at=moment)) for _ in range(3)]
+    deliveries = [str(await one_delivery(store, "FAIL")) for _ in range(3)]
+    seen: list[str] = []
+    place = None
+    async with store.read() as connection:
+        while rows := await dead.find_page(connection, Filters(), place, 2):
+            seen += [row.id for row in rows]
+            place = dead.place_of(rows[-1])
+    assert seen == sorted(failed, reverse=True) + deliveries[::-1]
+
+
+async def run(store: Store, batch: int = 1_000, **filters: Any) -> tuple[int, int]:
+    new_series = bool(filters.pop("new_series", False))
+    asked = DeadFilter.model_validate(filters)
+    return await Replay(store, LocalSignals(), "cli:tester", asked, new_series=new_series, batch=batch).run()
+
+
+@pytest.mark.parametrize("new_series", [False, True])
+async def test_a_replayed_delivery_begins_anew_but_for_its_epoch(store: Store, new_series: bool) -> None:
+    one = await one_delivery(store, "FAIL", rounds=3, claims=2, series=4, detail="said", is_retryable=True, leased_by="w")
+    sent = await one_delivery(store, "SUCCESS")
+    assert await run(store, state="FAIL", new_series=new_series) == (1, 1)
+    fate = ("status", "attempts", "rounds", "claims", "epoch", "series", "is_retryable")
+    assert await column(store, one, *fate) == ("READY", 0, 0, 0, 3, 4 + new_series, False)
+    assert await column(store, one, "code", "detail", "leased_by", "finished_at") == (None, None, None, None)
+    assert await column(store, sent, "status") == "SUCCESS"
+    assert await run(store, state="FAIL") == (0, 0)
+
+
+async def test_a_replayed_event_goes_on_where_it_was(store: Store) -> None:
+    event_id = await failed_event(store)
+    assert await run(store, id=str(event_id)) == (1, 1)
+    query = "SELECT status, attempts, claims, error, finished_at, leased_by, epoch, fanout_cursor FROM bongsu_events"
+    async with store.read() as connection:
+        row = (await connection.execute(text(query))).one()
+        is_due = (await connection.execute(text(f"SELECT due <= {store.dialect.now} FROM bongsu_events"))).scalar_one()
+    assert tuple(row) == ("PENDING", 0, 0, None, None, None, 9, "1:m-7")
+    assert is_due
+
+
+async def replays(store: Store) -> list[tuple[Any, ...]]:
+    query = "SELECT who, what, filter, matched, replayed FROM bongsu_replays ORDER BY replay_id"
+    async with store.read() as connection:
+        return [tuple(row) for row in await connection.execute(text(query))]
+
+
+async def test_each_replay_leaves_a_record_of_who_and_what(store: Store) -> None:
+    await failed_event(store)
+    for _ in range(5):
+        await one_delivery(store, "UNKNOWN", code="TIMEOUT")
+    assert await run(store, batch=2, code="TIMEOUT", channel="PUSH") == (5, 5)
+    assert await run(store, kind="event", new_series=True) == (1, 1)
+    assert await run(store, to="2020-01-01T00:00:00Z") == (0, 0)
+    first, second, third = await replays(store)
+    assert (first[:2], first[3:]) == (("cli:tester", "deliveries"), (5, 5))
+    assert json.loads(first[2]) == {"code": "TIMEOUT", "channel": "PUSH"}
+    assert (second[1], json.loads(second[2])) == ("events, with new collapse ids", {"kind": "event"})
+    assert (third[1], json.loads(third[2]), third[3:]) == (
+        "events and deliveries", {"to": "2020-01-01T00:00:00Z"}, (0, 0),
+    )  # fmt: skip
+
+
+async def test_what_dies_again_while_a_replay_runs_is_not_replayed_twice(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        await one_delivery(store, "FAIL")
+    asked = DeadFilter.model_validate({"state": "FAIL"})
+    # No sooner replayed than dead.
+    kill = "UPDATE bongsu_deliveries SET status = 'FAIL', rounds = 9 WHERE status = 'READY'"
+    find_page = dead.find_page
+
+    async def find_after_a_death(tx: AsyncConnection, *given: Any) -> list[DeadRow]:
+        await tx.execute(text(kill))
+        return await find_page(tx, *given)
+
+    monkeypatch.setattr(dead, "find_page", find_after_a_death)
+    assert await Replay(store, LocalSignals(), "w", asked, batch=1).run() == (3, 3)
+
+
+async def test_workers_are_told_of_what_is_theirs(store: Store) -> None:
+    told: list[str] = []
+    signals = LocalSignals()
+    await failed_event(store)
+    with (
+        signals.listen(EVENTS_TOPIC, lambda _: told.append("events")),
+        signals.listen(DELIVERIES_TOPIC, lambda _: told.append("deliveries")),
+    ):
+        await Replay(store, signals, "w", DeadFilter.model_validate({"kind": "event"})).run()
+        assert told == ["events"]
+        await one_delivery(store, "FAIL")
+        await Replay(store, signals, "w", DeadFilter.model_validate({"kind": "delivery"})).run()
+        assert told == ["events", "deliveries"]
+
+
+async def test_a_replay_of_everything_there_is_is_refused(store: Store) -> None:
+    with pytest.raises(ReplayWithoutFilter):
+        Replay(store, LocalSignals(), "w", DeadFilter())
+
+
+async def test_the_unfinished_and_the_dead_are_counted(store: Store) -> None:
+    for status in ("READY", "READY", "SENDING", "FAIL", "FAIL", "FAIL", "SUCCESS"):
+        await one_delivery(store, status)
+    async with store.read() as connection:
+        assert await count_deliveries(connection) == {"READY": 2, "SENDING": 1, "FAIL": 3, "UNKNOWN": 0}
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+async def plan(store: Store, statement: str) -> str:
+    """How the statement is carried out, on a store with many sent deliveries and few others."""
+    async with store.write() as tx:
+        is_postgres = store.dialect.name == "postgresql"
+        rows = (await tx.execute(text(f"EXPLAIN {'' if is_postgres else 'QUERY PLAN'} {statement}"))).all()
+    return "\n".join(str(row[0 if is_postgres else 3]) for row in rows)
+
+
+async def test_the_dead_are_found_by_the_index_of_the_dead_alone(store: Store) -> None:
+    await one_delivery(store, "FAIL", is_retryable=True)
+    await one_delivery(store, "SENDING")
+    await failed_event(store)
+    async with store.write() as tx:
+        await events.add(tx, [Event(event_type="x") for _ in range(FINISHED // 10)])
+        await tx.execute(text("UPDATE bongsu_events SET status = 'DONE' WHERE status = 'PENDING'"))
+        await tx.execute(
+            text(f"""
+                INSERT INTO bongsu_deliveries
+                    (notification_id, member_id, message_id, channel, lane, status, due, created_at)
+                WITH RECURSIVE numbered (number) AS (
+                    SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < {FINISHED})
+                SELECT number, 'm', 1, 'PUSH', 1, 'SUCCESS', {store.dialect.now}, {store.dialect.now} FROM numbered""")
+        )
+        await tx.execute(text("ANALYZE"))
+    values = {
+        ":before_delivery": "99999999", ":died_at": store.dialect.now, ":limit": "50", ":behind": "0", ":channel": "'PUSH'",
+        ":lane": "1", ":before_event": "'ffffffff-ffff-ffff-ffff-ffffffffffff'", ":code": "'X'",
+    }  # fmt: skip
+    coded = Filters(code="X", kind=Kind.DELIVERY)
+    looks = [
+        (dead.page_statement(store.dialect, coded, Kind.DELIVERY), "bongsu_deliveries_dead"),
+        (dead.count_statement(store.dialect, coded, Kind.DELIVERY), "bongsu_deliveries_dead"),
+        (dead.page_statement(store.dialect, Filters(), Kind.EVENT), "bongsu_events_failed"),
+        (round_statement(store.dialect), "bongsu_deliveries_retryable"),
+        (judge_statement(store.dialect), "bongsu_deliveries_due"),
+        (count_statements(store.dialect)[0], "bongsu_deliveries_due"),
+        (count_statements(store.dialect)[1], "bongsu_deliveries_dead"),
+    ]
+    for statement, index in looks:
+        steps = await plan(store, re.sub(r"(?<!:):[a-z_]+", lambda name: values[name[0]], statement))
+        assert index in steps, steps
+        assert not re.search(r"Seq Scan on bongsu_(deliveries|events)|^SCAN (d|e|bongsu_deliveries)$", steps, re.M), steps
