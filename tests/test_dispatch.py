@@ -243,7 +243,7 @@ async def test_a_delivery_that_ends_every_dispatcher_is_given_up(store: Store, q
     sender = Scripted()
     await carry(store, sender, quick)
     assert sender.sent == []
-    assert await states(store) == [("FAIL", "POISONED")]
+    assert await states(store) == [("UNKNOWN", "POISONED")]
 
 
 async def test_high_goes_first_and_low_is_not_starved(store: Store, settings: Settings) -> None:
@@ -281,3 +281,67 @@ async def test_a_store_that_goes_away_before_the_intent_sends_nothing_and_counts
         await dispatcher.tick()
     await dispatcher.stop()
     assert await states(store, "status, attempts, claims") == [("SUCCESS", 1, 0)]
+
+
+async def test_what_another_left_on_the_wire_is_not_made_ready_by_a_hiccup(
+    store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await one_delivery(store, quick, MOST_ONCE)
+    await left_behind(store, quick, intended=True)
+    find, failures = statements.find_addresses, [ConnectionError("gone")]
+
+    async def shaky(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await find(*arguments)
+
+    monkeypatch.setattr(statements, "find_addresses", shaky)
+    sender = Scripted()
+    dispatcher = Dispatcher(store, sender, quick)
+    with pytest.raises(Exception, match="gone"):
+        await dispatcher.tick()
+    await dispatcher.stop()
+    async with store.write() as tx:  # the lease ends
+        await tx.execute(text("UPDATE bongsu_deliveries SET due = created_at"))
+    await carry(store, sender, quick)
+    assert sender.sent == []
+    assert await states(store) == [("UNKNOWN", "ABANDONED")]
+
+
+@pytest.mark.parametrize("odd", [Refused("ODD", "a\x00b\ud800"), Retry("LONG", 1e300), Retry("NAN", float("nan"))])
+async def test_an_odd_answer_does_not_keep_others_from_being_stored(store: Store, quick: Settings, odd: Outcome) -> None:
+    await one_delivery(store, quick, MOST_ONCE, "a", "b")
+    dispatcher = Dispatcher(store, Scripted(lambda outgoing: odd if outgoing.member_id == "a" else Accepted()), quick)
+    for _ in range(4):
+        await dispatcher.tick()
+    await dispatcher.stop()
+    assert (await states(store))[1] == ("SUCCESS", None)
+    assert (await states(store))[0][1] in ("ODD", "LONG", "NAN")
+
+
+async def test_a_channel_that_gives_no_outcome_is_not_trusted(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick)
+    await carry(store, Scripted(lambda _outgoing: None), quick)  # type: ignore[arg-type,return-value]
+    assert await states(store) == [("UNKNOWN", "BAD_OUTCOME")]
+
+
+async def test_a_channel_that_never_comes_back_gives_its_slot_free(store: Store, quick: Settings) -> None:
+    class Hanging(Scripted):
+        async def send(self, outgoing: Outgoing) -> Outcome:
+            self.sent.append(outgoing)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    await one_delivery(store, quick)
+    hurried = quick.model_copy(update={"send_timeout_seconds": 0.05})
+    await carry(store, Hanging(), hurried, concurrency=1)
+    assert await states(store) == [("UNKNOWN", "TIMEOUT")]
+
+
+async def test_without_its_words_a_delivery_ends_and_lets_others_pass(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick, MOST_ONCE)
+    async with store.write() as tx:
+        await tx.execute(text("DELETE FROM bongsu_messages"))
+    await one_delivery(store, quick, LEAST_ONCE)
+    await carry(store, Scripted(), quick)
+    assert await states(store) == [("FAIL", "NO_MESSAGE"), ("SUCCESS", None)]

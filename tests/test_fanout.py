@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from bongsu.model import Action, Channel, Everyone, Interested, Listed, NoticeType, Selected
+from bongsu.model import Action, Channel, Event, Everyone, Interested, Listed, Notice, NoticeType, Selected
+from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store
 from tests.deciding import (
@@ -217,9 +218,6 @@ async def test_ids_of_a_member_grow_with_time(store: Store, settings: Settings) 
 
 
 async def test_everybody_reads_their_own_language(store: Store, settings: Settings) -> None:
-    from bongsu.model import Event
-    from bongsu.rules import catalogue
-
     await members(store, "ko", "en", "fr", "unknown")
     async with store.write() as tx:
         for locale in ("ko", "en", "fr"):
@@ -230,3 +228,45 @@ async def test_everybody_reads_their_own_language(store: Store, settings: Settin
         store, "SELECT n.member_id, m.locale FROM bongsu_notifications n JOIN bongsu_messages m USING (message_id)"
     )
     assert dict(tuple(row) for row in found) == {"ko": "ko", "en": "en", "fr": "ko", "unknown": "ko"}
+
+
+@pytest.mark.parametrize("audience", [["a"], ("a",), "a", None])
+async def test_what_is_no_audience_tells_nobody(store: Store, settings: Settings, audience: object) -> None:
+    """Above all not everybody."""
+    await members(store, "a", "b")
+    once = settings.model_copy(update={"max_retries": 0})
+    await decide(store, once, says(lambda _event: audience), said())  # type: ignore[arg-type,return-value]
+    assert await told(store) == {}
+    ((status, error),) = await rows(store, "SELECT status, error FROM bongsu_events")
+    assert status == "FAILED"
+    assert "write Listed" in error
+
+
+async def test_a_time_zone_nobody_knows_does_not_silence_others(store: Store, settings: Settings) -> None:
+    await members(store, "a", "b")
+    async with store.write() as tx:
+        await tx.exec_driver_sql("UPDATE bongsu_members SET timezone = 'Mars/Olympus' WHERE member_id = 'a'")
+    await decide(store, settings, says(Everyone()), said("1"), said("2"))
+    assert await told(store) == {"a": 2, "b": 2}
+
+
+async def test_two_notices_of_one_event_about_the_same_are_one(store: Store, settings: Settings) -> None:
+    twice = Rules()
+
+    @twice.rule("said")
+    def told_twice(_event: Event) -> list[Notice]:
+        return [Notice(NoticeType("SAID", IN_APP), Listed(("a",)), title="t", body="b") for _ in range(2)]
+
+    await decide(store, settings, twice, said())
+    assert await fates(store) == {"a": {"TOLD": 1, "DUPLICATE": 1}}
+
+
+async def test_a_select_without_the_rights_for_it_fails_its_event_alone(store: Store, settings: Settings) -> None:
+    """On PostgreSQL a table misspelt after ours looked like a store that was never migrated."""
+    once = settings.model_copy(update={"max_retries": 0})
+    rules = says(lambda event: Selected("SELECT x FROM bongsu_nowhere") if event.ref_id == "bad" else Listed(("a",)))
+    await decide(store, once, rules, said("bad"), said("good"))
+    assert await told(store) == {"a": 1}
+    assert [tuple(row) for row in await rows(store, "SELECT ref_id FROM bongsu_events WHERE status = 'FAILED'")] == [
+        ("bad",)
+    ]

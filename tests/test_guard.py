@@ -46,6 +46,8 @@ def test_quiet_hours_pass_midnight(now: str, until: str | None) -> None:
         # 2026-03-08, New York: 02:00 becomes 03:00. An end that does not exist is the jump itself.
         ("2026-03-08T01:30:00-05:00", "22:00", "02:30", "2026-03-08T03:00:00-04:00"),
         ("2026-03-08T01:30:00-05:00", "22:00", "08:00", "2026-03-08T08:00:00-04:00"),
+        # Over its end and into the quiet again: the end is the next day's.
+        ("2026-03-08T01:30:00-05:00", "02:45", "02:30", "2026-03-09T02:30:00-04:00"),
         # 2026-11-01: 02:00 becomes 01:00. What comes twice is quiet twice.
         ("2026-11-01T01:15:00-04:00", "22:00", "01:30", "2026-11-01T01:30:00-04:00"),
         ("2026-11-01T01:45:00-04:00", "22:00", "01:30", None),

@@ -30,7 +30,7 @@ app.conf.update(
 
 @cache
 def _client() -> SyncClient:
-    """One for each process, made after the fork."""
+    """One for each process, shared by its threads."""
     return SyncClientBuilder().no_proxy().http1_only().build()
 
 

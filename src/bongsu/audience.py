@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from sqlalchemy import text
+from sqlalchemy import exc, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.model import Audience, Interested, Listed, Selected
+from bongsu.errors import BadAudience
+from bongsu.model import Audience, Everyone, Interested, Listed, Selected
 from bongsu.store.dialect import Binder, Dialect, dialect_named
 
 
@@ -89,8 +90,11 @@ class Target:
         return reached
 
 
-async def target(tx: AsyncConnection, wanted: Sequence[Wanted], limit: int) -> Target:
-    """What fits into a step: lists first, then one kind of the others. Those there is no room for wait for the next."""
+async def target(tx: AsyncConnection, wanted: Sequence[Wanted], limit: int, together: int) -> Target:
+    """What fits into a step: lists first, then one kind of the others. Those there is no room for wait for the next.
+
+    `together` is how many audiences of the interested are looked for at once: all of them are read, however few fit.
+    """
     found = Target(limit)
     for one in wanted:
         if found.room > 0 and isinstance(one.audience, Listed):
@@ -107,9 +111,12 @@ async def target(tx: AsyncConnection, wanted: Sequence[Wanted], limit: int) -> T
             _take(found, first, ids[: found.room], len(ids))
         case Interested() if not first.after:
             # Fresh ones together, because most are small. One that proved large goes on alone, in the order of the index.
-            found.looked_up = [one for one in others if not one.after and _alike(first.audience, one.audience)]
-        case _:
+            alike = [one for one in others if not one.after and _alike(first.audience, one.audience)]
+            found.looked_up = alike[:together]
+        case Interested() | Everyone():
             found.looked_up = [first]
+        case _:
+            raise TypeError(f"{first.audience!r:.100} is no audience: write Listed, Interested, Everyone or Selected")
     return found
 
 
@@ -136,7 +143,13 @@ async def _selected(tx: AsyncConnection, selected: Selected, after: str, limit: 
         ), named AS (
             SELECT DISTINCT {dialect.read_bytewise("member_id")} AS member_id FROM audience WHERE member_id IS NOT NULL)
         SELECT member_id FROM named WHERE member_id > :bongsu_after ORDER BY member_id LIMIT {limit}""")
-    rows = await tx.execute(query, {**selected.parameters, "bongsu_after": after})
+    try:
+        rows = await tx.execute(query, {**selected.parameters, "bongsu_after": after})
+    except exc.DBAPIError as error:
+        # What is wrong with the user's statement is not wrong with the store.
+        if str(getattr(error.orig, "sqlstate", None) or "").startswith("42"):
+            raise BadAudience(str(error.orig).partition("\n")[0]) from error
+        raise
     return [str(row[0]) for row in rows]
 
 

@@ -84,20 +84,24 @@ def collapse_id(claimed: Claimed, event_id: str) -> str:
 # --- decisions, without I/O ---------------------------------------------------------------------------------------------
 
 
-def unsent(claimed: Claimed, words: Words, address: Address | None, now: datetime) -> Verdict | None:
-    """Why this one is not to be sent, if so."""
+def unsent(claimed: Claimed, words: Words | None, address: Address | None, now: datetime) -> Verdict | None:
+    """Why this one is not to be sent, if so. What was left on the wire may have arrived, whatever ends it now."""
+    was_sending = claimed.status == DeliveryStatus.SENDING
 
-    def end(status: DeliveryStatus, code: str, detail: str) -> Verdict:
+    def end(code: str, detail: str) -> Verdict:
+        status = DeliveryStatus.UNKNOWN if was_sending else DeliveryStatus.FAIL
         return Verdict(claimed.delivery_id, claimed.epoch, status, code, detail, is_try=False)
 
-    if claimed.status == DeliveryStatus.SENDING and words.guarantee is Guarantee.AT_MOST_ONCE:
-        return end(DeliveryStatus.UNKNOWN, "ABANDONED", "the dispatcher died while sending: it may have arrived")
+    if words is None:
+        return end("NO_MESSAGE", "what it was to say is no longer there")
+    if was_sending and words.guarantee is Guarantee.AT_MOST_ONCE:
+        return end("ABANDONED", "the dispatcher died while sending: it may have arrived")
     if claimed.claims > MOST_CLAIMS:
-        return end(DeliveryStatus.FAIL, "POISONED", f"every dispatcher that took it has died, {claimed.claims - 1} in a row")
+        return end("POISONED", f"every dispatcher that took it has died, {claimed.claims - 1} in a row")
     if words.expires_at is not None and words.expires_at <= now:
-        return end(DeliveryStatus.FAIL, "EXPIRED", "it was due after the moment until which it is worth anything")
+        return end("EXPIRED", "it was due after the moment until which it is worth anything")
     if address is None:
-        return end(DeliveryStatus.FAIL, "NO_ADDRESS", "the device or address is gone, invalid or without consent")
+        return end("NO_ADDRESS", "the device or address is gone, invalid or without consent")
     return None
 
 
@@ -163,6 +167,8 @@ class Dispatcher(Loop):
         self._words: OrderedDict[int, Words] = OrderedDict()
         self._turn = 0
         self._renewed = time.monotonic()
+        # Never shorter than a send may take: a lease that ends while its delivery is on the wire is a second send.
+        self._lease = max(settings.lease_seconds, 2 * (settings.send_timeout_seconds + settings.poll_seconds))
 
     async def tick(self) -> int:
         await self._keep_leases()
@@ -201,7 +207,7 @@ class Dispatcher(Loop):
             return []
         lanes = TURNS[self._turn % len(TURNS)]
         async with self._store.write_once() as tx:
-            claimed = await statements.claim(tx, self.channel, lanes, free, self._settings.lease_seconds, self._worker)
+            claimed = await statements.claim(tx, self.channel, lanes, free, self._lease, self._worker)
         if claimed:
             self._turn += 1
         return claimed
@@ -214,8 +220,10 @@ class Dispatcher(Loop):
             deliveries, verdicts = await self._prepared(claimed)
             ours = await self._intend(deliveries) if deliveries else set()
         except BaseException:
-            # Whether or not the intent was stored: none was sent. They are READY again as soon as that can be recorded.
-            self._verdicts += (Verdict(c.delivery_id, c.epoch, DeliveryStatus.READY, is_try=False) for c in claimed)
+            # Whether or not the intent was stored: none was sent. They are READY again as soon as that can be recorded; but
+            # what another has left on the wire is not made READY by that, and is judged when the lease ends.
+            ready = [one for one in claimed if one.status == DeliveryStatus.READY]
+            self._verdicts += (Verdict(c.delivery_id, c.epoch, DeliveryStatus.READY, is_try=False) for c in ready)
             raise
         self._verdicts += verdicts
         for one in deliveries:
@@ -226,7 +234,7 @@ class Dispatcher(Loop):
     async def _intend(self, deliveries: Sequence[Delivery]) -> set[int]:
         claims = [(one.claimed.delivery_id, one.claimed.epoch) for one in deliveries]
         async with self._store.write_once() as tx:
-            return await statements.intend(tx, claims, self._settings.lease_seconds)
+            return await statements.intend(tx, claims, self._lease)
 
     async def _prepared(self, claimed: Sequence[Claimed]) -> tuple[list[Delivery], list[Verdict]]:
         async with self._store.read() as connection:
@@ -237,9 +245,10 @@ class Dispatcher(Loop):
         now = self._clock()
         deliveries, verdicts = [], []
         for one in claimed:
-            words, address = self._words[one.message_id], addresses.get(one.delivery_id)
+            words, address = self._words.get(one.message_id), addresses.get(one.delivery_id)
             refused = unsent(one, words, address, now)
             if refused is None:
+                assert words is not None
                 assert address is not None
                 deliveries.append(Delivery(one, words, address))
             else:
@@ -250,34 +259,53 @@ class Dispatcher(Loop):
 
     async def _send_one(self, delivery: Delivery) -> None:
         at, began = self._clock(), time.monotonic()
-        try:
-            outcome = await self._sender.send(delivery.outgoing())
-        except Exception as error:
-            # Nobody can tell how far it came.
-            self._log.error("a channel raised", channel=self.channel.value, exc_info=True)
-            outcome = Unknown("CRASHED", f"{type(error).__name__}")
+        outcome = await self._asked(delivery)
         judged = verdict(delivery, outcome, self._settings)
         if not (isinstance(outcome, Retry) and outcome.is_held):
             judged.at, judged.millis = at, int((time.monotonic() - began) * 1000)
         self._verdicts.append(judged)
         del self._sending[delivery.claimed.delivery_id]
         self._landed.set()
+        self._wake.set()
+
+    async def _asked(self, delivery: Delivery) -> Outcome:
+        """The sender's answer. Whatever else it does, nobody can tell how far it came."""
+        try:
+            # Senders have a limit of their own; this one is for those that do not keep it.
+            async with asyncio.timeout(2 * self._settings.send_timeout_seconds):
+                outcome: object = await self._sender.send(delivery.outgoing())
+        except TimeoutError:
+            return Unknown("TIMEOUT", "the channel did not come back")
+        except Exception as error:
+            self._log.error("a channel raised", channel=self.channel.value, exc_info=True)
+            return Unknown("CRASHED", type(error).__name__)
+        if isinstance(outcome, Outcome):
+            return outcome
+        self._log.error("a channel gave no outcome", channel=self.channel.value, gave=repr(outcome)[:100])
+        return Unknown("BAD_OUTCOME", "the channel's answer is none of those there are")
 
     async def _record(self) -> int:
         verdicts, self._verdicts = self._verdicts, []
-        if not verdicts:
-            return 0
+        if verdicts:
+            await self._record_all(verdicts)
+        return len(verdicts)
+
+    async def _record_all(self, verdicts: list[Verdict]) -> None:
         try:
             async with self._store.write() as tx:
                 ours = await statements.record(tx, verdicts)
-        except BaseException:
-            # Not lost: recorded when the store is back. If we die first, they are SENDING and judged as such.
-            self._verdicts += verdicts
-            raise
+        except Exception as error:
+            if isinstance(error, StoreError) or len(verdicts) == 1:
+                # Not lost: recorded when the store is back. If we die first, they are SENDING and judged as such.
+                self._verdicts += verdicts
+                raise
+            # One of them cannot be stored: the others can.
+            for one in verdicts:
+                await self._record_all([one])
+            return
         for one in verdicts:
             if one.delivery_id in ours:
                 self._tell(one)
-        return len(verdicts)
 
     def _tell(self, one: Verdict) -> None:
         telemetry.DELIVERIES.labels(self.channel.value, one.status.value, one.code or "").inc()
@@ -287,16 +315,16 @@ class Dispatcher(Loop):
             )
 
     async def _keep_leases(self) -> None:
-        if not self._sending or time.monotonic() - self._renewed < self._settings.lease_seconds / 3:
+        if not self._sending or time.monotonic() - self._renewed < self._lease / 3:
             return
         claims = [(one.claimed.delivery_id, one.claimed.epoch) for one, _ in self._sending.values()]
         async with self._store.write_once() as tx:
-            await statements.renew(tx, claims, self._settings.lease_seconds)
+            await statements.renew(tx, claims, self._lease)
         self._renewed = time.monotonic()
 
     async def _wait_for_landing(self) -> None:
         """Nothing to claim: until something has landed, or more may be due."""
         self._landed.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(self._settings.poll_seconds, self._settings.lease_seconds / 3)):
+            async with asyncio.timeout(min(self._settings.poll_seconds, self._lease / 3)):
                 await self._landed.wait()

@@ -53,6 +53,10 @@ class StoreTooSlow(StoreBusy):
     """A statement took longer than is allowed and was stopped. If it is your own SELECT, see whether it has an index."""
 
 
+class BadAudience(BongsuError):
+    """The SELECT of an audience cannot be run. Try it against the store with the rights Bongsu has."""
+
+
 class BadEvent(BongsuError):
     """The event cannot be stored as it is. Correct it and publish it again; nothing was stored."""
 

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from uuid import UUID
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -34,7 +35,12 @@ CHUNK = 10_000
 # Profiles given with each step. More would cost every step; members with one beyond these cost theirs a second attempt.
 PROFILES = 256
 
+# Small audiences of the interested decided in one step, at most. A hundred members each then fill it.
+MOST_TOGETHER = 128
+
 LANES = {Priority.HIGH: 0, Priority.NORMAL: 1, Priority.LOW: 2}
+
+_log = telemetry.log("bongsu.fanout")
 
 
 class Unprepared(Exception):
@@ -129,6 +135,8 @@ class FanOut:
         self._settings = settings
         self._chunk = chunk
         self._clock = clock
+        # How many audiences of the interested are looked for at once.
+        self._together = MOST_TOGETHER
         # Those met last, at the end. Who has said nothing has the first.
         self._profiles = {Profile(): None}
 
@@ -148,14 +156,16 @@ class FanOut:
             return decision
         now = self._clock()
         wanted = [Wanted(place, work.said.audience, work.after) for place, work in enumerate(spoken)]
-        target = await audience.target(tx, wanted, self._chunk)
+        target = await audience.target(tx, wanted, self._chunk, self._together)
         counts = [] if target.is_empty else await self._judge(tx, spoken, target, now, decision)
         found: dict[int, tuple[int, str]] = {}
         for one in counts:
             count, last = found.get(one.place, (0, ""))
             found[one.place] = count + one.count, max(last, one.last)
             decision.counts[spoken[one.place].said.type.name, one.reason] += one.count
-        for place, reached in target.reached(found).items():
+        reached_all = target.reached(found)
+        self._learn(target, reached_all)
+        for place, reached in reached_all.items():
             work = spoken[place]
             behind = work.behind(reached)
             if behind[0] >= len(work.notices):
@@ -163,6 +173,14 @@ class FanOut:
             else:
                 decision.unfinished.append((work, behind))
         return decision
+
+    def _learn(self, target: Target, reached: Mapping[int, Reached]) -> None:
+        """Half as many the next time if not all of them fitted, twice as many if they did."""
+        looked_up = target.looked_up
+        if looked_up and not all(one.place in reached and reached[one.place].is_complete for one in looked_up):
+            self._together = max(1, len(looked_up) // 2)
+        elif len(looked_up) == self._together:
+            self._together = min(MOST_TOGETHER, self._together * 2)
 
     async def _judge(
         self, tx: AsyncConnection, works: Sequence[Work], target: Target, now: datetime, decision: Decision
@@ -211,8 +229,9 @@ class FanOut:
         for place, work in enumerate(works):
             said = work.said
             hours = self._settings.duplicate_hours if said.type.duplicate_hours is None else said.type.duplicate_hours
-            # About the event itself, it can be a duplicate of nothing.
-            if hours > 0 and said.subject != str(work.event_id):
+            # About the event itself, it can only be a duplicate of another of the event's own notices.
+            is_alone = sum((one.type.name, one.subject) == work.about for one in work.notices) == 1
+            if hours > 0 and not (said.subject == str(work.event_id) and is_alone):
                 keys.append(Key(place, said.type.name, said.subject, now - timedelta(hours=hours)))
         return keys
 
@@ -221,7 +240,7 @@ class FanOut:
         return place, kind.name, decisions.as_bits(kind.channels), kind.is_critical, LANES[kind.priority], now
 
     def _day_and_due(self, profile: Profile, now: datetime) -> tuple[str, str, int, int, int, datetime]:
-        zone = ZoneInfo(profile.timezone) if profile.timezone else self._settings.zone
+        zone = _zone(profile.timezone) or self._settings.zone
         due = None
         if profile.quiet_start >= 0:
             due = quiet_until(now, zone, Quiet(profile.quiet_start, profile.quiet_end))
@@ -303,3 +322,15 @@ class FanOut:
             created_at=now,
             expires_at=None if hours is None else now + timedelta(hours=hours),
         )
+
+
+@lru_cache(maxsize=1024)
+def _zone(name: str) -> ZoneInfo | None:
+    """None when there is none, or none of that name on this machine: that is no reason to tell nobody anything."""
+    if not name:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        _log.error("a member's time zone is not known here: the house's own is used", timezone=name)
+        return None

@@ -37,7 +37,8 @@ def quiet_until(now: datetime, zone: ZoneInfo, quiet: Quiet) -> datetime | None:
     if not _is_quiet(now, zone, quiet):
         return None
     today = now.astimezone(zone).date()
-    ends = (end for day in (today, today + timedelta(days=1)) for end in _moments(day, quiet.end, zone))
+    # The day after tomorrow too: a clock set forward may jump over tomorrow's end and land in the quiet again.
+    ends = (end for days in range(3) for end in _moments(today + timedelta(days=days), quiet.end, zone))
     return min(end for end in ends if end > now and not _is_quiet(end, zone, quiet))
 
 

@@ -368,8 +368,9 @@ class Member(Wire):
 class Device(Wire):
     """A device that can be pushed to."""
 
-    # FCM names no limit; its tokens are about 160 characters long, and a web push subscription is longer.
-    token: Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
+    # FCM names no limit; its tokens are about 160 characters long, and a web push subscription is longer. An index of
+    # PostgreSQL takes 2,700 bytes.
+    token: Annotated[str, StringConstraints(min_length=1, max_length=2048, pattern=r"^[\x21-\x7e]+$")]
     platform: Platform
     push_consent: bool
 

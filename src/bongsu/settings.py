@@ -146,9 +146,10 @@ class Settings(BaseModel):
     cors_origins: Listed = ""
     timezone: Zone = "Asia/Seoul"
     price_drop_threshold: float = Field(10, ge=0, le=100, allow_inf_nan=False)
-    interested_user_days: Count = 7
-    cart_user_days: Count = 30
-    duplicate_hours: float = Field(1, ge=0, allow_inf_nan=False)
+    # A century is the most that a date bears.
+    interested_user_days: int = Field(7, ge=1, le=36_500)
+    cart_user_days: int = Field(30, ge=1, le=36_500)
+    duplicate_hours: float = Field(1, ge=0, le=876_000, allow_inf_nan=False)
     daily_limit: int = Field(10, ge=0)
     max_retries: int = Field(3, ge=0)
     retry_base_seconds: Seconds = 1

@@ -229,8 +229,8 @@ async def test_our_apns_key_pauses_that_platform_and_no_other(simulator: Simulat
         with capture_logs() as lines:
             assert isinstance(await push.send(outgoing("third-party-1", platform=Platform.IOS)), Misconfigured)
             paused = await push.send(outgoing("ok-ios", platform=Platform.IOS))
-        assert isinstance(paused, Misconfigured)
-        assert paused.scope is Scope.PLATFORM
+        assert isinstance(paused, Retry)
+        assert (paused.code, paused.is_held) == ("THIRD_PARTY_AUTH_ERROR", True)
         assert [(line["log_level"], line["code"]) for line in lines] == [("error", "THIRD_PARTY_AUTH_ERROR")]
         assert isinstance(await push.send(outgoing("ok-android", platform=Platform.ANDROID)), Accepted)
         assert isinstance(await push.send(outgoing("ok-unknown")), Accepted)
@@ -247,12 +247,14 @@ async def test_while_we_are_misconfigured_nothing_is_sent_but_a_probe(simulator:
     clock = Clock()
     async with pushing(simulator.address, clock=clock) as push:
         with capture_logs() as lines:
-            assert {type(await push.send(outgoing())) for _ in range(5)} == {Misconfigured}
+            first, *others = [await push.send(outgoing()) for _ in range(5)]
+        assert isinstance(first, Misconfigured)
+        assert all(isinstance(one, Retry) and one.is_held for one in others)
         assert simulator.stats()["sends"] == 1
         assert [line["log_level"] for line in lines] == ["error"]
         clock.now += PROBE_SECONDS
         outcomes = await asyncio.gather(*(push.send(outgoing()) for _ in range(5)))
-        assert {type(outcome) for outcome in outcomes} == {Misconfigured}
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Misconfigured", *["Retry"] * 4]
         assert simulator.stats()["sends"] == 2
         simulator.configure()
         clock.now += PROBE_SECONDS
@@ -380,7 +382,7 @@ async def test_a_storm_of_401_is_answered_with_one_new_token_and_then_misconfigu
     simulator.configure(oauth={"required": True}, faults={"unauthorized": 1})
     account = write_account(tmp_path, f"{simulator.address}/token")
     outcomes = await sent(simulator, outgoing("ok-1"), outgoing("ok-2"), credentials=account)
-    assert [type(outcome) for outcome in outcomes] == [Misconfigured] * 2
+    assert [type(outcome) for outcome in outcomes] == [Misconfigured, Retry]
     assert simulator.entry("ok-1")["answers"] == ["HTTP_401", "HTTP_401"]
     assert simulator.ledger(token="ok-2")["messages"] == []
     assert simulator.stats()["tokensIssued"] == 2

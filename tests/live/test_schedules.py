@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 
 import pytest
@@ -15,7 +16,7 @@ from tests.live.harness import Live, live_on, write
 
 MEMBERS = ("m-1", "m-2")
 # Each is a schedule of its own: which reader comes and goes when, and which announcement is late, doubled or lost.
-SEEDS = range(4)
+SEEDS = range(1 + int(os.environ.get("CHAOS_SEEDS", "1")))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

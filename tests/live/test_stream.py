@@ -5,12 +5,14 @@ from __future__ import annotations
 import httpx
 import pytest
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.fanout import FanOut
 from bongsu.live import announce, hub
 from bongsu.live.messages import MESSAGES_TOPIC
 from bongsu.model import Listed
 from bongsu.store import events as statements
+from bongsu.store import live as live_statements
 from bongsu.templates import Templates
 from bongsu.worker import EventWorker
 from tests.deciding import prefers, said, says, work
@@ -48,16 +50,16 @@ async def test_the_first_time_it_tells_the_last_unread_oldest_first(live: Live) 
     assert page.seen("badge")[0] == {"unread": 12}
 
 
-@pytest.mark.parametrize("way", ["header", "query"])
-async def test_with_a_cursor_it_tells_all_that_came_after_read_or_not(live: Live, way: str) -> None:
+async def test_with_a_cursor_it_tells_all_that_came_after_read_or_not(live: Live) -> None:
     ids, _ = await write(live.store, "m-1", 30)
     async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "m-1")) as inbox:
         await inbox.post("/api/notifications/read-all")
-    page = live.open(path=f"/api/notifications/stream?lastEventId={ids[4]}") if way == "query" else live.open()
-    page.last_id = str(ids[4]) if way == "header" else ""
-    async with page:
-        await page.until_told(ids[5:])
-    assert page.seen("reset") == []
+    by_header, by_query = live.open(), live.open(path=f"/api/notifications/stream?lastEventId={ids[4]}")
+    by_header.last_id = str(ids[4])
+    async with by_header, by_query:
+        for page in (by_header, by_query):
+            await page.until_told(ids[5:])
+            assert page.seen("reset") == []
 
 
 async def test_beyond_the_bound_the_newest_come_and_a_reset_says_so(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,13 +77,13 @@ async def test_beyond_the_bound_the_newest_come_and_a_reset_says_so(live: Live, 
     assert exact.seen("reset") == []
 
 
-@pytest.mark.parametrize("given", ["nonsense", "-1", "9" * 30, "1; DROP"])
-async def test_what_is_no_cursor_begins_anew(live: Live, given: str) -> None:
+async def test_what_is_no_cursor_begins_anew(live: Live) -> None:
     ids, _ = await write(live.store, "m-1", 2)
-    page = live.open()
-    page.last_id = given
-    async with page:
-        await page.until_told(ids)
+    for given in ("nonsense", "-1", "9" * 30, "1; DROP"):
+        page = live.open()
+        page.last_id = given
+        async with page:
+            await page.until_told(ids)
 
 
 async def test_a_cursor_of_another_store_does_not_deafen(live: Live) -> None:
@@ -192,3 +194,27 @@ async def test_the_whole_way_from_an_event(live: Live) -> None:
         for page in (one, other):
             await page.until_seen("notification", 2)
             assert (await page.until_seen("badge", 2))[-1]["unread"] in (1, 2)
+
+
+@pytest.mark.parametrize("moment", ["before the read", "after the read", "both"])
+async def test_what_is_committed_and_announced_while_a_page_attaches_is_told_once(
+    live: Live, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    find, written = live_statements.find_standing, (await write(live.store, "m-1"))[0]
+
+    async def commit() -> None:
+        written.extend(await live.ring())
+        await live.ringer.announcer.idle.wait()
+
+    async def find_while_committing(connection: AsyncConnection, member_id: str) -> live_statements.Standing | None:
+        if moment != "after the read":
+            await commit()
+        found = await find(connection, member_id)
+        if moment != "before the read":
+            await commit()
+        return found
+
+    monkeypatch.setattr(live_statements, "find_standing", find_while_committing)
+    async with live.open() as page:
+        await page.until(lambda page: page.told[-1:] == written[-1:])
+        await page.until_told(written + await live.ring())

@@ -54,7 +54,7 @@ class Guarded:
         if now < self._asked_until:
             return _held("PROVIDER_BUSY", self._asked_until - now, "the provider has asked for patience")
         if self._wrong is not None and now < self._wrong_until:
-            return self._wrong
+            return _held(self._wrong.code, self._wrong_until - now, self._wrong.detail)
         if remaining := self._breaker.ask(now):
             return _held("CIRCUIT_OPEN", remaining, "the provider kept failing: it is left alone for a while")
         if self._wrong is not None:

@@ -101,7 +101,7 @@ class Push:
         for place in wrongs:
             wrong, until = self._wrongs[place]
             if now < until:
-                return wrong
+                return _held(wrong.code, until - now, wrong.detail)
         if remaining := self._breaker.ask(now):
             return _held("CIRCUIT_OPEN", remaining, "FCM kept failing: it is left alone for a while")
         for place in wrongs:

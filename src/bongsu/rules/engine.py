@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from bongsu.channels.outcome import Sender
 from bongsu.errors import BadApp
-from bongsu.model import Channel, Event, Guarantee, Notice, NoticeType, Priority
+from bongsu.model import Audience, Channel, Event, Guarantee, Notice, NoticeType, Priority
 from bongsu.rules.fields import member_of, members_of
 
 Rule = Callable[[Event], Iterable[Notice] | Notice | None]
@@ -135,6 +135,9 @@ def _said(rule: Rule, event: Event) -> Iterator[Notice]:
     for notice in notices:
         if not isinstance(notice, Notice):
             raise TypeError(f"rule {_name(rule)} gave {notice!r:.100} instead of a Notice")
+        if not isinstance(notice.audience, Audience):
+            said = f"rule {_name(rule)} names {notice.audience!r:.100} as its audience"
+            raise TypeError(f"{said}: write Listed, Interested, Everyone or Selected")
         yield notice if notice.subject else replace(notice, subject=notice.ref_id or str(event.event_id))
 
 

@@ -15,12 +15,15 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple
 
-import orjson
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.model import Channel, Guarantee, Platform
+from bongsu.model import Channel, Guarantee, Platform, read_payload
 from bongsu.store.decisions import USABLE
 from bongsu.store.dialect import Binder, Dialect, dialect_named
+
+# A provider that asks for more than a day is not worth waiting for longer.
+LONGEST_WAIT = 86_400.0
+SAID_LIMIT = 500
 
 
 class DeliveryStatus(StrEnum):
@@ -94,6 +97,15 @@ class Verdict:
     # The device that is gone, and by which token: a token refreshed meanwhile is another.
     gone: tuple[str, str, str] | None = None
 
+    def __post_init__(self) -> None:
+        """What a provider said is cut to what every store takes: one odd answer must not keep others from being stored."""
+        self.code, self.detail, self.reference = (_storable(one) for one in (self.code, self.detail, self.reference))
+        self.after_seconds = min(max(0.0, self.after_seconds), LONGEST_WAIT) if self.after_seconds > 0 else 0.0
+
+
+def _storable(said: str | None) -> str | None:
+    return said and said.replace("\x00", "").encode(errors="replace").decode()[:SAID_LIMIT]
+
 
 _CLAIMED = ", ".join(Claimed._fields)
 
@@ -146,7 +158,9 @@ async def find_words(connection: AsyncConnection, message_ids: Sequence[int]) ->
 def _words(dialect: Dialect, row: Sequence[Any]) -> Words:
     _, event_id, kind, title, body, ref_id, data, guarantee, locale, lane, expires_at = row
     until = None if expires_at is None else dialect.moment(expires_at)
-    return Words(str(event_id), kind, title, body, ref_id, orjson.loads(data), Guarantee(guarantee), locale, lane, until)
+    return Words(
+        str(event_id), kind, title, body, ref_id, dict(read_payload(data)), Guarantee(guarantee), locale, lane, until
+    )
 
 
 async def find_addresses(connection: AsyncConnection, channel: Channel, claimed: Sequence[Claimed]) -> dict[int, Address]:

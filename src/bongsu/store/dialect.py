@@ -299,17 +299,18 @@ def _fetch(connection: sqlite3.Connection, statement: str, parameters: Parameter
     connection.execute("SAVEPOINT bongsu_fetch")
     connection.text_factory = str
     try:
-        rows = connection.execute(statement, parameters).fetchall()
+        return connection.execute(statement, parameters).fetchall()
     except sqlite3.OperationalError as error:
+        connection.execute("ROLLBACK TO bongsu_fetch")
         if "Could not decode to UTF-8" not in str(error):
             raise
         connection.text_factory = lenient
-        connection.execute("ROLLBACK TO bongsu_fetch")
-        rows = connection.execute(statement, parameters).fetchall()
+        return connection.execute(statement, parameters).fetchall()
     finally:
         connection.text_factory = lenient
-    connection.execute("RELEASE bongsu_fetch")
-    return rows
+        # Whatever happened: a savepoint left open would keep the connection in a transaction.
+        if connection.in_transaction:
+            connection.execute("RELEASE bongsu_fetch")
 
 
 class Binder:
