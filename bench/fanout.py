@@ -36,20 +36,25 @@ async def contests(ground: Ground) -> AsyncGenerator[Contest, None]:
             if make == ground.postgres:
                 async with _loop(await make(), LOOPED) as loop:
                     yield _against_loop(loop, ours)
-        async with _crowd(await make(), FEW) as few, _crowd(await make(), MANY) as many:
+        async with _crowd(await make(), FEW) as few, _crowd(await make(), _many(ground)) as many:
             yield _flat(few, many)
 
 
 async def notes(ground: Ground) -> dict[str, str]:
-    async with _crowd(await ground.postgres(), FEW) as few, _crowd(await ground.postgres(), MANY) as many:
+    count = _many(ground)
+    async with _crowd(await ground.postgres(), FEW) as few, _crowd(await ground.postgres(), count) as many:
         await few.tell()
         before = _memory()
         await many.tell()
         grown = _memory() - before
     return {
-        "memory": f"The worker's memory grew by {grown:.0f} MB while it told {MANY:,} members after {FEW:,}.",
+        "memory": f"The worker's memory grew by {grown:.0f} MB while it told {count:,} members after {FEW:,}.",
         "latency": await latency(await ground.postgres()),
     }
+
+
+def _many(ground: Ground) -> int:
+    return MEMBERS if ground.is_quick else MANY
 
 
 def _memory() -> float:
@@ -89,14 +94,14 @@ def _flat(few: Crowd, many: Crowd) -> Contest:
         await many.forget()
 
     return Contest(
-        f"{_database(few)}, {MANY:,} members",
+        f"{_database(few)}, {many.count:,} members",
         f"the same for {FEW:,}",
         "member",
         Measure.TIME,
         few.tell,
         many.tell,
         prepare,
-        units_a_turn=MANY,
+        units_a_turn=many.count,
         baseline_units_a_turn=FEW,
         budget=FLAT_BUDGET,
     )
