@@ -86,6 +86,8 @@ LATER = datetime.now(UTC) + timedelta(hours=1)
         ("a.b.c", "not valid"),
         ("한글", "not valid"),
     ],
+    # Two processes that run the tests together must call them the same, and tokens have the time in them.
+    ids=lambda value: value if len(value) < 20 else "token",
 )
 def test_a_token_that_is_not_ours_and_in_time_is_refused(token: str, says: str) -> None:
     with pytest.raises(BadKey, match=says):
