@@ -156,10 +156,10 @@ async def _selected(tx: AsyncConnection, selected: Selected, after: str, limit: 
 def _interested_in_one(binder: Binder, one: Wanted, interest: Interested, now: datetime, limit: int) -> str:
     since = binder.dialect.stored(_since(interest, now))
     return f"""
-        SELECT DISTINCT {one.place} AS place, b.member_id FROM bongsu_behaviors b
+        SELECT {one.place} AS place, b.member_id FROM bongsu_behaviors b
         WHERE b.product_id = {binder.value(interest.product_id)} AND b.at >= {binder.value(since)}
           AND b.member_id > {binder.value(one.after)} AND {_among(interest)}
-        ORDER BY b.member_id LIMIT {limit}"""
+        GROUP BY b.member_id ORDER BY b.member_id LIMIT {limit}"""
 
 
 def _interested_in_many(binder: Binder, wanted: Sequence[Wanted], now: datetime, limit: int) -> str:

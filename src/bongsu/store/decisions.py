@@ -304,10 +304,14 @@ class Count:
 
 
 async def count_judged(tx: AsyncConnection) -> list[Count]:
-    found = await rows_of(
-        tx,
-        "SELECT place, message_id, reason, count(*), max(member_id) FROM bongsu_judged GROUP BY place, message_id, reason",
-    )
+    # Mostly all have the same fate, and to see that takes no sorting.
+    whole = "max(place), min(message_id), max(message_id), count(reason), count(message_id)"
+    first = await rows_of(tx, f"SELECT count(*), max(member_id), min(place), {whole} FROM bongsu_judged")
+    count, last, place, last_place, message_id, last_message_id, reasons, messages = first[0]
+    if count and (place, message_id, 0, count) == (last_place, last_message_id, reasons, messages):
+        return [Count(place, message_id, None, count, last)]
+    by = "place, message_id, reason"
+    found = await rows_of(tx, f"SELECT {by}, count(*), max(member_id) FROM bongsu_judged GROUP BY {by}")
     return [Count(*row) for row in found]
 
 
