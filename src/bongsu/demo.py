@@ -7,8 +7,8 @@ through the intake, like any other caller.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import bindparam, text
@@ -23,6 +23,7 @@ from bongsu.model import (
     Device,
     Event,
     Member,
+    Notice,
     Platform,
     Preferences,
     Product,
@@ -30,6 +31,7 @@ from bongsu.model import (
     TypePreference,
     utc_now,
 )
+from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, people
 
@@ -241,6 +243,31 @@ def _act(event_type: str, actor: str, target: str, ref_id: str | None = None) ->
     return Event(event_type=event_type, actor_id=actor, target_id=target, ref_id=ref_id, payload=payload)
 
 
+# --- what a visitor does ----------------------------------------------------------------------------------------------
+
+# Before the type of what a visitor of the shop's page has brought about by a button.
+PRESSED = "demo."
+BUTTONS = (
+    "product.price_changed", "product.stock_changed", "post.liked", "comment.created", "reservation.confirmed",
+    "notice.published",
+)  # fmt: skip
+
+
+def with_buttons(settings: Settings, app: Rules | None = None) -> Rules:
+    """The app's rules, and what the usual ones say of what a visitor did: every time, with no duplicate window. Whoever
+    presses twice wants to hear it twice, and the shop's own goings-on may have said the same a minute ago."""
+    usual = catalogue(settings)
+    rules = Rules(app or Rules())
+
+    def say(event: Event) -> Iterable[Notice]:
+        meant = event.model_copy(update={"event_type": event.event_type.removeprefix(PRESSED)})
+        return [replace(notice, subject=str(event.event_id)) for notice in usual.detect(meant)]
+
+    for event_type in BUTTONS:
+        rules.rule(PRESSED + event_type)(say)
+    return rules
+
+
 # --- into the store ---------------------------------------------------------------------------------------------------
 
 
@@ -318,6 +345,7 @@ def hints(program: str, address: str, token: str) -> Sequence[tuple[str, str]]:
     bearer = token or f"$({program} token {STAR})"
     inbox = f'curl "{address}/api/notifications?limit=3" -H "Authorization: Bearer {bearer}"'
     return (
+        ("The shop, with the bell: open it in two tabs", f"{address}/demo"),
         (f"The inbox of {STAR}, a little fuller every few seconds", inbox),
         (f"What {STAR} got and did not get, and why", f"{program} why {STAR}"),
         ("A token to call with, for any member", f"{program} token {STAR}"),

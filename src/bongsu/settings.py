@@ -113,6 +113,19 @@ def _sms_template(value: str) -> str:
     return value
 
 
+def _origins(value: str) -> str:
+    """As browsers send them. One that is written otherwise would never match, and nobody would be told."""
+    for origin in (one.strip() for one in value.split(",") if one.strip()):
+        _checked_url(origin, "http", "https")
+        url = urlsplit(origin)
+        if not url.hostname or origin != f"{url.scheme}://{url.netloc.lower()}" or "@" in origin:
+            raise PydanticCustomError(
+                "origin",
+                "must be as browsers send them, https://shop.example: in lower case, with nothing after host and port",
+            )
+    return value
+
+
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Listed = Annotated[str, AfterValidator(_comma_separated)]
@@ -143,7 +156,7 @@ class Settings(BaseModel):
     api_keys: Annotated[Listed, Field(repr=False)] = ""
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65535)
-    cors_origins: Listed = ""
+    cors_origins: Annotated[Listed, AfterValidator(_origins)] = ""
     timezone: Zone = "Asia/Seoul"
     price_drop_threshold: float = Field(10, ge=0, le=100, allow_inf_nan=False)
     # A century is the most that a date bears.

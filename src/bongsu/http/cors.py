@@ -1,0 +1,68 @@
+"""CORS: pages of the origins that were named may make member calls and load the bell. Pages of others are told nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# What a member's page calls. Server calls take a key that must not be in a page, so they are not here.
+SHARED = (
+    "/api/notifications", "/api/session", "/api/preferences", "/api/devices", "/api/chat", "/bongsu-bell.js",
+)  # fmt: skip
+METHODS = "GET, POST, PUT, DELETE"
+HEADERS = "Authorization, Content-Type, Last-Event-ID, X-Request-ID"
+# How long a browser remembers that it may ask: the most that Chromium keeps is two hours. A page of an origin that is no
+# longer named gets nothing all the same, because each answer says again who may read it.
+REMEMBERED_SECONDS = 7200
+
+
+class Cors:
+    """ASGI middleware. A credential in the request never makes an answer readable: the origin does."""
+
+    def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
+        self._app = app
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not _is_shared(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        named = origin if origin in self._origins else None
+
+        async def send_with_permission(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _permit(MutableHeaders(scope=message), named)
+            await send(message)
+
+        if named and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            await _answer_preflight(send_with_permission)
+        else:
+            await self._app(scope, receive, send_with_permission)
+
+
+def _is_shared(path: str) -> bool:
+    return any(path == one or path.startswith(f"{one}/") for one in SHARED)
+
+
+def _permit(headers: MutableHeaders, named: str | None) -> None:
+    # Also without an origin: a cache must not give one page the answer that was made for another.
+    headers.add_vary_header("Origin")
+    if named:
+        headers["Access-Control-Allow-Origin"] = named
+        headers["Access-Control-Allow-Credentials"] = "true"
+        headers["Access-Control-Expose-Headers"] = "X-Request-ID, Retry-After"
+
+
+async def _answer_preflight(send: Send) -> None:
+    permissions = {
+        "Access-Control-Allow-Methods": METHODS,
+        "Access-Control-Allow-Headers": HEADERS,
+        "Access-Control-Max-Age": str(REMEMBERED_SECONDS),
+    }
+    headers = [(name.lower().encode(), value.encode()) for name, value in permissions.items()]
+    await send({"type": "http.response.start", "status": 204, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
