@@ -25,7 +25,7 @@ lint: $(VENV)/dev.stamp
 # The tests that kill and break at random, with many more seeds: about half an hour.
 chaos: $(VENV)/dev.stamp
 	CHAOS_SEEDS=30 CHAOS_MEMBERS=200 $(BIN)/python -m pytest tests/test_killed_dispatchers.py tests/test_killed_workers.py \
-		tests/live/test_schedules.py tests/live/test_instances.py
+		tests/live/test_schedules.py tests/live/test_instances.py tests/live/test_ghosts.py
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m bench

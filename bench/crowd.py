@@ -122,4 +122,4 @@ class Crowd:
 
 
 async def _empty(tx: AsyncConnection, table: str) -> None:
-    await tx.exec_driver_sql(f"TRUNCATE {table}" if tx.dialect.name == "postgresql" else f"DELETE FROM {table}")
+    await tx.exec_driver_sql(f"TRUNCATE {table} CASCADE" if tx.dialect.name == "postgresql" else f"DELETE FROM {table}")

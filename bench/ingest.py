@@ -60,8 +60,8 @@ class _Server:
 
 @contextlib.asynccontextmanager
 async def _server(settings: Settings, profile: Path | None = None) -> AsyncIterator[_Server]:
-    async with serving(settings, profile) as port, bare(settings) as behind:
-        yield _Server(port, behind)
+    async with serving(settings, profile) as server, bare(settings) as behind:
+        yield _Server(server.port, behind)
 
 
 def _arrays(baseline: Bare, server: _Server, connections: int) -> Contest:

@@ -19,7 +19,8 @@ from typing import Any
 import psutil
 from rich.progress import Progress
 
-# What is timed. One that has to set up or clear away for itself answers how many seconds of it count; else all do.
+# What is timed. One that has to set up or clear away for itself answers how many seconds of it count; else all do. Where
+# memory is compared it answers how many bytes.
 Action = Callable[[], Awaitable[float | None]]
 
 ROUNDS = 15
@@ -33,10 +34,15 @@ CALM_PATIENCE_SECONDS = 10.0
 
 
 class Measure(StrEnum):
-    """What a ratio compares: ours over the baseline's in time (lower is better), or in speed (higher is better)."""
+    """What a ratio compares: ours over the baseline's, in time or memory (lower is better) or in speed (higher is)."""
 
     TIME = "time"
     SPEED = "speed"
+    MEMORY = "memory"
+
+    @property
+    def is_cost(self) -> bool:
+        return self is not Measure.SPEED
 
 
 async def nothing() -> None:
@@ -58,7 +64,7 @@ class Contest:
     units_a_turn: int = 1
     # Of a baseline so slow that fewer have to do; None: as many as ours.
     baseline_units_a_turn: int | None = None
-    # A ratio: at most that for time, at least that for speed. None: the row informs, nothing is promised.
+    # A ratio: at most that for time and memory, at least that for speed. None: the row informs, nothing is promised.
     budget: float | None = None
 
     async def hold(self, progress: Progress, rounds: int) -> Comparison:
@@ -74,7 +80,7 @@ class Contest:
         return Comparison(self.name, self.against, self.unit, self.measure, self.budget, tuple(seconds))
 
     async def _round(self, number: int) -> tuple[float, float]:
-        """Seconds a unit of the baseline and of ours."""
+        """Seconds a unit of the baseline and of ours, or bytes."""
         await self.prepare()
         gc.collect()  # nobody pays for another's garbage
         await _calm()
@@ -108,7 +114,7 @@ async def _timed(action: Action) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a contest found: seconds a unit, (baseline, ours), for each round."""
+    """What a contest found: seconds a unit, or bytes of memory, (baseline, ours), for each round."""
 
     name: str
     against: str
@@ -119,7 +125,7 @@ class Comparison:
 
     @property
     def ratios(self) -> list[float]:
-        if self.measure is Measure.TIME:
+        if self.measure.is_cost:
             return [ours / baseline for baseline, ours in self.seconds]
         return [baseline / ours for baseline, ours in self.seconds]
 
@@ -142,7 +148,7 @@ class Comparison:
     def is_met(self) -> bool | None:
         if self.budget is None:
             return None
-        return self.ratio <= self.budget if self.measure is Measure.TIME else self.ratio >= self.budget
+        return self.ratio <= self.budget if self.measure.is_cost else self.ratio >= self.budget
 
     @property
     def baseline_seconds(self) -> float:

@@ -77,8 +77,8 @@ _PREFACE = """\
 # What was measured
 
 Written by `python -m bench`. Each row compares ours with a named baseline in the same run: the two take turns, a ratio is
-formed within each round, and the table shows the middle one of all rounds and the least and greatest. A ratio of *time* is
-better when lower (budget ≤), a ratio of *speed* when higher (budget ≥). The seconds of every round are in the JSON files.
+formed within each round, and the table shows the middle one of all rounds and the least and greatest. A ratio of *time*
+or *memory* is better when lower (budget ≤), a ratio of *speed* when higher (budget ≥). The rounds are in the JSON files.
 """
 
 
@@ -89,7 +89,7 @@ def write_readme() -> None:
 
 
 def _cells(one: Comparison) -> tuple[str, ...]:
-    sign = "≤" if one.measure is Measure.TIME else "≥"
+    sign = "≤" if one.measure.is_cost else "≥"
     low, high = one.spread
     return (
         one.name,
@@ -104,8 +104,11 @@ def _cells(one: Comparison) -> tuple[str, ...]:
 
 
 def _cost(one: Comparison, seconds: float) -> str:
-    if one.measure is Measure.TIME:
-        return f"{seconds * 1e6:,.0f} µs"
+    match one.measure:
+        case Measure.TIME:
+            return f"{seconds * 1e6:,.0f} µs"
+        case Measure.MEMORY:
+            return f"{seconds / 1024:,.1f} KiB"
     return f"{1 / seconds:,.0f}/s"
 
 

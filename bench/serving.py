@@ -1,4 +1,4 @@
-"""A real `bongsu serve --role api` in a process of its own; with a profiler around it if asked."""
+"""Servers in processes of their own: a real `bongsu serve`, with a profiler if asked, and what it is compared with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bongsu.settings import Settings
@@ -25,25 +26,43 @@ ROOT = Path(__file__).parents[1]
 
 
 class ServerDidNotStart(RuntimeError):
-    """`bongsu serve` ended or never became ready. The message is the end of its log."""
+    """A server ended or never became ready. The message is the end of its log."""
+
+
+@dataclass(frozen=True)
+class Server:
+    port: int
+    pid: int
 
 
 @contextlib.asynccontextmanager
-async def serving(settings: Settings, profile: Path | None = None) -> AsyncIterator[int]:
-    """The port of a server on the settings' store, which ends with the block."""
+async def serving(settings: Settings, profile: Path | None = None, role: str = "api") -> AsyncIterator[Server]:
+    """A `bongsu serve` of these roles on the settings' store, which ends with the block."""
+    given = {f"BONGSU_{name.upper()}": str(value) for name, value in settings.model_dump(exclude_defaults=True).items()}
+    program = ["-m", "bench.profiled", str(profile)] if profile else [str(Path(sys.executable).with_name("bongsu"))]
+    # In the data dir, where no bongsu.toml of a developer's lies.
+    async with listening([*program, "serve", "--role", role], settings.data_dir, given) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    program: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Server]:
+    """A Python program that takes `--port` and answers `/readyz`; its log lies in the folder, and it ends with the block."""
     port = _free_port()
-    log = settings.data_dir / f"serve-{port}.log"
+    log = folder / f"serve-{port}.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            _command(profile),
-            cwd=settings.data_dir,  # where no bongsu.toml of a developer's lies
-            env=_environment(settings, port),
+            [sys.executable, *program, "--port", str(port)],
+            cwd=folder,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(environment or {})},
             stdout=subprocess.DEVNULL,
             stderr=stream,
         )
     try:
         await _until_ready(process, port, log)
-        yield port
+        yield Server(port, process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -51,23 +70,6 @@ async def serving(settings: Settings, profile: Path | None = None) -> AsyncItera
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _command(profile: Path | None) -> list[str]:
-    program = ["-m", "bench.profiled", str(profile)] if profile else [str(Path(sys.executable).with_name("bongsu"))]
-    return [sys.executable, *program, "serve", "--role", "api"]
-
-
-def _environment(settings: Settings, port: int) -> dict[str, str]:
-    return {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
-        "BONGSU_DATA_DIR": str(settings.data_dir),
-        "BONGSU_DATABASE_URL": settings.database_url,
-        "BONGSU_API_KEYS": settings.api_keys,
-        "BONGSU_JWT_SECRET": settings.jwt_secret,
-        "BONGSU_PORT": str(port),
-    }
 
 
 async def _until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

@@ -115,6 +115,7 @@ async def check(store: Store, events: Iterable[Event]) -> None:
     counted = await rows(store, "SELECT member_id, capped_count FROM bongsu_members WHERE capped_count > 0")
     assert {row[0]: row[1] for row in counted} == {one: count for one, count in plain.items() if count}
     assert await unread_is_exact(store)
+    assert await rows(store, "SELECT event_id FROM bongsu_portions") == [], "an audience was left over"
     pushed = await rows(
         store,
         """SELECT (SELECT count(*) FROM bongsu_deliveries),

@@ -47,8 +47,8 @@ async def say(
         lane=1,
         guarantee="at_most_once",
         is_critical=False,
-        is_told=True,
         created_at=at,
+        told_at=at,
     )
     await decisions.add_messages(tx, [message])
     return message_id

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -87,10 +87,10 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(environment: Mapping[str, str], *arguments: str) -> Iterator[Served]:
+def serving(environment: Mapping[str, str], *arguments: str, program: Sequence[str] = BONGSU) -> Iterator[Served]:
     """Serve on a free port until the block ends."""
     process = subprocess.Popen(
-        [*BONGSU, "serve", "--port", "0", *arguments],
+        [*program, "serve", "--port", "0", *arguments],
         env={"PATH": os.environ["PATH"], **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

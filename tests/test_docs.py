@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from prometheus_client.metrics import MetricWrapperBase
 
-from bongsu import errors
+from bongsu import errors, telemetry
 from bongsu.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +41,13 @@ def test_the_settings_page_names_every_setting_and_its_default() -> None:
         default = str(field.default)
         assert row[1].strip("`") == default.removesuffix(".0") or (not default and row[1] == "–"), name
     assert set(re.findall(r"^\| `BONGSU_(\w+)`", page, re.M)) == {name.upper() for name in Settings.model_fields}
+
+
+def test_the_metrics_page_names_every_metric_and_no_other() -> None:
+    page = (ROOT / "docs/howto/metrics.md").read_text()
+    ours = {one._name for one in vars(telemetry).values() if isinstance(one, MetricWrapperBase)} | {telemetry.SENDS.name}
+    assert len(ours) >= 20
+    assert ours == {name.removesuffix("_total") for name in re.findall(r"\bbongsu_\w+", page)}
 
 
 def test_every_error_has_a_cure_for_a_docstring() -> None:

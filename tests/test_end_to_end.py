@@ -59,4 +59,11 @@ def test_a_price_drop_reaches_the_devices_of_those_who_looked(
         token = Keys.load(settings).member_token("mina", timedelta(hours=1))
         inbox: dict[str, Any] = client.get("/api/notifications", headers={"Authorization": f"Bearer {token}"}).json()
         assert (inbox["unread"], inbox["items"][0]["type"], inbox["items"][0]["refId"]) == (1, "PRICE_DROP", "sku-1")
+        told = client.get("/metrics").text
+        assert 'bongsu_send_seconds_count{channel="PUSH",outcome="accepted"} 1.0' in told
+        assert 'bongsu_send_seconds_count{channel="PUSH",outcome="gone"} 1.0' in told
+        assert 'bongsu_breaker{channel="PUSH",state="closed"} 1.0' in told
+        # Drawn from the quota that this process would share with others.
+        assert 'bongsu_quota_granted_total{channel="PUSH"} 16.0' in told
+        assert client.get("/api/admin/history", params={"status": "FAILED"}).json()["items"][0]["memberId"] == "jun"
         assert served.terminate() == 0

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import event, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from bongsu.fanout import Decision, FanOut, Work
 from bongsu.model import Action, Channel, Event, Everyone, Interested, Listed, Notice, NoticeType, Selected
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store
+from bongsu.store import events as statements
+from bongsu.templates import Templates
+from bongsu.worker import EventWorker
 from tests.deciding import (
     IN_APP,
     NOON,
@@ -23,6 +31,7 @@ from tests.deciding import (
     says,
     told,
     unread_is_exact,
+    work,
 )
 
 PUSH = (Channel.PUSH,)
@@ -67,6 +76,114 @@ async def test_any_select_is_an_audience(store: Store, settings: Settings) -> No
     assert await told(store) == {"1": 1, "2": 1, "9": 1}
 
 
+@pytest.mark.parametrize(("count", "asked"), [(9, 1), (11, 2), (95, 2)])
+async def test_a_select_is_asked_no_more_often_however_many_it_finds(
+    store: Store, settings: Settings, count: int, asked: int
+) -> None:
+    everyone = await followers(store, count)
+    await members(store, *everyone)
+    with heard_statements(store) as statements_run:
+        await decide(store, settings, says(Selected("SELECT who FROM follows")), said(), chunk=10)
+    assert await told(store) == dict.fromkeys(everyone, 1)
+    # Once for the first step, and once to write down the rest if there is one.
+    assert sum("FROM follows" in one for one in statements_run) == asked
+    assert await rows(store, "SELECT * FROM bongsu_portions") == []
+
+
+async def test_who_follows_later_is_not_told_and_who_left_is(store: Store, settings: Settings) -> None:
+    """Who hears of it is settled at the first step."""
+    everyone = await followers(store, 9)
+    await members(store, *everyone)
+    async with store.write() as tx:
+        await statements.add(tx, [said()])
+    rules = says(Selected("SELECT who FROM follows"))
+    worker = EventWorker(store, rules, settings, FanOut(Templates.load(), settings, 2, Clock()))
+    await worker.tick()
+    assert len(await told(store)) == 4
+    async with store.write() as tx:
+        await tx.exec_driver_sql("DELETE FROM follows")
+        await tx.exec_driver_sql("INSERT INTO follows VALUES ('m-999')")
+    # Another takes over what this one had begun.
+    await worker.stop()
+    async with store.write() as tx:
+        await tx.exec_driver_sql(f"UPDATE bongsu_events SET due = {store.dialect.now}")
+    await work(EventWorker(store, rules, settings, FanOut(Templates.load(), settings, 4, Clock())))
+    assert await told(store) == dict.fromkeys(everyone, 1)
+    assert await rows(store, "SELECT * FROM bongsu_portions") == []
+
+
+async def test_an_event_that_failed_half_way_leaves_no_portions_and_asks_anew(store: Store, settings: Settings) -> None:
+    everyone = await followers(store, 9)
+    await members(store, *everyone)
+    once = settings.model_copy(update={"max_retries": 0})
+    async with store.write() as tx:
+        await statements.add(tx, [said()])
+    kind = NoticeType("SAID", IN_APP)
+    worker = EventWorker(store, says(Selected("SELECT who FROM follows"), kind), once, Breaking(settings, steps=2))
+    await work(worker)
+    assert len(await told(store)) == 4
+    ((status,),) = await rows(store, "SELECT status FROM bongsu_events")
+    assert status == "FAILED"
+    assert await rows(store, "SELECT * FROM bongsu_portions") == []
+    async with store.write() as tx:
+        await tx.exec_driver_sql("DELETE FROM follows WHERE who = 'm-008'")
+        await tx.exec_driver_sql(f"UPDATE bongsu_events SET status = 'PENDING', attempts = 0, due = {store.dialect.now}")
+    await work(EventWorker(store, says(Selected("SELECT who FROM follows"), kind), once, Breaking(settings, steps=99)))
+    assert await told(store) == dict.fromkeys(everyone[:-1], 1)
+
+
+async def test_several_selects_of_an_event_take_turns(store: Store, settings: Settings) -> None:
+    everyone = await followers(store, 7)
+    rules = Rules()
+
+    @rules.rule("said")
+    def said_twice(event: Event) -> list[Notice]:
+        kinds = NoticeType("ONE", IN_APP), NoticeType("TWO", IN_APP)
+        return [Notice(kind, Selected("SELECT who FROM follows"), title="t", body="b") for kind in kinds]
+
+    await decide(store, settings, rules, said("1"), said("2"), chunk=3)
+    assert await told(store) == dict.fromkeys(everyone, 4)
+    assert await rows(store, "SELECT * FROM bongsu_portions") == []
+
+
+class Breaking(FanOut):
+    """Decides two at a time, so many steps, and no more."""
+
+    def __init__(self, settings: Settings, steps: int) -> None:
+        super().__init__(Templates.load(), settings, 2, Clock())
+        self._steps = steps
+
+    async def decide(self, tx: AsyncConnection, works: Sequence[Work]) -> Decision:
+        decision = await super().decide(tx, works)
+        self._steps -= 1
+        if self._steps < 0:
+            raise ValueError("no more")
+        return decision
+
+
+async def followers(store: Store, count: int) -> list[str]:
+    everyone = [f"m-{number:03}" for number in range(count)]
+    async with store.write() as tx:
+        await tx.exec_driver_sql("CREATE TABLE follows (who text)")
+        await tx.execute(text("INSERT INTO follows VALUES (:who)"), [{"who": one} for one in everyone])
+    return everyone
+
+
+@contextlib.contextmanager
+def heard_statements(store: Store) -> Iterator[list[str]]:
+    """Every statement that goes to the store through SQLAlchemy meanwhile."""
+    heard: list[str] = []
+
+    def hear(_connection: object, _cursor: object, statement: str, *_more: object) -> None:
+        heard.append(statement)
+
+    event.listen(store._writer.sync_engine, "before_cursor_execute", hear)
+    try:
+        yield heard
+    finally:
+        event.remove(store._writer.sync_engine, "before_cursor_execute", hear)
+
+
 async def test_an_audience_of_nobody_is_told_nothing(store: Store, settings: Settings) -> None:
     nobody = says(lambda event: Selected("SELECT member_id FROM bongsu_members") if event.ref_id == "1" else Listed(()))
     await decide(store, settings, nobody, said("1"), said("2"))
@@ -95,6 +212,27 @@ async def test_the_same_about_the_same_is_a_duplicate_for_an_hour(store: Store, 
     clock.forward(minutes=1, seconds=1)
     await decide(store, settings, rules, said(), clock=clock)
     assert await told(store) == {"a": 2}
+
+
+async def test_who_is_told_days_after_the_others_is_not_told_the_same_within_the_hour(
+    store: Store, settings: Settings
+) -> None:
+    clock = Clock()
+    rules = says(Listed(tuple("abcd")), subject="p1")
+    async with store.write() as tx:
+        await statements.add(tx, [said()])
+    worker = EventWorker(store, rules, settings, FanOut(Templates.load(), settings, 1, clock))
+    await worker.tick()
+    assert await told(store) == {"a": 1, "b": 1}
+    clock.forward(days=3)
+    await work(worker)
+    assert await told(store) == dict.fromkeys("abcd", 1)
+    clock.forward(minutes=59)
+    await decide(store, settings, rules, said(), clock=clock)
+    assert await fates(store) == {
+        **{one: {"TOLD": 2} for one in "ab"},
+        **{one: {"TOLD": 1, "DUPLICATE": 1} for one in "cd"},
+    }
 
 
 async def test_of_two_duplicates_in_one_step_the_first_is_told(store: Store, settings: Settings) -> None:

@@ -9,8 +9,6 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
-from multiprocessing.connection import wait
-from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store, people
 from tests.deciding import decide, rows, said, says
 from tests.killed_dispatcher import CONCURRENCY, work
+from tests.killing import killing
 from tests.processes import forks
 from tests.simulator.running import Simulator, simulating
 
@@ -69,7 +68,8 @@ async def test_killed_dispatchers_lose_nothing_and_double_nothing_that_was_not_c
     }
     mortal = settings.model_copy(update=changes)
     await fill(store, settings)
-    deaths = until_done(mortal, dice, processes=3 if store.dialect.name == "postgresql" else 1)
+    processes = 3 if store.dialect.name == "postgresql" else 1
+    deaths = max(killing(work, mortal, dice, processes=processes, deaths=DEATHS, pause=(0.2, 0.8)))
 
     ledger = simulator.ledger()
     entries = {entry["message"]: entry for entry in ledger["messages"]}
@@ -138,27 +138,3 @@ async def fill(store: Store, settings: Settings) -> None:
     await decide(store, settings, says(Listed(tuple(EVERYONE)), MOST_ONCE), said())
     living = tuple(one for one in EVERYONE if one not in GONE)
     await decide(store, settings, says(Listed(living), LEAST_ONCE), said())
-
-
-def until_done(settings: Settings, dice: random.Random, processes: int) -> int:
-    """Run dispatchers, kill them, start others, until everything is carried; answer how many died."""
-    deaths = 0
-
-    def start() -> ForkServerProcess:
-        process = forks.Process(target=work, args=(settings, dice.randrange(10**9), deaths < DEATHS), daemon=True)
-        process.start()
-        return process
-
-    living = [start() for _ in range(processes)]
-    while living:
-        ended = wait([one.sentinel for one in living], timeout=dice.uniform(0.2, 0.8))
-        if not ended and deaths < DEATHS:
-            dice.choice(living).kill()  # from outside, wherever it happens to be
-        for one in [one for one in living if not one.is_alive()]:
-            living.remove(one)
-            one.join()
-            assert one.exitcode in (0, -9), "a dispatcher ended by itself, neither finished nor killed"
-            deaths += one.exitcode == -9
-            if one.exitcode != 0:
-                living.append(start())
-    return deaths

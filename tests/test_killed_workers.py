@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from multiprocessing.connection import wait
-from multiprocessing.context import ForkServerProcess
 
 import pytest
 
@@ -16,6 +14,7 @@ from bongsu.store import events as statements
 from tests.crowd import DAILY_LIMIT, check, fill, some_event
 from tests.deciding import rows
 from tests.killed_worker import work
+from tests.killing import killing
 from tests.processes import forks
 
 # `make chaos` runs many more.
@@ -41,28 +40,11 @@ async def test_killed_workers_lose_nobody_and_double_nobody(store: Store, short:
     events = [some_event(dice) for _ in range(EVENTS_AT_FIRST)]
     await add(store, events)
     deaths = 0
-
-    def start() -> ForkServerProcess:
-        process = forks.Process(target=work, args=(short, dice.randrange(10**9), deaths < DEATHS), daemon=True)
-        process.start()
-        return process
-
-    living = [start() for _ in range(PROCESSES)]
-    while living:
-        ended = wait([one.sentinel for one in living], timeout=dice.uniform(0.05, 0.4))
-        if not ended and deaths < DEATHS:
-            dice.choice(living).kill()  # from outside, wherever it happens to be
-        for one in [one for one in living if not one.is_alive()]:
-            living.remove(one)
-            one.join()
-            assert one.exitcode in (0, -9), "a worker ended by itself, neither finished nor killed"
-            deaths += one.exitcode == -9
-            if deaths < DEATHS:
-                more = [some_event(dice) for _ in range(EVENTS_PER_END)]
-                await add(store, more)
-                events += more
-            if deaths < DEATHS or one.exitcode != 0:
-                living.append(start())
+    for deaths in killing(work, short, dice, processes=PROCESSES, deaths=DEATHS, pause=(0.05, 0.4), is_more_to_come=True):
+        if deaths < DEATHS:
+            more = [some_event(dice) for _ in range(EVENTS_PER_END)]
+            await add(store, more)
+            events += more
 
     assert deaths >= DEATHS
     await finished_well(store, events)

@@ -180,6 +180,20 @@ async def test_a_topic_left_and_taken_up_again_is_heard_from_other_processes(red
         await there.stop()
 
 
+async def test_a_topic_taken_up_again_before_redis_has_answered_waits_for_the_answer(redis_server: RedisServer) -> None:
+    signals = RedisSignals(redis_server.url)
+    receiver = signals._receiver
+    with signals.listen("t", Ear()):
+        # As when Redis has been asked for it.
+        receiver._fresh.remove("t")
+        receiver._asked["t"] += 1
+    with signals.listen("t", Ear()):
+        assert receiver._unconfirmed == {"t"}
+        receiver._confirm("t")
+        assert receiver._unconfirmed == set()
+    await signals.stop()
+
+
 async def test_a_watcher_is_told_when_redis_goes_and_when_it_is_back() -> None:
     server = start_redis()
     signals = RedisSignals(server.url)

@@ -7,12 +7,15 @@ import subprocess
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from bongsu import App
 from bongsu.codes import in_words
 from bongsu.guard import local_day
 from bongsu.model import (
@@ -31,9 +34,10 @@ from bongsu.model import (
 )
 from bongsu.settings import Settings
 from bongsu.store import Store, events, migrate, people
-from bongsu.store.history import DeliveryRow, HistoryRow, Status
+from bongsu.store.history import HistoryRow, Status
 from bongsu.store.people import DeviceRow
 from bongsu.store.schedule import Progress
+from bongsu.store.ways import DeliveryRow
 from bongsu.why import View, event_sentence, facts, reason, row_sentences, told, way
 from tests.past import NOON, say, tell, withhold
 from tests.processes import bongsu
@@ -88,6 +92,16 @@ def test_limits_and_windows_are_told_as_they_are_set() -> None:
     assert not_told(Status.DUPLICATE, view(settings=settings)) == "the same about product-1 was sent within 0.5 h"
 
 
+def test_the_window_of_a_type_of_ones_own_is_told_when_its_rules_are_named() -> None:
+    app = App()
+    app.type("SHIPPED", channels=["PUSH"], duplicate_hours=12)
+    beginning = "the same about product-1 was sent within"
+    assert not_told(Status.DUPLICATE, view(app=app), type="SHIPPED") == f"{beginning} 12 h"
+    assert not_told(Status.DUPLICATE, view(app=app), type="MARKETING") == f"{beginning} 1 h"
+    unsure = f"{beginning} 1 h, or the hours that your own rules give SHIPPED (--app)"
+    assert not_told(Status.DUPLICATE, type="SHIPPED") == unsure
+
+
 def test_a_wish_is_told_as_it_was_wished() -> None:
     def wishing(**wish: Any) -> str:
         return not_told(Status.USER_OPTED_OUT, view(wish=Preferences(**wish)))
@@ -133,6 +147,8 @@ def test_each_way_out_says_what_became_of_it() -> None:
     quiet = view(wish=Preferences(quiet_hours=QuietHours(start="20:00", end="22:00")))
     waits = "waits until 2026-03-01 22:00:00 for the end of quiet hours"
     assert says(quiet, status="READY", due=later, attempts=0) == waits
+    held = f"waits until 2026-03-01 22:00:00 ({in_words('CIRCUIT_OPEN')})"
+    assert says(quiet, status="READY", due=later, attempts=0, code="CIRCUIT_OPEN") == held
     again = "2 attempts failed (VENDOR_7), tried again at 2026-03-01 22:00:00"
     assert says(status="READY", due=later, attempts=2, code="VENDOR_7") == again
 
@@ -167,6 +183,9 @@ def test_an_event_is_told_from_the_members_side() -> None:
     assert says(EventStatus.FAILED, attempts=2, error="KeyError: 'x'").endswith(f"unless it is replayed.{failed}")
     assert says(EventStatus.DONE) == "is DONE, and m-1 was not in its audience."
     assert says(EventStatus.DONE, view(rows=[ROW])) == "is DONE."
+    unheard = Progress("order.shiped", EventStatus.DONE, NOON, 0, None, False, False, None)
+    assert event_sentence(view(), unheard).endswith("nobody was told unless one of your own is: name those with --app.")
+    assert event_sentence(view(app=App()), unheard).endswith("No rule is about its type, so nobody was told.")
     assert says(EventStatus.DONE, error="CANCELLED") == "was cancelled before it went."
     assert says(EventStatus.DONE, error="CANCELLED", is_begun=True) == "was cancelled while it went out."
 
@@ -274,6 +293,23 @@ def test_a_page_a_support_person_can_read(settings: Settings, environment: dict[
     pending = bongsu("why", "m-1", "--event", str(waiting.event_id), environment=environment).stdout
     assert "is PENDING: it waits for a worker." in pending
     assert "inbox" not in pending
+
+
+def test_the_rules_of_ones_own_are_asked_too(
+    settings: Settings, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = "from bongsu import App\napp = App()\napp.type('SHIPPED', channels=['PUSH'], duplicate_hours=36)\n"
+    (tmp_path / "our_rules.py").write_text(rules)
+
+    async def past(tx: AsyncConnection) -> None:
+        await withhold(tx, await say(tx, "SHIPPED", subject="order-7"), "m-1", "DUPLICATE")
+
+    prepare(settings, past)
+    # The command's process takes over this one's path.
+    monkeypatch.syspath_prepend(tmp_path)
+    told = bongsu("why", "m-1", "--app", "our_rules:app", environment=environment)
+    assert told.returncode == 0, told.stderr
+    assert "not told: the same about order-7 was sent within 36 h" in told.stdout
 
 
 def test_who_and_what_is_not_there_is_one_line(settings: Settings, environment: dict[str, str]) -> None:

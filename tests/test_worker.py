@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 import pytest
+from prometheus_client import REGISTRY
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
+from structlog.testing import capture_logs
 
 from bongsu.errors import StoreUnreachable
 from bongsu.fanout import Decision, FanOut, Work
@@ -265,3 +267,16 @@ async def test_a_worker_survives_a_store_that_goes_away(
     await finish(worker, store)
     assert worker.crashed.is_set()
     assert (await fate(store, event)).status is EventStatus.DONE
+
+
+async def test_a_type_that_no_rule_is_about_is_wondered_at_once(store: Store, quick: Settings) -> None:
+    events = [Event(event_type=one) for one in ("order.shiped", "order.shiped", "product.updated", "comment.deleted", "x")]
+    await add(store, *events)
+    before = REGISTRY.get_sample_value("bongsu_events_unheard_total") or 0.0
+    worker = EventWorker(store, catalogue(quick), quick, FanOut(Templates.load(), quick))
+    with capture_logs() as lines:
+        await finish(worker, store)
+    wondered = [line["event_type"] for line in lines if line["event"].startswith("no rule is about")]
+    assert sorted(wondered) == ["order.shiped", "x"]
+    assert REGISTRY.get_sample_value("bongsu_events_unheard_total") == before + 3
+    assert {(await fate(store, one)).status for one in events} == {EventStatus.DONE}

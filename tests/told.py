@@ -33,9 +33,9 @@ async def tell(tx: AsyncConnection, member_id: str, count: int = 1, **words: Any
                 SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < CAST(:count AS integer)
             )
             INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, ref_id, data,
-                                         channels, lane, guarantee, is_critical, is_told, created_at)
+                                         channels, lane, guarantee, is_critical, created_at, told_at)
             SELECT :event_id, number, 'ko', :type, '', :title, :body, :ref_id, :data,
-                   8, 1, 'at_most_once', false, true, {dialect.now} FROM numbered ORDER BY number"""),
+                   8, 1, 'at_most_once', false, {dialect.now}, {dialect.now} FROM numbered ORDER BY number"""),
         {**values, **WORDS, **words},
     )
     await tx.execute(

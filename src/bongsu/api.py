@@ -6,7 +6,6 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from fastapi import Depends, FastAPI, Response
-from fastapi.middleware.cors import CORSMiddleware
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
@@ -18,6 +17,7 @@ from bongsu import clock, dead, history, inbox, members, telemetry
 from bongsu.errors import BongsuError
 from bongsu.http import problems
 from bongsu.http.auth import Gate
+from bongsu.http.cors import Cors
 from bongsu.http.problems import PROBLEMS, Problem, ProblemError
 from bongsu.http.requests import RequestLog
 from bongsu.ingress import catalog, direct
@@ -33,6 +33,7 @@ from bongsu.signals import LocalSignals, Signals
 from bongsu.store import Store, check
 from bongsu.store import events as statements
 from bongsu.store.stats import count_deliveries
+from bongsu.web import bell, shop
 
 
 def build_api(
@@ -45,6 +46,7 @@ def build_api(
     *,
     gateway: Gateway | None = None,
     on_read: inbox.OnRead | None = None,
+    is_demo: bool = False,
 ) -> ASGIApp:
     """Without an intake and a gateway, only what every process answers: how it is."""
     app = FastAPI(
@@ -66,19 +68,21 @@ def build_api(
         app.include_router(history.router(gate, store))
         app.include_router(dead.router(gate, store, signals or LocalSignals()))
         app.include_router(clock.router(gate, settings, store, signals or LocalSignals()))
-    if gateway is not None:
+    if intake is not None or gateway is not None:
+        # A proxy may send nothing but the stream itself to the gateways.
         app.include_router(session.router(gate, settings))
+    if gateway is not None:
         _describe_stream(app, gate)
     _add_health(app, store, is_stopping)
     _add_desk(app, store, gate)
-    if settings.origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=settings.origins, allow_methods=["*"], allow_headers=["*"], allow_credentials=True
-        )
+    if intake is not None or gateway is not None:
+        app.include_router(bell.router())
+    if is_demo and intake is not None:
+        app.include_router(shop.router(keys, store, intake))
     _complete_document(app)
     _add_docs(app)
-    # Around everything, so that the answer to a crash carries its id too.
-    logged = RequestLog(app)
+    # Around everything, so that the answer to a crash can be read by the page it goes to, and carries its id too.
+    logged = RequestLog(Cors(app, settings.origins) if settings.origins else app)
     return logged if gateway is None else WithStreams(logged, gateway)
 
 

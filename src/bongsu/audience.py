@@ -17,7 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.errors import BadAudience
 from bongsu.model import Audience, Everyone, Interested, Listed, Selected
-from bongsu.store.dialect import Binder, Dialect, dialect_named
+from bongsu.store import portions
+from bongsu.store.dialect import Binder, dialect_named
+from bongsu.store.portions import Whose
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Wanted:
 
     place: int
     audience: Audience
+    whose: Whose
     after: str = ""
 
 
@@ -107,8 +110,7 @@ async def target(tx: AsyncConnection, wanted: Sequence[Wanted], limit: int, toge
     first = others[0]
     match first.audience:
         case Selected():
-            ids = await _selected(tx, first.audience, first.after, found.room + 1)
-            _take(found, first, ids[: found.room], len(ids))
+            _take(found, first, *await _selected(tx, first.whose, first.audience, first.after, found.room, limit))
         case Interested() if not first.after:
             # Fresh ones together, because most are small. One that proved large goes on alone, in the order of the index.
             alike = [one for one in others if not one.after and _alike(first.audience, one.audience)]
@@ -134,23 +136,44 @@ def _in_order(member_ids: tuple[str, ...]) -> list[str]:
     return sorted(set(member_ids))
 
 
-async def _selected(tx: AsyncConnection, selected: Selected, after: str, limit: int) -> list[str]:
-    """The user's own SELECT, whatever its column is called and of whatever type it is."""
-    dialect: Dialect = dialect_named(tx.dialect.name)
-    query = text(f"""
-        WITH audience(member_id) AS (
-        {selected.sql.strip().rstrip(";")}
-        ), named AS (
-            SELECT DISTINCT {dialect.read_bytewise("member_id")} AS member_id FROM audience WHERE member_id IS NOT NULL)
-        SELECT member_id FROM named WHERE member_id > :bongsu_after ORDER BY member_id LIMIT {limit}""")
+async def _selected(
+    tx: AsyncConnection, whose: Whose, selected: Selected, after: str, room: int, size: int
+) -> tuple[list[str], int]:
+    """The next members, and how many there are at least. The user's SELECT is asked at the first step, and what it found
+    beyond that is written down: so a step costs by its own members, and not by the whole audience."""
+    portion = await portions.find(tx, whose, after) if after else None
+    if portion is not None:
+        taken = portion.member_ids[:room]
+        if len(taken) == len(portion.member_ids):
+            await portions.drop(tx, whose, taken[-1])
+        return taken, len(portion.member_ids) + (not portion.is_last)
     try:
-        rows = await tx.execute(query, {**selected.parameters, "bongsu_after": after})
+        found = await _ask(tx, selected, after, room)
+        is_more = len(found) == room and await portions.keep(
+            tx, whose, _named(tx, selected), selected.parameters, found[-1], size
+        )
     except exc.DBAPIError as error:
         # What is wrong with the user's statement is not wrong with the store.
         if str(getattr(error.orig, "sqlstate", None) or "").startswith("42"):
             raise BadAudience(str(error.orig).partition("\n")[0]) from error
         raise
-    return [str(row[0]) for row in rows]
+    return found, len(found) + is_more
+
+
+async def _ask(tx: AsyncConnection, selected: Selected, after: str, limit: int) -> list[str]:
+    query = text(f"""
+        WITH named AS ({_named(tx, selected)})
+        SELECT member_id FROM named WHERE member_id > :bongsu_after ORDER BY member_id LIMIT {limit}""")
+    return [str(row[0]) for row in await tx.execute(query, {**selected.parameters, "bongsu_after": after})]
+
+
+def _named(tx: AsyncConnection, selected: Selected) -> str:
+    """The user's own SELECT, whatever its column is called and of whatever type it is."""
+    dialect = dialect_named(tx.dialect.name)
+    return f"""
+        WITH audience(member_id) AS (
+        {selected.sql.strip().rstrip(";")}
+        ) SELECT DISTINCT {dialect.read_bytewise("member_id")} AS member_id FROM audience WHERE member_id IS NOT NULL"""
 
 
 def _interested_in_one(binder: Binder, one: Wanted, interest: Interested, now: datetime, limit: int) -> str:

@@ -269,16 +269,19 @@ def why(
     member: Annotated[str, typer.Argument(help="The member's id.")],
     event: Annotated[str | None, typer.Option(help="Only what this event led to: its UUID.")] = None,
     limit: Annotated[int, typer.Option(help="How many at most, newest first.", min=1, max=200)] = 20,
+    app_name: Annotated[str | None, typer.Option("--app", help="Your own rules, as `serve` is given them.")] = None,
 ) -> None:
     """Tell what a member got, when and by which ways, and what they did not get and why."""
+    from bongsu.rules import load_app  # noqa: PLC0415
     from bongsu.why import explain  # noqa: PLC0415
 
     try:
         event_id = None if event is None else UUID(event)
     except ValueError:
         raise BadCommand(f"--event {event}: give the event's id, a UUID") from None
+    own_rules = load_app(app_name) if app_name is not None else None
     telemetry.configure_logs("WARNING")
-    run(explain(Settings.load(), member, event_id, limit, out))
+    run(explain(Settings.load(), member, event_id, limit, out, own_rules))
 
 
 @app.command()

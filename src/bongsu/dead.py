@@ -6,9 +6,7 @@ second time. Its audit row is written before it begins and kept right with every
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
+import contextlib
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -26,6 +24,7 @@ from bongsu.errors import ReplayWithoutFilter
 from bongsu.history import Moment, refuse_repeats
 from bongsu.http.auth import Gate, key_ending
 from bongsu.http.body import described, read_as
+from bongsu.http.cursors import is_id, no_cursor, unwrap, wrap
 from bongsu.http.problems import PROBLEMS
 from bongsu.ingress.intake import EVENTS_TOPIC
 from bongsu.model import Channel, Id, Name
@@ -103,27 +102,22 @@ class DeadFilter(BaseModel):
 
 
 def _bare(cursor: str) -> Place:
-    try:
-        text = base64.urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)).decode()
-        kind, first, second = json.loads(text)
-        if kind == "e":
-            moment = datetime.fromisoformat(first)
-            if moment.tzinfo is not None and moment.year > 1969:
-                return Place(Kind.EVENT, moment, UUID(second))
-        elif kind == "d" and type(first) is int and 0 <= first <= LARGEST_ID:
-            return Place(Kind.DELIVERY, delivery_id=first)
-    except (binascii.Error, ValueError, TypeError, AttributeError, RecursionError):
-        pass
-    raise PydanticCustomError("cursor", "is no cursor: send what `next` said, or leave it out to begin with the newest")
+    match unwrap(cursor):
+        case ["d", delivery_id] if is_id(delivery_id):
+            return Place(Kind.DELIVERY, delivery_id=delivery_id)
+        case ["e", str(died_at), str(event_id)]:
+            with contextlib.suppress(ValueError):
+                moment = datetime.fromisoformat(died_at)
+                if moment.tzinfo is not None and moment.year > 1969:
+                    return Place(Kind.EVENT, moment, UUID(event_id))
+    raise no_cursor()
 
 
 def wrapped(place: Place) -> str:
-    """A place as a cursor: opaque to callers, because what a page is ordered by is ours to change."""
+    """A place as a cursor."""
     if place.kind is Kind.EVENT:
-        parts: list[Any] = ["e", place.died_at.isoformat(), str(place.event_id)]
-    else:
-        parts = ["d", place.delivery_id, ""]
-    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+        return wrap("e", place.died_at.isoformat(), str(place.event_id))
+    return wrap("d", place.delivery_id)
 
 
 class DeadQuery(DeadFilter):

@@ -14,10 +14,10 @@ import random
 import socket
 import time
 from base64 import urlsafe_b64encode
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from bongsu import telemetry
 from bongsu.backoff import doubling
@@ -33,8 +33,11 @@ from bongsu.store.deliveries import Address, Claimed, DeliveryStatus, Verdict, W
 # Sends of one channel under way at once. A provider that takes 100 ms is then asked 5,000 times a second; one that hangs
 # holds no more than these, and no other channel's.
 CONCURRENCY = 512
-# The next ones are claimed when this part of the slots is free, so that statements are about many rows at a time.
+# The next ones are claimed when this part of the slots is free, and outcomes recorded when this part of them has landed, so
+# that statements are about many rows at a time.
 SHARE = 2
+# What has landed is recorded after this time, however little it is.
+LINGER_SECONDS = 0.02
 # A delivery that has been claimed so often without any outcome ends whoever takes it.
 MOST_CLAIMS = 6
 # Messages whose words are kept at hand: a fan-out's deliveries all say the same.
@@ -46,8 +49,7 @@ PRIORITIES = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
 DELIVERIES_TOPIC = "deliveries"
 
 
-@dataclass(frozen=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A claimed delivery with all that is needed to send it."""
 
     claimed: Claimed
@@ -60,6 +62,7 @@ class Delivery:
             delivery_id=claimed.delivery_id,
             notification_id=claimed.notification_id,
             member_id=claimed.member_id,
+            message_id=claimed.message_id,
             address=self.address.text,
             type=words.type,
             title=words.title,
@@ -145,6 +148,17 @@ def _again(claimed: Claimed, code: str, detail: str, floor: float, at_last: Deli
 # --- the loop -----------------------------------------------------------------------------------------------------------
 
 
+_OVERDUE = "overdue"
+
+
+class _Sending(NamedTuple):
+    """One on the wire."""
+
+    claimed: Claimed
+    began: float
+    task: asyncio.Task[None]
+
+
 class Dispatcher(Loop):
     """Carries one channel. Any number may run, in any number of processes."""
 
@@ -160,10 +174,14 @@ class Dispatcher(Loop):
         self._concurrency = concurrency
         self._clock = clock
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
-        self._sending: dict[int, tuple[Delivery, asyncio.Task[None]]] = {}
+        # In the order they were sent: when that was, and who sees to it.
+        self._sending: dict[int, _Sending] = {}
         # Outcomes not yet recorded. They hold slots too, so there are never more than those.
         self._verdicts: list[Verdict] = []
         self._landed = asyncio.Event()
+        # Until it is over, what has landed waits for more.
+        self._linger: asyncio.TimerHandle | None = None
+        self._is_to_record = False
         self._words: OrderedDict[int, Words] = OrderedDict()
         self._turn = 0
         self._renewed = time.monotonic()
@@ -171,6 +189,7 @@ class Dispatcher(Loop):
         self._lease = max(settings.lease_seconds, 2 * (settings.send_timeout_seconds + settings.poll_seconds))
 
     async def tick(self) -> int:
+        self._give_up_overdue()
         await self._keep_leases()
         # Side by side: while the outcomes of the last ones are written down the next ones set out.
         moved = 0
@@ -178,7 +197,7 @@ class Dispatcher(Loop):
             if isinstance(one, BaseException):
                 raise one
             moved += one
-        if not moved and self._sending and not self._verdicts:
+        if not moved and self._sending:
             await self._wait_for_landing()
         return moved + len(self._verdicts)
 
@@ -189,9 +208,10 @@ class Dispatcher(Loop):
     async def stop(self) -> None:
         """What is on the wire is waited for, up to the send timeout, and recorded."""
         await super().stop()
-        tasks = [task for _, task in self._sending.values()]
+        tasks = [one.task for one in self._sending.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=self._settings.send_timeout_seconds + 1)
+        self._is_to_record = True
         with contextlib.suppress(StoreError):
             await self._record()
 
@@ -224,12 +244,15 @@ class Dispatcher(Loop):
             # what another has left on the wire is not made READY by that, and is judged when the lease ends.
             ready = [one for one in claimed if one.status == DeliveryStatus.READY]
             self._verdicts += (Verdict(c.delivery_id, c.epoch, DeliveryStatus.READY, is_try=False) for c in ready)
+            self._is_to_record = True
             raise
         self._verdicts += verdicts
+        self._is_to_record = self._is_to_record or bool(verdicts)
+        began, loop = time.monotonic(), asyncio.get_running_loop()
         for one in deliveries:
             if one.claimed.delivery_id in ours:
-                task = asyncio.create_task(self._send_one(one), name=f"bongsu-{self.name}-send")
-                self._sending[one.claimed.delivery_id] = one, task
+                task = loop.create_task(self._send_one(one))
+                self._sending[one.claimed.delivery_id] = _Sending(one.claimed, began, task)
 
     async def _intend(self, deliveries: Sequence[Delivery]) -> set[int]:
         claims = [(one.claimed.delivery_id, one.claimed.epoch) for one in deliveries]
@@ -263,18 +286,16 @@ class Dispatcher(Loop):
         judged = verdict(delivery, outcome, self._settings)
         if not (isinstance(outcome, Retry) and outcome.is_held):
             judged.at, judged.millis = at, int((time.monotonic() - began) * 1000)
-        self._verdicts.append(judged)
         del self._sending[delivery.claimed.delivery_id]
-        self._landed.set()
-        self._wake.set()
+        self._land(judged)
 
     async def _asked(self, delivery: Delivery) -> Outcome:
         """The sender's answer. Whatever else it does, nobody can tell how far it came."""
         try:
-            # Senders have a limit of their own; this one is for those that do not keep it.
-            async with asyncio.timeout(2 * self._settings.send_timeout_seconds):
-                outcome: object = await self._sender.send(delivery.outgoing())
-        except TimeoutError:
+            outcome: object = await self._sender.send(delivery.outgoing())
+        except asyncio.CancelledError as cancelled:
+            if cancelled.args != (_OVERDUE,):
+                raise
             return Unknown("TIMEOUT", "the channel did not come back")
         except Exception as error:
             self._log.error("a channel raised", channel=self.channel.value, exc_info=True)
@@ -284,40 +305,68 @@ class Dispatcher(Loop):
         self._log.error("a channel gave no outcome", channel=self.channel.value, gave=repr(outcome)[:100])
         return Unknown("BAD_OUTCOME", "the channel's answer is none of those there are")
 
+    def _give_up_overdue(self) -> None:
+        """Senders have a limit of their own; this one is for those that do not keep it."""
+        limit = time.monotonic() - 2 * self._settings.send_timeout_seconds
+        for one in self._sending.values():
+            if one.began > limit:
+                break
+            one.task.cancel(_OVERDUE)
+
+    def _land(self, judged: Verdict) -> None:
+        self._verdicts.append(judged)
+        if not self._sending or len(self._verdicts) >= self._concurrency // SHARE:
+            self._end_linger()
+        elif self._linger is None:
+            self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._end_linger)
+
+    def _end_linger(self) -> None:
+        self._is_to_record = True
+        self.wake()
+
     async def _record(self) -> int:
+        if not self._is_to_record:
+            return 0
+        if self._linger is not None:
+            self._linger.cancel()
+        self._linger, self._is_to_record = None, False
         verdicts, self._verdicts = self._verdicts, []
         if verdicts:
             await self._record_all(verdicts)
         return len(verdicts)
 
     async def _record_all(self, verdicts: list[Verdict]) -> None:
+        # When all went well it is one statement, which is its own transaction.
+        begin = self._store.write_once if all(one.is_success for one in verdicts) else self._store.write
         try:
-            async with self._store.write() as tx:
+            async with begin() as tx:
                 ours = await statements.record(tx, verdicts)
         except Exception as error:
             if isinstance(error, StoreError) or len(verdicts) == 1:
                 # Not lost: recorded when the store is back. If we die first, they are SENDING and judged as such.
                 self._verdicts += verdicts
+                self._is_to_record = True
                 raise
             # One of them cannot be stored: the others can.
             for one in verdicts:
                 await self._record_all([one])
             return
-        for one in verdicts:
-            if one.delivery_id in ours:
-                self._tell(one)
+        self._tell([one for one in verdicts if one.delivery_id in ours])
 
-    def _tell(self, one: Verdict) -> None:
-        telemetry.DELIVERIES.labels(self.channel.value, one.status.value, one.code or "").inc()
-        if one.status in (DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN):
-            self._log.error(
-                "delivery ended", status=one.status.value, delivery_id=one.delivery_id, code=one.code, detail=one.detail
-            )
+    def _tell(self, verdicts: Sequence[Verdict]) -> None:
+        counts = Counter((one.status, one.code) for one in verdicts)
+        for (status, code), count in counts.items():
+            telemetry.DELIVERIES.labels(self.channel.value, status.value, code or "").inc(count)
+        for one in verdicts:
+            if one.status in (DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN):
+                self._log.error(
+                    "delivery ended", status=one.status.value, delivery_id=one.delivery_id, code=one.code, detail=one.detail
+                )
 
     async def _keep_leases(self) -> None:
         if not self._sending or time.monotonic() - self._renewed < self._lease / 3:
             return
-        claims = [(one.claimed.delivery_id, one.claimed.epoch) for one, _ in self._sending.values()]
+        claims = [(one.claimed.delivery_id, one.claimed.epoch) for one in self._sending.values()]
         async with self._store.write_once() as tx:
             await statements.renew(tx, claims, self._lease)
         self._renewed = time.monotonic()

@@ -26,6 +26,7 @@ from bongsu.store import decisions
 from bongsu.store.decisions import UNPREPARED, Case, Count, Key, Message, Profile
 from bongsu.store.dialect import dialect_named
 from bongsu.store.events import Claimed
+from bongsu.store.portions import Whose
 from bongsu.store.progress import Begun
 from bongsu.templates import Templates
 
@@ -155,7 +156,10 @@ class FanOut:
         if not spoken:
             return decision
         now = self._clock()
-        wanted = [Wanted(place, work.said.audience, work.after) for place, work in enumerate(spoken)]
+        wanted = [
+            Wanted(place, work.said.audience, Whose(work.event_id, work.notice), work.after)
+            for place, work in enumerate(spoken)
+        ]
         target = await audience.target(tx, wanted, self._chunk, self._together)
         counts = [] if target.is_empty else await self._judge(tx, spoken, target, now, decision)
         found: dict[int, tuple[int, str]] = {}
@@ -205,8 +209,7 @@ class FanOut:
             self._settings.daily_limit,
         )
         await decisions.prepare(tx)
-        await decisions.judge(tx, lambda binder: target.select(binder, now), case)
-        counts = await decisions.count_judged(tx)
+        counts = await decisions.judge(tx, lambda binder: target.select(binder, now), case)
         if any(one.reason == UNPREPARED for one in counts):
             raise await self._unprepared(tx)
         await self._add_messages(tx, works, words, counts, now, decision)
@@ -294,8 +297,8 @@ class FanOut:
             ]
             await decisions.add_messages(tx, messages)
             decision.messages += new
-        if told_at_last := [one for one in told & known if one is not None]:
-            await decisions.mark_told(tx, told_at_last)
+        if told_again := [one for one in told & known if one is not None]:
+            await decisions.mark_told(tx, told_again, now)
 
     def _message(
         self, work: Work, locale: str, message_id: int, product_name: str | None, is_told: bool, now: datetime
@@ -318,9 +321,9 @@ class FanOut:
             lane=LANES[said.type.priority],
             guarantee=said.type.guarantee.value,
             is_critical=said.type.is_critical,
-            is_told=is_told,
             created_at=now,
             expires_at=None if hours is None else now + timedelta(hours=hours),
+            told_at=now if is_told else None,
         )
 
 

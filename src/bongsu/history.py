@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -15,11 +13,13 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from bongsu.http.auth import Gate
+from bongsu.http.cursors import is_id, no_cursor, unwrap, wrap
 from bongsu.http.problems import PROBLEMS, ProblemError
 from bongsu.model import Channel, Id, Name
 from bongsu.store import Store
 from bongsu.store import history as statements
-from bongsu.store.history import LARGEST_ID, DeliveryRow, Filters, HistoryRow, Place, Status
+from bongsu.store.history import Filters, HistoryRow, Place, Status
+from bongsu.store.ways import DeliveryRow
 
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -35,20 +35,15 @@ def _moment(given: str) -> datetime:
 
 
 def _bare(cursor: str) -> Place:
-    """A cursor read. Opaque to callers, because what a page is ordered by is ours to change."""
-    try:
-        text = base64.urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)).decode()
-    except (binascii.Error, ValueError):
-        text = ""
-    number, point, member_id = text.partition(".")
-    if not (point and number.isascii() and number.isdigit() and len(number) < 20 and "\x00" not in member_id):
-        raise PydanticCustomError("cursor", "is no cursor: send what `next` said, or leave it out to begin with the newest")
-    return Place(min(int(number), LARGEST_ID), member_id)
+    match unwrap(cursor):
+        case [message_id, str(member_id)] if is_id(message_id) and "\x00" not in member_id:
+            return Place(message_id, member_id)
+    raise no_cursor()
 
 
 def wrapped(place: Place) -> str:
     """A place as a cursor."""
-    return base64.urlsafe_b64encode(f"{place.message_id}.{place.member_id}".encode()).decode().rstrip("=")
+    return wrap(place.message_id, place.member_id)
 
 
 Moment = Annotated[datetime, BeforeValidator(_moment, json_schema_input_type=str)]

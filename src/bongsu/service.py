@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
+import gc
+import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from bongsu.live.gateway import Gateway
 from bongsu.live.stream import StreamingProtocol
 from bongsu.loop import Loop
 from bongsu.model import Channel
+from bongsu.process import address_of, told_by_signals
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.signals import LocalSignals, RedisSignals, Signals
@@ -40,6 +42,8 @@ _Runs = TypeVar("_Runs", bound="Loop | Signals")
 
 # Requests under way get this long to finish after SIGTERM; orchestrators kill at 30 s.
 DRAIN_SECONDS = 20
+# New objects between two looks for garbage among them; Python's own 700 are gone with every seventh of a portion of rows.
+GARBAGE_LOOKS = 10_000
 
 
 class Role(StrEnum):
@@ -94,7 +98,7 @@ class Service:
         self._settings = settings = demo.with_room(settings) if is_demo else settings
         self._roles = roles
         self._listens = listens or bool(roles & LISTENING)
-        self._rules = catalogue(settings, app)
+        self._rules = catalogue(settings, demo.with_buttons(settings, app) if is_demo else app)
         self._stopping = asyncio.Event()
 
     async def run(self, on_ready: Callable[[str], None] = lambda _address: None) -> None:
@@ -105,7 +109,7 @@ class Service:
         listener = self._listen() if self._listens else None
         async with contextlib.AsyncExitStack() as stack:
             # First in, last out: a second SIGTERM during the drain is no reason to hurry.
-            stack.enter_context(_told_by_signals(self._stopping))
+            stack.enter_context(told_by_signals(self._stopping))
             base = await stack.enter_async_context(ground(self._settings))
             if self._is_demo:
                 await demo.refuse_strangers(base.store, self._settings)
@@ -120,6 +124,7 @@ class Service:
                     intake = await stack.enter_async_context(running(Intake(base.store, base.signals, "http")))
                 gateway = None
                 if Role.GATEWAY in self._roles:
+                    _make_room_for_streams()
                     gateway = await stack.enter_async_context(_gateway(base, keys))
                 app = build_api(
                     base.store,
@@ -130,8 +135,10 @@ class Service:
                     base.signals,
                     gateway=gateway,
                     on_read=lambda member_id, _unread: announce_read(base.signals, member_id),
+                    is_demo=self._is_demo,
                 )
                 address = await stack.enter_async_context(_serving(app, listener, gateway.drain if gateway else None))
+            _settle_memory()
             _log.info("ready", address=address, roles=sorted(self._roles))
             on_ready(address or "")
             if self._is_demo and Role.API in self._roles:
@@ -166,7 +173,7 @@ async def _worker(base: Ground, rules: Rules) -> AsyncIterator[None]:
 
     def decided(decision: Decision) -> None:
         if decision.counts:
-            base.signals.send(DELIVERIES_TOPIC)
+            base.signals.send(DELIVERIES_TOPIC, _ways_out(decision))
         announcer.decided(decision)
 
     async with _dispatchers(base, rules), running(announcer):
@@ -180,18 +187,30 @@ async def _worker(base: Ground, rules: Rules) -> AsyncIterator[None]:
 async def _dispatchers(base: Ground, rules: Rules) -> AsyncIterator[None]:
     """One for each channel, so that a slow provider costs its own channel only."""
     async with contextlib.AsyncExitStack() as stack:
-        for channel, sender in senders(base.settings, rules.senders).items():
+        for channel, sender in senders(base.settings, rules.senders, base.store).items():
             stack.push_async_callback(sender.close)
             if channel is Channel.IN_APP:
                 continue  # the inbox row is the delivery
             dispatcher = Dispatcher(base.store, sender, base.settings)
             await stack.enter_async_context(running(dispatcher))
-            stack.enter_context(base.signals.listen(DELIVERIES_TOPIC, _waking(dispatcher)))
+            stack.enter_context(base.signals.listen(DELIVERIES_TOPIC, _waking(dispatcher, channel)))
         yield
 
 
-def _waking(loop: Loop) -> Callable[[bytes | None], None]:
-    return lambda _data: loop.wake()
+def _ways_out(decision: Decision) -> bytes:
+    """The channels that a step may have written deliveries for. Waking the others would cost each of them a look."""
+    works = [*decision.finished, *(work for work, _ in decision.unfinished)]
+    channels = {channel for work in works for notice in work.notices for channel in notice.type.channels}
+    return ",".join(sorted(channels)).encode()
+
+
+def _waking(dispatcher: Dispatcher, channel: Channel) -> Callable[[bytes | None], None]:
+    def hear(data: bytes | None) -> None:
+        # A signal that names no channel is for all of them.
+        if not data or channel in data.decode().split(","):
+            dispatcher.wake()
+
+    return hear
 
 
 @contextlib.asynccontextmanager
@@ -229,8 +248,7 @@ async def _serving(
     task = asyncio.create_task(server.serve(sockets=[listener]), name="bongsu-http")
     try:
         await server.accepting.wait()
-        host, port = listener.getsockname()[:2]
-        yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        yield address_of(listener)
     finally:
         server.should_exit = True
         if drain is not None:
@@ -254,13 +272,18 @@ class _Server(uvicorn.Server):
         self.accepting.set()
 
 
-@contextlib.contextmanager
-def _told_by_signals(stopping: asyncio.Event) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+def _make_room_for_streams() -> None:
+    """Every stream is an open file, of which a process begins with 1,024 on most systems and may have many more."""
+    with contextlib.suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _settle_memory() -> None:
+    """What is loaded by now stays. Python would look through all of it again and again for garbage, 60 ms at a time.
+
+    And of what comes, thousands of rows at once are no sign of garbage: it looks after so many more.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_LOOKS, 20, 20)

@@ -260,6 +260,8 @@ class _Receiver(Loop):
         self._wanted.add(topic)
         if topic in self._stale:
             self._stale.remove(topic)  # Redis has not been told yet that it was left
+            if self._asked[topic] > 0:
+                self._unconfirmed.add(topic)  # nor has it answered yet that it was wanted
         else:
             self._fresh.add(topic)
             self._unconfirmed.add(topic)

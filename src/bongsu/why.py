@@ -6,7 +6,7 @@ Looking is one function, and what is said about it others, which are plain and k
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -19,13 +19,14 @@ from bongsu.codes import in_words
 from bongsu.errors import BadCommand
 from bongsu.guard import local_day
 from bongsu.model import Channel, DeviceStatus, EventStatus, Id, Member, Preferences, utc_now
-from bongsu.rules import catalogue
+from bongsu.rules import Rules, catalogue
 from bongsu.service import ground
 from bongsu.settings import Settings
 from bongsu.store import history, people, schedule
-from bongsu.store.history import DeliveryRow, Filters, HistoryRow, Status
+from bongsu.store.history import Filters, HistoryRow, Status
 from bongsu.store.people import DeviceRow
 from bongsu.store.schedule import Progress
+from bongsu.store.ways import DeliveryRow
 from bongsu.terminal import plain
 
 _member_id = TypeAdapter(Id)
@@ -45,6 +46,12 @@ class View:
     rows: Sequence[HistoryRow]
     event_id: UUID | None = None
     event: Progress | None = None
+    # The rules of the user's own, if they were named.
+    app: Rules | None = None
+
+    @property
+    def rules(self) -> Rules:
+        return catalogue(self.settings, self.app)
 
     @property
     def zone(self) -> ZoneInfo:
@@ -54,8 +61,10 @@ class View:
         return moment.astimezone(self.zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
-async def explain(settings: Settings, member_id: str, event_id: UUID | None, limit: int, console: Console) -> None:
-    view = await look(settings, member_id, event_id, limit)
+async def explain(
+    settings: Settings, member_id: str, event_id: UUID | None, limit: int, console: Console, app: Rules | None = None
+) -> None:
+    view = replace(await look(settings, member_id, event_id, limit), app=app)
     for line in told(view):
         # Unwrapped where no terminal is: a line is a fact, and may be searched for.
         console.print(line, highlight=False, soft_wrap=not console.is_terminal)
@@ -176,8 +185,16 @@ def event_sentence(view: View, event: Progress) -> str:
         waits = f"it is due at {view.time(event.due)}" if event.due > view.now else "it waits for a worker"
         return f"{name} is PENDING: {'a worker has it in hand' if event.is_held else waits}.{failed}"
     if not view.rows:
-        return f"{name} is DONE, and {view.member_id} was not in its audience."
+        unheard = "" if view.rules.knows(event.event_type) else f" {_UNHEARD[view.app is None]}"
+        return f"{name} is DONE, and {view.member_id} was not in its audience.{unheard}"
     return f"{name} is DONE."
+
+
+# With the user's own rules named, and without.
+_UNHEARD = (
+    "No rule is about its type, so nobody was told.",
+    "No built-in rule is about its type, so nobody was told unless one of your own is: name those with --app.",
+)
 
 
 def row_sentences(view: View, row: HistoryRow) -> Iterator[str]:
@@ -217,6 +234,8 @@ def _waiting(view: View, delivery: DeliveryRow, so_far: str) -> str:
         return "about to go"
     if delivery.attempts:
         return f"{so_far}, tried again at {view.time(delivery.due)}"
+    if delivery.code:
+        return f"waits until {view.time(delivery.due)} ({in_words(delivery.code)})"
     return f"waits until {view.time(delivery.due)}{' for the end of quiet hours' if view.wish.quiet_hours else ''}"
 
 
@@ -226,14 +245,19 @@ def reason(view: View, row: HistoryRow) -> str:
         case Status.RATE_LIMITED:
             return f"daily limit of {view.settings.daily_limit} reached"
         case Status.DUPLICATE:
-            declared = catalogue(view.settings).types.get(row.type)
-            own = declared.duplicate_hours if declared else None
-            return (
-                f"the same about {row.subject} was sent within {view.settings.duplicate_hours if own is None else own:g} h"
-            )
+            return f"the same about {row.subject} was sent within {_window(view, row.type)}"
         case Status.NO_ADDRESS:
             return _no_address(view, row)
     return _opted_out(view.wish, row)
+
+
+def _window(view: View, type_name: str) -> str:
+    declared = view.rules.types.get(type_name)
+    own = declared.duplicate_hours if declared else None
+    hours = f"{view.settings.duplicate_hours if own is None else own:g} h"
+    # It may be a type of a direct send, or of the user's own rules, which may say otherwise.
+    is_sure = declared is not None or view.app is not None
+    return hours if is_sure else f"{hours}, or the hours that your own rules give {type_name} (--app)"
 
 
 def _opted_out(wish: Preferences, row: HistoryRow) -> str:

@@ -21,7 +21,7 @@ from bongsu.loop import Loop
 from bongsu.model import EventStatus, Notice
 from bongsu.rules import Rules
 from bongsu.settings import Settings
-from bongsu.store import Store, people, progress
+from bongsu.store import Store, people, portions, progress
 from bongsu.store import events as statements
 from bongsu.store.events import Claimed, Verdict
 
@@ -31,6 +31,8 @@ BATCH = 500
 PREPARATIONS = 10
 # The traceback's last line is what an operator reads; the whole of it is in the log.
 ERROR_LIMIT = 1_000
+# Types that no rule is about and of which the log was told. More than these are made up by whoever sends them.
+MOST_UNHEARD = 1_000
 
 
 class EventWorker(Loop):
@@ -58,7 +60,11 @@ class EventWorker(Loop):
         # At most a batch: what is claimed and not finished. If we die, the leases end and others take it.
         self._hand: list[Work] = []
         self._unfinished: list[Claimed] = []
+        self._unheard: set[str] = set()
         self._renewed = time.monotonic()
+        # While there is other work, suspects are looked for no more often than when there is none: they can wait, and
+        # between two events that come one after the other the look would be in the way.
+        self._suspects_at = 0.0
 
     async def tick(self) -> int:
         await self._give_back()
@@ -66,9 +72,10 @@ class EventWorker(Loop):
         claimed = await self._claim()
         steps = await self._finish(claimed)
         steps += await self._go_on()
-        # In a transaction and a step of its own: if it ends this process too, it takes nothing else along.
-        suspect = await self._claim_suspect()
-        steps += await self._finish(suspect)
+        if not steps or time.monotonic() >= self._suspects_at:
+            # In a transaction and a step of its own: if it ends this process too, it takes nothing else along.
+            steps += await self._finish(await self._claim_suspect())
+            self._suspects_at = time.monotonic() + self._settings.poll_seconds
         return steps
 
     async def stop(self) -> None:
@@ -152,11 +159,13 @@ class EventWorker(Loop):
 
     async def _resume(self, works: Sequence[Work]) -> None:
         """Events that an earlier claim had brought forward go on from there."""
-        if not any(work.notices for work in works):
+        # Nothing can have been begun by an earlier claim where there was none.
+        claimed_before = [work for work in works if work.notices and work.claimed.epoch > 1]
+        if not claimed_before:
             return
         async with self._store.read() as connection:
-            begun = await progress.find_begun(connection, [work.event_id for work in works])
-        for work in works:
+            begun = await progress.find_begun(connection, [work.event_id for work in claimed_before])
+        for work in claimed_before:
             if work.event_id in begun:
                 work.resume(begun[work.event_id])
 
@@ -212,6 +221,8 @@ class EventWorker(Loop):
         verdicts = [self._verdict(one, error) for one, error in failed]
         async with self._store.write() as tx:
             ours = await statements.record(tx, verdicts)
+            if ended := ours & {one.event_id for one in verdicts if one.status is EventStatus.FAILED}:
+                await portions.forget(tx, sorted(ended))
         for (one, _), verdict in zip(failed, verdicts, strict=True):
             if verdict.event_id in ours:
                 self._tell(one, verdict)
@@ -221,10 +232,20 @@ class EventWorker(Loop):
         if claimed.hopeless:
             return claimed.hopeless
         try:
-            return self._rules.detect(claimed.event)
+            notices = self._rules.detect(claimed.event)
         except Exception as error:
             self._log.warning("a rule failed", event_id=str(claimed.event.event_id), exc_info=True)
             return _last_line(error)
+        if not notices and not self._rules.knows(claimed.event.event_type):
+            self._wonder(claimed.event.event_type)
+        return notices
+
+    def _wonder(self, event_type: str) -> None:
+        """An event that nobody hears of may be meant so, or its type is misspelt. Said once for each type."""
+        telemetry.EVENTS_UNHEARD.inc()
+        if event_type not in self._unheard and len(self._unheard) < MOST_UNHEARD:
+            self._unheard.add(event_type)
+            self._log.warning("no rule is about this type of event: it is DONE, and nobody is told", event_type=event_type)
 
     def _verdict(self, claimed: Claimed, error: str) -> Verdict:
         event_id, epoch = claimed.event.event_id, claimed.epoch

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import select
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,11 +53,23 @@ class Answer:
             await self.writer.wait_closed()
 
 
-async def ask(address: str, headers: Mapping[str, str], path: str = PATH, method: str = "GET") -> Answer:
+async def ask(
+    address: str, headers: Mapping[str, str], path: str = PATH, method: str = "GET", receive_bytes: int | None = None
+) -> Answer:
+    """With `receive_bytes`, no more than about that many wait here to be read: the rest waits with the server."""
     url = urlsplit(address)
+    line = socket.socket()
+    line.setblocking(False)
+    if receive_bytes is not None:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     head = [f"{method} {path} HTTP/1.1", f"Host: {url.netloc}", *(f"{name}: {value}" for name, value in headers.items())]
     async with asyncio.timeout(WAIT_SECONDS):
-        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        try:
+            await asyncio.get_running_loop().sock_connect(line, (url.hostname, url.port))
+        except BaseException:
+            line.close()
+            raise
+        reader, writer = await asyncio.open_connection(sock=line)
         try:
             writer.write("\r\n".join([*head, "", ""]).encode())
             status, *fields = (await reader.readuntil(b"\r\n\r\n")).decode().rstrip().split("\r\n")
@@ -68,6 +82,12 @@ async def ask(address: str, headers: Mapping[str, str], path: str = PATH, method
     return Answer(int(status.split()[1]), {name.lower(): value for name, _, value in named}, reader, writer)
 
 
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass(eq=False)
 class EventSource:
     """Comes back until it is closed, to one of its addresses after the other, as through a load balancer."""
@@ -77,12 +97,14 @@ class EventSource:
     path: str = PATH
     # The reader of a plain page does not know what `bye` means; one that does, stays away when it was replaced.
     stays_away: bool = False
+    receive_bytes: int | None = None
     frames: list[Frame] = field(default_factory=list)
     connections: int = 0
     last_id: str = ""
     retry: float = 3000
     status: int | None = None
     is_open: bool = False
+    _reads: asyncio.Event = field(default_factory=_set_event)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _task: asyncio.Task[None] | None = None
     _answer: Answer | None = None
@@ -107,6 +129,24 @@ class EventSource:
     @property
     def told(self) -> list[int]:
         return [int(one["id"]) for one in self.seen("notification")]
+
+    def stall(self) -> None:
+        """Stop reading, and stay connected."""
+        self._reads.clear()
+
+    def go_on(self) -> None:
+        self._reads.set()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the other end has cut a connection that nobody reads: the system knows without a look at what is in it."""
+        assert self._answer is not None
+        number = self._answer.writer.get_extra_info("socket").fileno()
+        if number < 0:
+            return True
+        poll = select.poll()
+        poll.register(number, 0)
+        return bool(poll.poll(0))
 
     async def until(self, is_so: Callable[[EventSource], bool]) -> None:
         try:
@@ -145,7 +185,7 @@ class EventSource:
         headers = {**self.headers, "Accept": "text/event-stream"}
         if self.last_id:
             headers["Last-Event-ID"] = self.last_id
-        answer = await ask(address, headers, self.path)
+        self._answer = answer = await ask(address, headers, self.path, receive_bytes=self.receive_bytes)
         self.connections += 1
         await self._say(status=answer.status, is_open=answer.status == 200)
         try:
@@ -156,11 +196,12 @@ class EventSource:
             answer.writer.transport.abort()
 
     async def _take(self, answer: Answer) -> bool:
-        event, data = "message", ""
+        event, data, last_id = "message", "", self.last_id
         async for line in answer.lines():
+            await self._reads.wait()
             name, _, value = line.partition(": ")
             if name == "id":
-                self.last_id = value
+                last_id = value
             elif name == "retry":
                 self.retry = float(value)
             elif name == "event":
@@ -168,6 +209,8 @@ class EventSource:
             elif name == "data":
                 data += value
             elif not line:
+                # Not before the event is whole.
+                self.last_id = last_id
                 if data:
                     self.frames.append(Frame(event, json.loads(data), self.last_id))
                 await self._say()

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from redis.asyncio import Redis
 
+from bongsu.live.registry import LEASE_SECONDS
 from bongsu.settings import Settings
 from bongsu.signals import RedisSignals
 from bongsu.store import Store, migrate
 from tests.conftest import KEYS
 from tests.live.client import EventSource
 from tests.live.harness import Ringer, bearer, ringing
-from tests.processes import Served, serving
+from tests.processes import BONGSU, Served, serving
 from tests.servers import PostgresServer, RedisServer, start_redis
 
 
@@ -25,6 +28,7 @@ from tests.servers import PostgresServer, RedisServer, start_redis
 class Cluster:
     settings: Settings
     redis: RedisServer
+    program: Sequence[str]
     # Where readers go, one after the other. Changed when a gateway is replaced.
     addresses: list[str] = field(default_factory=list)
     gateways: list[Served] = field(default_factory=list)
@@ -49,7 +53,7 @@ class Cluster:
 
     def _serve(self) -> tuple[contextlib.ExitStack, Served]:
         stack = contextlib.ExitStack()
-        return stack, stack.enter_context(serving(self.environment(), "--role", "gateway"))
+        return stack, stack.enter_context(serving(self.environment(), "--role", "gateway", program=self.program))
 
     def kill(self, place: int) -> None:
         self.gateways[place].process.kill()
@@ -65,9 +69,9 @@ class Cluster:
         for stack in self._running:
             stack.close()
 
-    def open(self, member_id: str, at: int | None = None, **options: bool) -> EventSource:
+    def open(self, member_id: str, at: int | None = None, **options: Any) -> EventSource:
         addresses = self.addresses if at is None else [self.addresses[at]]
-        return EventSource(addresses, bearer(self.settings, member_id), **options)  # type: ignore[arg-type]
+        return EventSource(addresses, bearer(self.settings, member_id), **options)
 
     @contextlib.asynccontextmanager
     async def worker(self) -> AsyncIterator[Ringer]:
@@ -89,14 +93,16 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster_on(postgres: PostgresServer, folder: Path, count: int = 2, ping_seconds: float = 600) -> Iterator[Cluster]:
+def cluster_on(
+    postgres: PostgresServer, folder: Path, count: int = 2, ping_seconds: float = 600, lease_seconds: float = LEASE_SECONDS
+) -> Iterator[Cluster]:
     url = postgres.create_database()
     server = start_redis()
     settings = Settings(
         data_dir=folder, database_url=url, redis_url=server.url, sse_ping_seconds=ping_seconds, poll_seconds=0.05, **KEYS
     )
     asyncio.run(_migrate(settings))
-    cluster = Cluster(settings, server)
+    cluster = Cluster(settings, server, BONGSU if lease_seconds == LEASE_SECONDS else _leased_for(lease_seconds))
     try:
         cluster.start(count)
         yield cluster
@@ -104,6 +110,12 @@ def cluster_on(postgres: PostgresServer, folder: Path, count: int = 2, ping_seco
         cluster.stop()
         server.stop()
         postgres.drop_database(url)
+
+
+def _leased_for(seconds: float) -> list[str]:
+    """Nobody needs to set the lease but who cannot wait for it."""
+    code = f"from bongsu.live import registry; registry.LEASE_SECONDS = {seconds}; from bongsu.cli import main; main()"
+    return [sys.executable, "-c", code]
 
 
 async def _migrate(settings: Settings) -> None:

@@ -9,6 +9,10 @@ from http.cookies import SimpleCookie
 import httpx
 import pytest
 
+from bongsu.api import build_api
+from bongsu.ingress.intake import Intake
+from bongsu.keys import Keys
+from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store
 from tests.live.client import PATH, ask
@@ -117,3 +121,12 @@ async def test_other_methods_are_told_that_there_is_only_get(live: Live, caller:
     assert answer.status_code == 405
     document = (await caller.get("/openapi.json")).json()
     assert {"/api/notifications/stream", "/api/session"} <= set(document["paths"])
+
+
+async def test_a_process_without_streams_makes_the_cookie_too(live: Live) -> None:
+    """A proxy may send nothing but the stream itself to the gateways."""
+    keys = Keys.load(live.settings)
+    async with running(Intake(live.store, live.signals, "http")) as intake:
+        app = build_api(live.store, intake, keys, live.settings, lambda: False)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://bongsu") as caller:
+            await session(caller, live)

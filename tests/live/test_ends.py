@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bongsu.errors import StoreUnreachable
-from bongsu.live import stream
+from bongsu.live import frames, sse, stream
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import live as live_statements
@@ -133,6 +133,40 @@ async def test_while_it_goes_a_newcomer_is_sent_away_kindly(embedded: Embedded) 
         async with live.open() as page:
             assert await page.until_seen("bye") == [{"reason": "restart"}]
             assert page.status == 200
+
+
+async def test_who_was_sent_away_in_a_crowd_and_comes_too_early_takes_as_long_again(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with live_on(*with_settings(embedded)) as live:
+        async with live.open("m-1") as one:
+            await one.until_live()
+            # As if the one were very many.
+            monkeypatch.setattr(frames, "SPREAD_SECONDS", 1e9)
+            await live.gateway.drain()
+            await one.until_seen("bye")
+        async with live.open("m-2") as early:
+            await early.until_seen("bye")
+            assert early.retry > 3000
+
+
+async def test_who_cannot_be_brought_up_to_date_in_time_is_told_to_come_back(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many at once, or a store that hangs: no fault of the reader's."""
+
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async with live_on(*with_settings(embedded)) as live:
+        there = live_statements.find_standing
+        monkeypatch.setattr(live_statements, "find_standing", hang)
+        monkeypatch.setattr(sse, "ATTACH_SECONDS", 0.1)
+        async with live.open() as page:
+            await page.until_seen("unavailable")
+            monkeypatch.setattr(sse, "ATTACH_SECONDS", 30.0)
+            monkeypatch.setattr(live_statements, "find_standing", there)
+            await page.until_told(await live.ring())
 
 
 async def test_with_the_store_away_a_stream_says_so_and_is_back_when_it_is(

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -15,13 +16,15 @@ import pytest
 
 from bongsu.live.announce import announce_read
 from bongsu.live.registry import key_of
-from tests.live.client import ask
+from tests.live.client import EventSource
 from tests.live.cluster import Cluster, cluster_on
-from tests.live.harness import Ringer, bearer
+from tests.live.harness import Ringer
 from tests.servers import PostgresServer
 
 # `make chaos` runs many more.
 SEEDS = range(1 + int(os.environ.get("CHAOS_SEEDS", "1")))
+# Each of 600 kB. A reader is cut when a megabyte waits for it, beyond what the system holds for both ends.
+STALLING_RINGS = 30
 
 
 @pytest.fixture(scope="module")
@@ -149,70 +152,98 @@ async def test_every_notification_is_seen_once_and_in_order_whatever_happens(
     cluster: Cluster, worker: Ringer, seed: int
 ) -> None:
     """Members with pages here and there, who come back as browsers do, while everything is killed that can be."""
-    dice = random.Random(seed)
-    members = [f"m-{seed}-{number}-{uuid4()}" for number in range(4)]
-    written: dict[str, list[int]] = {member: [] for member in members}
-    pages = {member: [cluster.open(member), cluster.open(member)] for member in members}
-    everybody = [page for both in pages.values() for page in both]
-    for page in everybody:
-        await page.__aenter__()
-        await page.until_live()
-    harms: list[Callable[[Cluster, random.Random, str], Awaitable[None]]] = [
-        _kill, _drain, _cut_subscriptions, _empty_redis, _stall, _restart_redis,
-    ]  # fmt: skip
-    # One seed does half of it and the next the other half, each in an order of its own.
-    harms = harms[seed % 2 :: 2]
-    dice.shuffle(harms)
-    for harm in harms:
-        ringing = asyncio.create_task(_ring(worker, random.Random(dice.random()), written))
-        await harm(cluster, dice, dice.choice(members))
+    async with contextlib.AsyncExitStack() as pages:
+        trial = Trial(cluster, worker, random.Random(seed), pages)
+        await trial.begin([f"m-{seed}-{number}-{uuid4()}" for number in range(4)])
+        harms = [trial.kill, trial.drain, trial.cut_subscriptions, trial.empty_redis, trial.stall, trial.restart_redis]
+        # One seed does half of it and the next the other half, each in an order of its own.
+        harms = harms[seed % 2 :: 2]
+        trial.dice.shuffle(harms)
+        for harm in harms:
+            await trial.suffer(harm)
+        await trial.check()
+
+
+@dataclass
+class Trial:
+    """What was written for whom, and the pages that are to have seen it."""
+
+    cluster: Cluster
+    worker: Ringer
+    dice: random.Random
+    open_pages: contextlib.AsyncExitStack
+    written: dict[str, list[int]] = field(default_factory=dict)
+    pages: dict[str, list[EventSource]] = field(default_factory=dict)
+
+    async def begin(self, members: list[str]) -> None:
+        for member in members:
+            self.written[member] = []
+            self.pages[member] = [await self.open_pages.enter_async_context(self.cluster.open(member)) for _ in range(2)]
+        for both in self.pages.values():
+            for page in both:
+                await page.until_live()
+
+    async def suffer(self, harm: Callable[[], Awaitable[None]]) -> None:
+        ringing = asyncio.create_task(self._ring(random.Random(self.dice.random())))
+        await harm()
         await ringing
-    for member in members:
-        written[member] += await worker.ring(member)
-        for page in pages[member]:
-            await page.until_told(written[member])
-    for page in everybody:
-        await page.close()
 
+    async def check(self) -> None:
+        for member, pages in self.pages.items():
+            await self._tell(member)
+            for page in pages:
+                await page.until_told(sorted(self.written[member]))
 
-async def _ring(worker: Ringer, dice: random.Random, written: dict[str, list[int]]) -> None:
-    for _ in range(25):
-        member = dice.choice(list(written))
-        written[member] += await worker.ring(member, dice.choice((1, 1, 1, 3)))
+    async def _ring(self, dice: random.Random) -> None:
+        for _ in range(25):
+            await self._tell(dice.choice(list(self.written)), dice.choice((1, 1, 1, 3)))
 
+    async def _tell(self, member: str, count: int = 1, **words: str) -> int:
+        """The last one's id."""
+        ids = await self.worker.ring(member, count, **words)
+        self.written[member] += ids
+        return ids[-1]
 
-async def _kill(cluster: Cluster, dice: random.Random, _member: str) -> None:
-    place = dice.randrange(2)
-    cluster.kill(place)
-    await asyncio.to_thread(cluster.replace, place)
+    # --- harms --------------------------------------------------------------------------------------------------------
 
+    async def kill(self) -> None:
+        place = self.dice.randrange(2)
+        self.cluster.kill(place)
+        await asyncio.to_thread(self.cluster.replace, place)
 
-async def _drain(cluster: Cluster, dice: random.Random, _member: str) -> None:
-    place = dice.randrange(2)
-    cluster.gateways[place].process.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(cluster.gateways[place].process.wait, 30) == 0
-    await asyncio.to_thread(cluster.replace, place)
+    async def drain(self) -> None:
+        place = self.dice.randrange(2)
+        self.cluster.gateways[place].process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(self.cluster.gateways[place].process.wait, 30) == 0
+        await asyncio.to_thread(self.cluster.replace, place)
 
+    async def cut_subscriptions(self) -> None:
+        async with self.cluster.operator() as operator:
+            for _ in range(3):
+                await operator.client_kill_filter(_type="pubsub")
 
-async def _cut_subscriptions(cluster: Cluster, _dice: random.Random, _member: str) -> None:
-    async with cluster.operator() as operator:
-        for _ in range(3):
-            await operator.client_kill_filter(_type="pubsub")
+    async def empty_redis(self) -> None:
+        async with self.cluster.operator() as operator:
+            await operator.flushall()
 
+    async def restart_redis(self) -> None:
+        await asyncio.to_thread(self.cluster.redis.crash)
+        await asyncio.to_thread(self.cluster.redis.start)
 
-async def _empty_redis(cluster: Cluster, _dice: random.Random, _member: str) -> None:
-    async with cluster.operator() as operator:
-        await operator.flushall()
-
-
-async def _restart_redis(cluster: Cluster, _dice: random.Random, _member: str) -> None:
-    await asyncio.to_thread(cluster.redis.crash)
-    await asyncio.to_thread(cluster.redis.start)
-
-
-async def _stall(cluster: Cluster, dice: random.Random, member: str) -> None:
-    """A third page that never reads."""
-    with contextlib.suppress(ConnectionError):
-        answer = await ask(dice.choice(cluster.addresses), bearer(cluster.settings, member))
-        answer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        answer.writer.transport.abort()
+    async def stall(self) -> None:
+        """A third page stops reading until it is cut. The others hear meanwhile, and it misses nothing when it is back."""
+        member = self.dice.choice(list(self.pages))
+        page = self.cluster.open(member, receive_bytes=4096)
+        page.last_id = "0"  # so that it is told everything there was
+        await self.open_pages.enter_async_context(page)
+        await page.until(lambda page: page.is_open)
+        page.stall()
+        for _ in range(STALLING_RINGS):
+            last = await self._tell(member, 10, body="가" * 20_000)
+            for other in self.pages[member]:
+                await other.until(lambda page, last=last: page.told[-1:] >= [last])  # type: ignore[misc]
+            if page.is_cut:
+                break
+        assert page.is_cut
+        page.go_on()
+        self.pages[member].append(page)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import httpx
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.fanout import FanOut
-from bongsu.live import announce, hub
+from bongsu.live import announce, catchup, hub
 from bongsu.live.messages import MESSAGES_TOPIC
 from bongsu.model import Listed
 from bongsu.store import events as statements
@@ -218,3 +221,66 @@ async def test_what_is_committed_and_announced_while_a_page_attaches_is_told_onc
     async with live.open() as page:
         await page.until(lambda page: page.told[-1:] == written[-1:])
         await page.until_told(written + await live.ring())
+
+
+async def test_a_stream_that_has_more_to_be_told_than_the_others_is_told_all_of_it(live: Live) -> None:
+    """As when it becomes live while the store is being read from where the others are."""
+    async with live.open() as page:
+        await page.until_live()
+        ids, _ = await write(live.store, "m-1", 3)
+        hub = live.gateway.hub
+        hub.deliver("m-1", ids[1], ids[2], [(ids[2], b"")], None)
+        await page.until_told(ids)
+        assert hub.cursor_of("m-1") == ids[2]
+
+
+async def test_what_a_member_does_not_want_is_read_once_and_is_behind_them(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catchup, "NEWS", 2)
+    async with live.open() as page:
+        await page.until_live()
+        ids, _ = await write(live.store, "m-1", 5)
+        await prefers(live.store, "m-1", enabled=False)
+        hub = live.gateway.hub
+        hub.catch_up.mark(["m-1"])
+        async with asyncio.timeout(20):
+            await hub.catch_up.idle.wait()
+        assert hub.cursor_of("m-1") == ids[-1]
+        assert page.told == []
+
+
+async def test_what_was_decided_last_is_announced_before_the_worker_ends(live: Live) -> None:
+    async with live.open() as page:
+        await page.until_live()
+        ids, messages = await write(live.store, "m-1", 2)
+        announcer = announce.Announcer(live.store, live.signals)
+        announcer.announce(messages)
+        await announcer.stop()
+        await page.until_told(ids)
+
+
+@pytest.mark.parametrize("readers", [1, announce.FEW, announce.FEW + 1])
+async def test_a_step_that_told_few_is_announced_to_each_without_counting(
+    live: Live, monkeypatch: pytest.MonkeyPatch, readers: int
+) -> None:
+    named: list[bytes | None] = []
+    counted: list[int] = []
+    count = live_statements.count_told
+
+    async def count_told(connection: AsyncConnection, messages: Sequence[int], limit: int) -> dict[int, int]:
+        counted.extend(messages)
+        return await count(connection, messages, limit)
+
+    monkeypatch.setattr(live_statements, "count_told", count_told)
+    members = tuple(f"m-{number}" for number in range(readers))
+    with live.signals.listen(MESSAGES_TOPIC, named.append):
+        async with live.open(members[-1]) as page:
+            await page.until_live()
+            async with live.store.write() as tx:
+                await statements.add(tx, [said("1")])
+            fanout = FanOut(Templates.load(), live.settings)
+            await work(EventWorker(live.store, says(Listed(members)), live.settings, fanout, live.ringer.announcer.decided))
+            await page.until_seen("notification")
+    is_many = readers > announce.FEW
+    assert (bool(named), bool(counted)) == (is_many, is_many)

@@ -10,6 +10,7 @@ from itertools import chain, combinations
 from typing import Any
 from uuid import UUID
 
+import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -116,6 +117,17 @@ async def test_every_filter_finds_exactly_what_fits_it_in_pages_of_any_size(stor
     assert found_any > 35
 
 
+async def test_many_that_wait_are_found_as_few_are(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with store.write() as tx:
+        known = await some_past(tx)
+        expected = [(one.message_id, one.member_id) for one in known if one.status == "PENDING"]
+        assert len(expected) > 10
+        for few in (history.FEW, 3):
+            monkeypatch.setattr(history, "FEW", few)
+            rows = await pages(tx, Filters(status=Status.PENDING), limit=4)
+            assert [(row.message_id, row.member_id) for row in rows] == expected
+
+
 async def test_a_row_says_all_there_is(store: Store) -> None:
     async with store.write() as tx:
         event_id = new_id()
@@ -135,13 +147,13 @@ async def test_a_row_says_all_there_is(store: Store) -> None:
     assert (not_told.channels, not_told.deliveries, not_told.title) == (BOTH, (), told.title)
 
 
-def outcome(states: Sequence[str], in_app: bool) -> str:
+def outcome(states: Sequence[str]) -> str:
     """In words: under way, else not known, else one way reached the member, else it failed; the inbox alone never fails."""
     if {"READY", "SENDING"} & set(states):
         return "PENDING"
     if "UNKNOWN" in states:
         return "UNKNOWN"
-    if "SUCCESS" in states or (in_app and not states):
+    if "SUCCESS" in states or not states:
         return "SENT"
     return "FAILED"
 
@@ -156,7 +168,14 @@ async def test_what_is_under_way_or_unknown_is_never_called_settled(store: Store
             for number, states in enumerate(subsets):
                 await tell(tx, message_id, f"m-{number:02d}", *states, channels=channels)
             rows = await history.find_page(tx, Filters(), limit=len(subsets))
-            assert [row.status.value for row in reversed(rows)] == [outcome(states, in_app) for states in subsets]
+            expected = [outcome(states) for states in subsets]
+            assert [row.status.value for row in reversed(rows)] == expected
+            for status in (Status.FAILED, Status.UNKNOWN, Status.PENDING):
+                asked = Filters(event_id=rows[0].event_id, status=status)
+                found = await pages(tx, asked, limit=3)
+                assert [row.member_id for row in reversed(found)] == [
+                    f"m-{number:02d}" for number, one in enumerate(expected) if one == status
+                ]
 
 
 # --- how little a page reads ------------------------------------------------------------------------------------------
@@ -175,6 +194,8 @@ async def long_past(tx: AsyncConnection) -> HistoryRow:
         await tell(tx, message_id, "m-000007", at=at)
         if minute == 50:
             await tell_many(tx, await say(tx, "NOTICE", at, event_id=event_id), MANY, at)
+    for member_id in ("u-1", "u-2", "u-3"):
+        await tell(tx, message_id, member_id, "UNKNOWN", "FAIL", "UNKNOWN")
     await tx.execute(text("ANALYZE"))
     (row,) = await history.find_page(tx, Filters(event_id=event_id), limit=1)
     return row
@@ -195,6 +216,11 @@ def cases(large: HistoryRow) -> dict[str, tuple[Filters, Place | None, int]]:
         "a type and a time": (Filters(type="POST_LIKE", since=quarter, until=quarter + timedelta(minutes=5)), None, 5),
         "those not told of the newest": (Filters(status=Status.DUPLICATE), None, PAGE),
         "a time without anything": (Filters(since=NOON + timedelta(days=1)), None, 0),
+        "what failed, and nothing did": (Filters(status=Status.FAILED), None, 0),
+        "what is unknown, and there is little": (Filters(status=Status.UNKNOWN), None, 3),
+        "what failed of a large one": (Filters(status=Status.FAILED, event_id=large.event_id), middle, 0),
+        "what waits, and nothing does": (Filters(status=Status.PENDING), None, 0),
+        "what failed of a type": (Filters(status=Status.FAILED, type="POST_LIKE"), None, 0),
     }
 
 
@@ -217,7 +243,7 @@ async def rows_read(tx: AsyncConnection) -> int:
     """Rows of the large tables that this transaction has read, by whichever way."""
     query = """
         SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables
-        WHERE relname IN ('bongsu_messages', 'bongsu_notifications', 'bongsu_suppressions')"""
+        WHERE relname IN ('bongsu_messages', 'bongsu_notifications', 'bongsu_suppressions', 'bongsu_deliveries')"""
     return int((await tx.execute(text(query))).scalar_one())
 
 

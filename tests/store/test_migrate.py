@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
+from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 import bongsu.store
 from bongsu.errors import StoreNotMigrated, StoreTooNew
+from bongsu.model import new_id
 from bongsu.settings import Settings
 from bongsu.store import Store, check, migrate
+from bongsu.store.decisions import Key, recent_messages
 from bongsu.store.migrate import HEAD
+from tests.past import NOON
 from tests.processes import forks
 
 
@@ -73,8 +78,51 @@ async def test_a_migration_that_fails_leaves_nothing(empty: Store, monkeypatch: 
     await empty.close()
 
 
-def test_the_head_we_name_is_the_head_there_is() -> None:
+def migrations() -> Config:
     config = Config()
     config.set_main_option("script_location", f"{bongsu.store.__path__[0]}/migrations")
     config.set_main_option("path_separator", "os")
-    assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
+    return config
+
+
+def test_the_head_we_name_is_the_head_there_is() -> None:
+    assert ScriptDirectory.from_config(migrations()).get_heads() == [HEAD]
+
+
+async def test_what_was_told_before_the_migration_is_known_to_have_been(empty: Store) -> None:
+    def to_0004(connection: Connection) -> None:
+        config = migrations()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0004")
+
+    first, last = NOON, NOON + timedelta(days=3)
+    stored = empty.dialect.stored
+    async with empty.write() as tx:
+        await tx.run_sync(to_0004)
+        for is_told in (True, False):
+            await tx.execute(
+                text("""
+                    INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, data, channels, lane,
+                                                 guarantee, is_critical, is_told, created_at)
+                    VALUES (:event_id, 0, 'ko', 'T', 's', 't', 'b', '{}', 8, 1, 'at_most_once', false, :is_told, :at)"""),
+                {
+                    "event_id": empty.dialect.plain({"event_id": "uuid"}, [(new_id(),)])[0][0],
+                    "is_told": is_told,
+                    "at": stored(first),
+                },
+            )
+        for member_id, at in (("a", first), ("b", last), ("c", first)):
+            await tx.execute(
+                text("""
+                    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
+                    VALUES (:member_id, 1, 8, :at)"""),
+                {"member_id": member_id, "at": stored(at)},
+            )
+    assert await migrate(empty) == ("0004", HEAD)
+    async with empty.read() as connection:
+        found = (await connection.execute(text("SELECT told_at FROM bongsu_messages ORDER BY message_id"))).scalars().all()
+        keys = [Key(0, "T", "s", last - timedelta(hours=1)), Key(1, "T", "s", last + timedelta(hours=1))]
+        recent = await recent_messages(connection, keys)
+    assert [at and empty.dialect.moment(at) for at in found] == [last, None]
+    assert [(place, message_id) for place, message_id, _ in recent] == [(0, 1)]
+    await empty.close()

@@ -124,7 +124,7 @@ def _android(outgoing: Outgoing, now: datetime) -> dict[str, Any]:
     is_urgent = outgoing.is_silent or outgoing.priority is Priority.HIGH
     android: dict[str, Any] = {"priority": "high" if is_urgent else "normal"}
     if outgoing.expires_at is not None:
-        android["ttl"] = f"{_ttl(outgoing.expires_at, now)}s"
+        android["ttl"] = f"{ttl(outgoing.expires_at, now)}s"
     if outgoing.collapse_id and not outgoing.is_silent:
         # Not collapse_key: a device keeps four of them, and ignores them for what it shows by itself.
         android["notification"] = {"tag": outgoing.collapse_id}
@@ -153,7 +153,7 @@ def _apns(outgoing: Outgoing) -> dict[str, Any]:
 def _webpush(outgoing: Outgoing, now: datetime) -> dict[str, Any]:
     headers = {"Urgency": _URGENCY[outgoing.priority]}
     if outgoing.expires_at is not None:
-        headers["TTL"] = str(_ttl(outgoing.expires_at, now))
+        headers["TTL"] = str(ttl(outgoing.expires_at, now))
     webpush: dict[str, Any] = {"headers": headers}
     if outgoing.collapse_id:
         headers["Topic"] = outgoing.collapse_id
@@ -162,7 +162,7 @@ def _webpush(outgoing: Outgoing, now: datetime) -> dict[str, Any]:
     return webpush
 
 
-def _ttl(expires_at: datetime, now: datetime) -> int:
+def ttl(expires_at: datetime, now: datetime) -> int:
     """Whole seconds, rounded down: rather not shown than shown too late."""
     return int(min(expires_at - now, LONGEST_TTL).total_seconds())
 

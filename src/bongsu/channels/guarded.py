@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from bongsu import telemetry
 from bongsu.channels.breaker import Breaker
+from bongsu.channels.meter import Meter
 from bongsu.channels.outcome import Misconfigured, Outcome, Outgoing, Retry, Scope, Sender, Unknown
 
 # What somebody has to mend is tried with one send this often, so that it runs again by itself once it is mended.
@@ -32,13 +33,14 @@ class Guarded:
         self._asked_until = 0.0
         self._wrong: Misconfigured | None = None
         self._wrong_until = 0.0
+        self._meter = Meter(self.channel, self._breaker, clock, lambda: self._asked_until)
         self._log = telemetry.log("bongsu.channels")
 
     async def send(self, outgoing: Outgoing) -> Outcome:
         if (held := self._hold()) is not None:
             return held
         try:
-            outcome = await self.sender.send(outgoing)
+            outcome = await self._meter.timed(self.sender.send(outgoing))
         except Exception as error:
             self._failed("CRASHED", type(error).__name__)
             raise

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from bongsu.model import Channel, Platform, Priority
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Outgoing:
-    """One delivery on its way out: what is said, to which address."""
+    """One delivery on its way out: what is said, to which address. To be read, not changed."""
 
     delivery_id: int
     notification_id: int
@@ -38,6 +38,8 @@ class Outgoing:
     expires_at: datetime | None = None
     # Data for the app alone: it shows nothing by itself, the app decides what to do with it.
     is_silent: bool = False
+    # All deliveries of one message say the same; 0 says nothing about that.
+    message_id: int = 0
     # Which try this is, the first being 1: waits that a provider leaves to us double with it.
     attempt: int = 1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 # How the quota is cut: this share may go at once, the rest flows evenly. Any minute then holds the quota and no more,
 # wherever the provider lets its minute begin.
 BURST_SHARE = 0.01
@@ -35,6 +37,11 @@ class Pace:
         self._last = now
         self._tokens -= 1
         return max(0.0, -self._tokens / flow)
+
+    @property
+    def waiting(self) -> int:
+        """Sends that had to wait when the last one came."""
+        return max(0, math.ceil(-self._tokens))
 
     def restart(self) -> None:
         """The provider has complained: begin as gently as the first time."""

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
@@ -13,12 +14,17 @@ from bongsu import telemetry
 from bongsu.channels import fcm
 from bongsu.channels.brake import Brake
 from bongsu.channels.breaker import Breaker
+from bongsu.channels.fcm_forms import Forms
+from bongsu.channels.meter import Meter
 from bongsu.channels.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
 from bongsu.channels.pace import Pace
+from bongsu.channels.quarters import seconds_until_calm
+from bongsu.channels.quota import Quota
 from bongsu.channels.wire import Answer, Lost, NotSent, Wire
-from bongsu.errors import BadSettings
-from bongsu.model import Channel, Platform, utc_now
+from bongsu.errors import BadSettings, StoreError
+from bongsu.model import Channel, Platform, Priority, utc_now
 from bongsu.settings import Settings
+from bongsu.store import Store
 
 if TYPE_CHECKING:
     from bongsu.channels.oauth import AccessTokens
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
 GOOGLE = "https://fcm.googleapis.com"
 # Where a simulator runs. A proxy that the environment names is not asked for these.
 LOCAL = frozenset({"127.0.0.1", "::1", "localhost"})
-# FCM's quota for a project. Several workers share it without knowing of each other; its 429 is what they then hear.
+# FCM's quota for a project, which all processes on one store share.
 SENDS_PER_MINUTE = 600_000
 # What somebody has to mend is tried with one send this often, so that it runs again by itself once it is mended.
 PROBE_SECONDS = 60.0
@@ -49,7 +55,11 @@ class Push:
         breaker: Breaker | None = None,
         brake: Brake | None = None,
         pace: Pace | None = None,
+        store: Store | None = None,
+        per_minute: int = SENDS_PER_MINUTE,
+        today: Callable[[], datetime] = utc_now,
     ) -> None:
+        """Without a store the quota is all this process's own."""
         if not self.is_configured(settings):
             raise BadSettings("Push needs BONGSU_FCM_CREDENTIALS, or BONGSU_FCM_URL for a simulator")
         self._tokens = _tokens(settings, clock)
@@ -61,12 +71,19 @@ class Push:
         self._clock = clock
         self._breaker = breaker or Breaker()
         self._brake = brake or Brake()
-        # A simulator has nobody who would be surprised by a flood: no ramp there.
-        self._pace = pace or Pace(SENDS_PER_MINUTE, ramp_seconds=0.0 if settings.fcm_url else 60.0)
+        # A simulator has nobody who would be surprised by a flood: no ramp there, and no busy hours.
+        self._is_google = not settings.fcm_url
+        self._pace = pace or Pace(per_minute, ramp_seconds=60.0 if self._is_google else 0.0)
+        self._quota = None if store is None else Quota(store, self.channel, f"fcm {project}", per_minute, clock)
+        self._forms = Forms()
         self._quota_until = 0.0
+        self._today = today
         # What is wrong with the channel, or with one platform, and when to try again whether it still is.
         self._wrongs: dict[Channel | Platform, tuple[Misconfigured, float]] = {}
         self._complained: dict[str, float] = {}
+        self._meter = Meter(self.channel, self._breaker, clock, lambda: self._quota_until)
+        telemetry.BRAKE.labels(self.channel.value).set_function(lambda: float(self._brake.is_on))
+        telemetry.PACE_WAITING.labels(self.channel.value).set_function(lambda: float(self._pace.waiting))
         self._log = telemetry.log("bongsu.push")
 
     @staticmethod
@@ -74,7 +91,7 @@ class Push:
         return bool(settings.fcm_credentials or settings.fcm_url)
 
     async def send(self, outgoing: Outgoing) -> Outcome:
-        body = fcm.request_body(outgoing, utc_now())
+        body = self._forms.request_body(outgoing, utc_now())
         if isinstance(body, Refused):
             self._complain(outgoing, body)
             return body
@@ -82,7 +99,9 @@ class Push:
             return held
         if wait := self._pace.reserve(self._clock()):
             await asyncio.sleep(wait)
-        outcome = await self._call(outgoing, body)
+        if self._quota is not None and not self._quota.take() and (held := await self._wait_for(self._quota)) is not None:
+            return held
+        outcome = await self._meter.timed(self._call(outgoing, body))
         return self._learn(outgoing, outcome)
 
     async def close(self) -> None:
@@ -95,6 +114,8 @@ class Push:
     def _hold(self, outgoing: Outgoing) -> Outcome | None:
         """Why nothing is sent now; None when it may go."""
         now = self._clock()
+        if outgoing.priority is Priority.LOW and self._is_google and (wait := self._until_calm(outgoing)):
+            return _held("QUARTER_HOUR", wait, "FCM is busiest around the quarter hours: what is LOW waits")
         if now < self._quota_until:
             return _held("QUOTA_EXCEEDED", self._quota_until - now, "the project's quota is used up")
         wrongs = [place for place in (Channel.PUSH, outgoing.platform) if place is not None and place in self._wrongs]
@@ -108,6 +129,22 @@ class Push:
             # This one goes out to see; the others go on waiting until it is back.
             self._wrongs[place] = self._wrongs[place][0], now + PROBE_SECONDS
         return None
+
+    def _until_calm(self, outgoing: Outgoing) -> float:
+        """Nothing when the wait would cost it its worth."""
+        now = self._today()
+        wait = seconds_until_calm(now)
+        is_urgent = outgoing.expires_at is not None and outgoing.expires_at <= now + timedelta(seconds=wait)
+        return 0.0 if is_urgent else wait
+
+    async def _wait_for(self, quota: Quota) -> Outcome | None:
+        """None when it may go. A quota that cannot be looked at is treated as one that is used up."""
+        try:
+            if await quota.wait():
+                return None
+        except StoreError as error:
+            return _held("QUOTA_UNKNOWN", 0.0, str(error))
+        return _held("QUOTA_SHARED", 0.0, "all processes together use up the project's quota")
 
     # --- the call -----------------------------------------------------------------------------------------------------
 

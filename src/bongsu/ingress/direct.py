@@ -9,6 +9,7 @@ import json
 import re
 import uuid
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -243,7 +244,8 @@ class Counter:
             return  # stored, and forgotten by retention in between
         if before.error == schedule.CANCELLED and before.status is EventStatus.DONE:
             raise ProblemError(409, "What was sent with this idempotencyKey has been cancelled: send it with another key")
-        if (before.event.payload, before.event.ref_id) != (event.payload, event.ref_id):
+        is_same = _exact(before.event.payload_text) == _exact(event.payload_text) and before.event.ref_id == event.ref_id
+        if not is_same:
             raise ProblemError(
                 409,
                 f"This idempotencyKey was sent before with something else in it, as event {event.event_id}: "
@@ -261,6 +263,9 @@ class Counter:
             raise ProblemError(409, _TOO_LATE[progress.status])
         return JSONResponse({"eventId": str(event_id), "status": schedule.CANCELLED, "begun": progress.is_begun})
 
+
+# As the numbers were written, not as floats: PostgreSQL keeps 1e23 as an integer, and as a float it is another number.
+_exact = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal).decode
 
 _TOO_LATE = {
     EventStatus.DONE: "It has gone already, and what was told cannot be called back. History says to whom",

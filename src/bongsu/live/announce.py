@@ -6,9 +6,14 @@ concerns the members it has. All of it is hints: who misses one reads the store 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bongsu.errors import StoreError
 from bongsu.fanout import Decision
 from bongsu.live.messages import LOOK, MESSAGES_TOPIC, member_topic, write_chat, write_messages, write_notification
 from bongsu.live.vocabulary import Vocabulary, as_frames
@@ -33,44 +38,62 @@ class Announcer(Loop):
         self._store = store
         self._signals = signals
         self._vocabulary = Vocabulary()
-        self._waiting: dict[int, None] = {}
+        # By message, how many readers it has on the average of its step; None where that has to be counted.
+        self._waiting: dict[int, int | None] = {}
 
     def decided(self, decision: Decision) -> None:
         """For the event worker, after each commit."""
-        if not any(reason is None for _, reason in decision.counts):
+        told = sum(count for (_, reason), count in decision.counts.items() if reason is None)
+        if not told:
             return
         works = [*decision.finished, *(work for work, _ in decision.unfinished)]
-        self.announce(one for work in works for one in work.messages.values())
+        messages = [one for work in works for one in work.messages.values()]
+        # Events that were decided whole in this one step have no readers beside those it told.
+        is_whole = all(work.notice == 0 and not work.is_long for work in works)
+        self.announce(messages, -(-told // len(messages)) if is_whole and told <= FEW else None)
 
-    def announce(self, message_ids: Iterable[int]) -> None:
+    def announce(self, message_ids: Iterable[int], readers: int | None = None) -> None:
         """These messages have new readers. Announced twice they are told once."""
-        self._waiting.update(dict.fromkeys(message_ids))
+        self._waiting.update(dict.fromkeys(message_ids, readers))
         while len(self._waiting) > WAITING_LIMIT:
             del self._waiting[next(iter(self._waiting))]
         self.wake()
 
+    async def stop(self) -> None:
+        """What was decided last is announced before we go; if it cannot be, a ping finds it."""
+        await super().stop()
+        with contextlib.suppress(StoreError):
+            while await self.tick():
+                pass
+
     async def tick(self) -> int:
-        messages = list(self._waiting)[:BATCH]
+        messages = dict(islice(self._waiting.items(), BATCH))
         for one in messages:
             del self._waiting[one]
-        try:
-            await self._announce(messages)
-        except BaseException:
-            self.announce(messages)
-            raise
+        if messages:
+            try:
+                await self._announce(messages)
+            except BaseException:
+                self.announce(messages)
+                raise
         return len(messages)
 
-    async def _announce(self, messages: Sequence[int]) -> None:
-        if messages:
-            few, many = await self._sort(messages)
-            if many:
-                self._signals.send(MESSAGES_TOPIC, write_messages(many))
-            if few:
-                await self._tell_each(few)
-
-    async def _sort(self, messages: Sequence[int]) -> tuple[list[int], list[int]]:
+    async def _announce(self, messages: Mapping[int, int | None]) -> None:
         async with self._store.read() as connection:
-            counts = await statements.count_told(connection, messages, FEW + 1)
+            few, many = await self._sort(connection, messages)
+            told = await statements.find_told(connection, few) if few else []
+            words = await self._vocabulary.learn(connection, [one.news for one in told])
+        if many:
+            self._signals.send(MESSAGES_TOPIC, write_messages(many))
+        chunks = dict(as_frames((one.news for one in told if one.is_live), words, None))
+        for one in told:
+            chunk = chunks.get(one.news.notification_id, b"")
+            self._signals.send(member_topic(one.news.member_id), write_notification(one, chunk))
+
+    async def _sort(self, connection: AsyncConnection, messages: Mapping[int, int | None]) -> tuple[list[int], list[int]]:
+        counts = {one: count for one, count in messages.items() if count is not None}
+        if uncounted := [one for one in messages if one not in counts]:
+            counts |= await statements.count_told(connection, uncounted, FEW + 1)
         few: list[int] = []
         many: list[int] = []
         room = FEW_TOGETHER
@@ -81,15 +104,6 @@ class Announcer(Loop):
                 few.append(message_id)
                 room -= count
         return few, many
-
-    async def _tell_each(self, messages: Sequence[int]) -> None:
-        async with self._store.read() as connection:
-            told = await statements.find_told(connection, messages)
-        words = await self._vocabulary.learn(self._store, [one.news for one in told])
-        chunks = dict(as_frames((one.news for one in told if one.is_live), words, None))
-        for one in told:
-            chunk = chunks.get(one.news.notification_id, b"")
-            self._signals.send(member_topic(one.news.member_id), write_notification(one, chunk))
 
 
 async def announce_read(signals: Signals, member_id: str) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from bongsu import telemetry
-from bongsu.live.messages import read_messages
-from bongsu.live.vocabulary import Vocabulary, as_frames
+from bongsu.live.vocabulary import Known, Vocabulary, as_frames
 from bongsu.loop import Loop
 from bongsu.store import Store
 from bongsu.store import live as statements
@@ -17,7 +19,10 @@ from bongsu.store.live import News, Standing
 
 # Read in one statement: some milliseconds of work, so that whoever else uses the store or this loop does not notice.
 MEMBERS = 500
+CROWD = 1_000
 NEWS = 2_000
+# Members told before others have their turn, the reading of the next portion among them.
+PIECE = 50
 
 
 class Present(Protocol):
@@ -27,76 +32,112 @@ class Present(Protocol):
 
     def cursor_of(self, member_id: str) -> int | None: ...
 
-    def deliver(self, member_id: str, chunks: Sequence[tuple[int, bytes]], standing: Standing | None) -> int: ...
+    def deliver(
+        self, member_id: str, after: int, last: int, chunks: Sequence[tuple[int, bytes]], standing: Standing | None
+    ) -> int: ...
 
 
 class CatchUp(Loop):
-    """Marks say that a member may have news. They are a set: however often one is marked, it is read once."""
+    """Marks say that a member may have news. They are sets: however often one is marked, it is read once."""
 
     def __init__(self, store: Store, present: Present, vocabulary: Vocabulary) -> None:
         super().__init__("live-catch-up", poll_seconds=60)
         self._store = store
         self._present = present
         self._vocabulary = vocabulary
-        # At most everybody who is here. In the order they were marked.
+        # At most everybody who is here, each. In the order they were marked.
         self._marked: dict[str, None] = {}
-        self._messages: set[int] = set()
+        self._crowd: dict[str, None] = {}
 
     def mark(self, member_ids: Iterable[str]) -> None:
+        """These may have news, or another number of unread ones."""
         self._marked.update(dict.fromkeys(member_ids))
         self.wake()
 
     def hear(self, data: bytes | None) -> None:
-        """A signal names messages with many readers. While we read for one signal, the next ones gather."""
+        """A signal names messages with many readers, or some may have been missed.
+
+        Everybody here is looked for: to ask first who of them is a reader would take as long as to ask what they have.
+        """
         if data is None:
             self.mark(self._present.members())
             return
-        self._messages.update(read_messages(data))
+        self._crowd.update(dict.fromkeys(self._present.members()))
         self.wake()
 
     async def tick(self) -> int:
-        if self._messages:
-            await self._mark_readers()
-        members = list(islice(self._marked, MEMBERS))
-        for one in members:
-            del self._marked[one]
-        cursors = {one: cursor for one in members if (cursor := self._present.cursor_of(one)) is not None}
-        if cursors:
-            try:
-                await self._read(cursors)
-            except BaseException:
-                self._marked.update(dict.fromkeys(members))
-                raise
-        return len(members)
+        done = await self._look(self._marked, MEMBERS, with_counts=True)
+        return done + await self._look(self._crowd, CROWD, with_counts=False)
 
-    async def _mark_readers(self) -> None:
-        messages, self._messages = self._messages, set()
-        try:
-            for some in _portions(self._present.members()):
-                async with self._store.read() as connection:
-                    self.mark(await statements.find_recipients(connection, sorted(messages), some))
-        except BaseException:
-            self._messages |= messages
-            raise
-
-    async def _read(self, cursors: dict[str, int]) -> None:
+    async def _look(self, marks: dict[str, None], limit: int, *, with_counts: bool) -> int:
+        """A portion after the other. While one is told, the store is reading the next."""
+        if not marks:
+            return 0
+        done = 0
         async with self._store.read() as connection:
-            news = await statements.find_news(connection, cursors, NEWS)
-            counts = await statements.find_counts(connection, list(cursors))
-        words = await self._vocabulary.learn(self._store, news)
-        by_member: defaultdict[str, list[News]] = defaultdict(list)
-        for one in news:
-            by_member[one.member_id].append(one)
-        told = 0
-        for member_id in cursors:
-            standing = counts.get(member_id)
-            chunks = list(as_frames(by_member.get(member_id, ()), words, standing))
-            told += self._present.deliver(member_id, chunks, standing)
-        telemetry.LIVE_TOLD.inc(told)
+            # A small one first, so that telling begins soon.
+            ahead = self._begin(connection, marks, limit // 5, with_counts)
+            try:
+                while ahead is not None:
+                    found = await ahead.reading
+                    done += len(ahead.members)
+                    ahead = self._begin(connection, marks, limit, with_counts)
+                    await self._tell(found)
+            except BaseException:
+                if ahead is not None:
+                    ahead.reading.cancel()
+                    await asyncio.wait({ahead.reading})
+                    marks.update(dict.fromkeys(ahead.members))
+                raise
+        return done
+
+    def _begin(self, connection: AsyncConnection, marks: dict[str, None], limit: int, with_counts: bool) -> _Portion | None:
+        members = list(islice(marks, limit))
+        for one in members:
+            del marks[one]
+        cursors = {one: cursor for one in members if (cursor := self._present.cursor_of(one)) is not None}
+        if not members:
+            return None
+        return _Portion(members, asyncio.create_task(self._read(connection, cursors, with_counts)))
+
+    async def _read(self, connection: AsyncConnection, cursors: dict[str, int], with_counts: bool) -> _Found:
+        if not cursors:
+            return _Found(cursors, {}, {}, {})
+        news, standings = await statements.find_news(connection, cursors, NEWS)
+        if with_counts:
+            standings |= await statements.find_counts(connection, [one for one in cursors if one not in standings])
         if len(news) == NEWS:
-            self.mark(by_member)
+            # Of some there may be more, and of others nothing yet.
+            self.mark(cursors)
+        by_member: dict[str, list[News]] = {one: [] for one in cursors} if with_counts else {}
+        for one in news:
+            by_member.setdefault(one.member_id, []).append(one)
+        return _Found(cursors, by_member, standings, await self._vocabulary.learn(connection, news))
+
+    async def _tell(self, found: _Found) -> None:
+        told = 0
+        for place, (member_id, news) in enumerate(found.news.items(), 1):
+            standing, after = found.standings.get(member_id), found.cursors[member_id]
+            last = news[-1].notification_id if news else after
+            told += self._present.deliver(member_id, after, last, as_frames(news, found.words, standing), standing)
+            if place % PIECE == 0:
+                await asyncio.sleep(0)
+        telemetry.LIVE_TOLD.inc(told)
 
 
-def _portions(members: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(members), MEMBERS):
-        yield members[start : start + MEMBERS]
+@dataclass(frozen=True)
+class _Found:
+    """What the store has for a portion of the members: from where, by member, and the words it is said in."""
+
+    cursors: dict[str, int]
+    news: dict[str, list[News]]
+    standings: dict[str, Standing]
+    words: Known
+
+
+@dataclass(frozen=True)
+class _Portion:
+    """Members who are being read."""
+
+    members: list[str]
+    reading: asyncio.Task[_Found]

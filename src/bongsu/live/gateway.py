@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
 from itertools import islice
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -44,6 +43,8 @@ class Gateway:
         gate = Gate(keys, settings.origins)
         self.endpoint = SseEndpoint(self.hub, self._registry, self._wheel, gate, settings, self._refusal)
         self._is_draining = False
+        # How many were sent away together: so many come back, and are told to take their time again.
+        self._sent_away = 0
         self._open = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
@@ -60,34 +61,31 @@ class Gateway:
     async def drain(self) -> None:
         """Send everybody away, a slice at a time, and nobody in from now on."""
         self._is_draining = True
-        together = len(self.hub)
+        self._sent_away = len(self.hub)
         streams = self.hub.streams()
         while some := list(islice(streams, SLICE)):
-            self._send_away(some, together)
+            for stream in some:
+                stream.end(frames.bye("restart", frames.retry_milliseconds(self._sent_away)), "restart")
             await asyncio.sleep(SLICE_SECONDS if len(some) == SLICE else 0)
-
-    def _send_away(self, streams: Iterable[Stream], together: int) -> None:
-        for stream in streams:
-            stream.end(frames.bye("restart", frames.retry_milliseconds(together)), "restart")
 
     def _time_is_up(self, stream: Stream) -> None:
         stream.end(frames.bye(stream.time_limit, frames.retry_milliseconds()), stream.time_limit)
 
     def _refusal(self) -> bytes | None:
         if self._is_draining:
-            return frames.bye("restart", frames.retry_milliseconds(len(self.hub)))
+            return frames.bye("restart", frames.retry_milliseconds(self._sent_away))
         if not self._signals.is_together:
-            return frames.unavailable(frames.retry_milliseconds(len(self.hub)))
+            return frames.unavailable(frames.retry_milliseconds(self._sent_away))
         return None
 
     def _together(self, is_together: bool) -> None:
         """Without Redis the other processes cannot tell us anything: nobody is to believe that all is well."""
         if is_together:
             return
-        together = len(self.hub)
-        telemetry.log("bongsu.live").warning("streams are sent away until Redis is back", streams=together)
+        self._sent_away = len(self.hub)
+        telemetry.log("bongsu.live").warning("streams are sent away until Redis is back", streams=self._sent_away)
         for stream in list(self.hub.streams()):
-            stream.end(frames.unavailable(frames.retry_milliseconds(together)), "unavailable")
+            stream.end(frames.unavailable(frames.retry_milliseconds(self._sent_away)), "unavailable")
 
 
 class WithStreams:

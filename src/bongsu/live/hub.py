@@ -19,6 +19,8 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from bongsu import telemetry
 from bongsu.errors import RedisUnreachable
 from bongsu.live import frames
@@ -68,6 +70,7 @@ class Hub:
         self._replay = replay
         self._vocabulary = Vocabulary()
         self._rooms: dict[str, _Room] = {}
+        self._count = 0
         self._readers = asyncio.Semaphore(READERS)
         self.catch_up = CatchUp(store, self, self._vocabulary)
 
@@ -79,9 +82,9 @@ class Hub:
         if not await self._signals.heard(member_topic(stream.member_id)):
             raise RedisUnreachable
         await self._registry.enter(stream.member_id, stream.connection_id)
-        async with self._readers:
-            missed = await self._read_missed(stream.member_id, after)
-            words = await self._vocabulary.learn(self._store, missed.news)
+        async with self._readers, self._store.read() as connection:
+            missed = await self._read_missed(connection, stream.member_id, after)
+            words = await self._vocabulary.learn(connection, missed.news)
         await self._tell_missed(stream, missed, words)
         stream.is_live = True
         if stream.has_missed:
@@ -92,6 +95,7 @@ class Hub:
         if room is None or stream not in room.streams:
             return
         room.streams.remove(stream)
+        self._count -= 1
         telemetry.LIVE_STREAMS.dec()
         if not room.streams:
             del self._rooms[stream.member_id]
@@ -105,23 +109,23 @@ class Hub:
             room = self._rooms[stream.member_id] = _Room(self._signals.listen(member_topic(stream.member_id), hear))
             room.listening.__enter__()
         room.streams.append(stream)
+        self._count += 1
         telemetry.LIVE_STREAMS.inc()
 
-    async def _read_missed(self, member_id: str, after: int | None) -> Missed:
-        async with self._store.read() as connection:
-            standing = await statements.find_standing(connection, member_id)
-            if standing is None:
-                return Missed(None, (), False, 0)
-            newest = standing.newest
-            if after is None:
-                if not (standing.unread and self._replay):
-                    return Missed(standing, (), False, newest)
-                news = await statements.find_missed(connection, member_id, 0, newest, self._replay, only_unread=True)
-                return Missed(standing, news, False, newest)
-            # An id from the future is of another store: from here on everything is new.
-            if after >= newest:
+    async def _read_missed(self, connection: AsyncConnection, member_id: str, after: int | None) -> Missed:
+        standing = await statements.find_standing(connection, member_id)
+        if standing is None:
+            return Missed(None, (), False, 0)
+        newest = standing.newest
+        if after is None:
+            if not (standing.unread and self._replay):
                 return Missed(standing, (), False, newest)
-            news = await statements.find_missed(connection, member_id, after, newest, MISSED_LIMIT + 1, only_unread=False)
+            news = await statements.find_missed(connection, member_id, 0, newest, self._replay, only_unread=True)
+            return Missed(standing, news, False, newest)
+        # An id from the future is of another store: from here on everything is new.
+        if after >= newest:
+            return Missed(standing, (), False, newest)
+        news = await statements.find_missed(connection, member_id, after, newest, MISSED_LIMIT + 1, only_unread=False)
         return Missed(standing, news[-MISSED_LIMIT:], len(news) > MISSED_LIMIT, newest)
 
     async def _tell_missed(self, stream: Stream, missed: Missed, words: Known) -> None:
@@ -132,10 +136,10 @@ class Hub:
             stream.badge(0, LONG_AGO)
         else:
             stream.badge(standing.unread, standing.as_of)
-        for place, (notification_id, chunk) in enumerate(as_frames(missed.news, words, standing), 1):
-            stream.tell(notification_id, chunk)
-            if place % PIECE == 0:
-                await stream.taken()
+        told = as_frames(missed.news, words, standing)
+        for first in range(0, len(told), PIECE):
+            stream.tell(told[first : first + PIECE])
+            await stream.taken()
         if missed.cursor > stream.cursor or not missed.cursor:
             # So that whoever is cut off before the first notification says on return where it was.
             stream.cursor = missed.cursor
@@ -147,6 +151,7 @@ class Hub:
         kind = data[:1] if data else b""
         if data and kind == NOTIFICATION:
             announced = read_notification(data)
+            chunks = [(announced.notification_id, announced.chunk)] if announced.chunk else []
             for stream in self.streams_of(member_id):
                 if not stream.is_live:
                     stream.has_missed = True
@@ -154,26 +159,34 @@ class Hub:
                 if announced.previous > stream.cursor:
                     self.catch_up.mark([member_id])
                     continue
-                if announced.chunk and stream.tell(announced.notification_id, announced.chunk):
-                    telemetry.LIVE_TOLD.inc()
-                stream.badge(announced.unread, announced.as_of)
+                telemetry.LIVE_TOLD.inc(stream.tell(chunks, announced.unread, announced.as_of))
         elif data and kind == CHAT:
             for stream in self.streams_of(member_id):
                 stream.hint(read_chat(data))
         else:
             self.catch_up.mark([member_id])
 
-    def deliver(self, member_id: str, chunks: Sequence[tuple[int, bytes]], standing: Standing | None) -> int:
-        """What was read from the store, beyond the cursor of one of the member's streams at least. How much was news."""
+    def deliver(
+        self, member_id: str, after: int, last: int, chunks: Sequence[tuple[int, bytes]], standing: Standing | None
+    ) -> int:
+        """What the store has for the member between the two ids, the last included. How much was news.
+
+        Up to the last everything is behind a stream then, also what it is not told because the member does not want it.
+        """
         told = 0
         for stream in self.streams_of(member_id):
             if not stream.is_live:
                 stream.has_missed = True
                 continue
-            for notification_id, chunk in chunks:
-                told += stream.tell(notification_id, chunk)
-            if standing is not None:
-                stream.badge(standing.unread, standing.as_of)
+            if stream.cursor < after:
+                # It has become live since the others' cursors were taken, and has more to be told than they.
+                self.catch_up.mark([member_id])
+                continue
+            if standing is None:
+                told += stream.tell(chunks)
+            else:
+                told += stream.tell(chunks, standing.unread, standing.as_of)
+            stream.cursor = max(stream.cursor, last)
         return told
 
     # --- who is here --------------------------------------------------------------------------------------------------
@@ -200,7 +213,7 @@ class Hub:
             yield from list(room.streams)
 
     def __len__(self) -> int:
-        return sum(len(room.streams) for room in self._rooms.values())
+        return self._count
 
     def disconnect(self, data: bytes | None) -> None:
         """An announcement that a connection has to go for a newer one of its member; it may be anybody's."""

@@ -57,8 +57,3 @@ def read_chat(data: bytes) -> bytes:
 
 def write_messages(message_ids: list[int]) -> bytes:
     return orjson.dumps(message_ids)
-
-
-def read_messages(data: bytes) -> list[int]:
-    found: list[int] = orjson.loads(data)
-    return found

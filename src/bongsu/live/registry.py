@@ -155,14 +155,14 @@ class RedisRegistry(Loop):
     for dead, its connections are entered again with the age they have.
     """
 
-    def __init__(self, url: str, signals: Signals, settings: Settings, lease_seconds: float = LEASE_SECONDS) -> None:
-        super().__init__("connection-registry", poll_seconds=lease_seconds / 3)
+    def __init__(self, url: str, signals: Signals, settings: Settings, lease_seconds: float | None = None) -> None:
+        self._lease = LEASE_SECONDS if lease_seconds is None else lease_seconds
+        super().__init__("connection-registry", poll_seconds=self._lease / 3)
         self._redis = redis_client(url, retries=1)
         self._signals = signals
         self._limit = settings.sse_max_connections
         # The second net: nothing lives this long, so what is older is a ghost whatever else is believed of it.
         self._lifetime = max(1, round(2 * settings.sse_timeout_seconds))
-        self._lease = lease_seconds
         self._instance = os.urandom(6).hex()
         self._count = 0
         self._here: dict[str, _Entry] = {}

@@ -28,7 +28,8 @@ from bongsu.settings import Settings
 from bongsu.store.inbox import LARGEST_ID
 
 PATH = "/api/notifications/stream"
-# A reader who does not take what it missed within this time takes nothing.
+# A reader who does not take what it missed within this time takes nothing. One who has not been told by then, because too
+# many come at once or the store hangs, is better told to come back.
 ATTACH_SECONDS = 30.0
 
 _HEADERS = [
@@ -99,11 +100,12 @@ class SseEndpoint:
         try:
             async with asyncio.timeout(ATTACH_SECONDS):
                 await self._hub.attach(stream, after)
-        except (RedisUnreachable, StoreError) as error:
-            _log.warning("a stream could not be opened", error=str(error))
+        except (RedisUnreachable, StoreError, TimeoutError) as error:
+            if stream.is_behind:
+                stream.cut()
+                return
+            _log.warning("a stream could not be opened", error=str(error) or "it took too long")
             stream.end(frames.unavailable(frames.retry_milliseconds(len(self._hub))), "unavailable")
-        except TimeoutError:
-            stream.cut()
 
     def _cors(self, request: Request) -> list[tuple[bytes, bytes]]:
         origin = request.headers.get("origin")

@@ -8,6 +8,9 @@ STALLED_BYTES the reader is cut, and comes back with Last-Event-ID when it can.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +26,7 @@ STALLED_BYTES = 1024 * 1024
 FAREWELL_SECONDS = 5.0
 
 TRANSPORT = "bongsu.transport"
+_NO_LINGER = struct.pack("ii", 1, 0)
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": True}
 _END: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": False}
@@ -77,18 +81,24 @@ class Stream:
         self._as_of = LONG_AGO
         self._farewell: asyncio.Task[None] | None = None
 
-    def tell(self, notification_id: int, chunk: bytes) -> bool:
-        """Whether it was news."""
-        if notification_id <= self.cursor:
-            return False
-        self.cursor = notification_id
-        # As `write` does, and without the call: it is what a fan-out to many does most.
-        transport = self._transport
-        if transport.get_write_buffer_size() > STALLED_BYTES:
-            self.cut()
-        elif not (self.is_ended or transport.is_closing()):
-            transport.write(chunk)
-        return True
+    def tell(self, chunks: Sequence[tuple[int, bytes]], unread: int | None = None, as_of: datetime = LONG_AGO) -> int:
+        """What of these is news, by ids in order, and how many are unread if that is news too. How much was.
+
+        All in one write, because each is a call of the system: it is what telling many takes longest for.
+        """
+        news = [chunk for notification_id, chunk in chunks if notification_id > self.cursor]
+        if not news:
+            if unread is not None:
+                self.badge(unread, as_of)
+            return 0
+        self.cursor, told = chunks[-1][0], len(news)
+        if unread is not None and self._is_new(unread, as_of):
+            is_slow = self._transport.get_write_buffer_size() > SLOW_BYTES
+            self._unread = -1 if is_slow else unread
+            if not is_slow:
+                news.append(frames.badge(unread))
+        self.write(b"".join(news))
+        return told
 
     def write(self, chunk: bytes) -> None:
         """What must arrive, or the reader is cut."""
@@ -110,11 +120,19 @@ class Stream:
 
     def badge(self, unread: int, as_of: datetime) -> None:
         """Say how many are unread, unless that is known, or something newer."""
-        if as_of < self._as_of:
-            return
-        self._as_of = as_of
-        if unread != self._unread:
+        if self._is_new(unread, as_of):
             self._unread = unread if self.hint(frames.badge(unread)) else -1
+
+    def _is_new(self, unread: int, as_of: datetime) -> bool:
+        if as_of < self._as_of:
+            return False
+        self._as_of = as_of
+        return unread != self._unread
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something waits for the reader to take it."""
+        return self._transport.get_write_buffer_size() > 0
 
     async def taken(self) -> None:
         """Wait while the reader is behind: for those who have much to say at once."""
@@ -134,6 +152,10 @@ class Stream:
             return
         self.is_ended, self.last_word = True, "stalled"
         telemetry.LIVE_CUT.inc()
+        # Else the system would keep what the reader does not take, megabytes of it, and go on offering it for minutes.
+        connection = self._transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._transport.abort()
 
     async def _finish(self) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from bongsu.live import frames
-from bongsu.store import Store
 from bongsu.store import live as statements
 from bongsu.store.live import News, Standing
 
@@ -28,14 +29,13 @@ class Vocabulary:
     def __init__(self) -> None:
         self._kept: OrderedDict[int, Phrase] = OrderedDict()
 
-    async def learn(self, store: Store, news: Iterable[News]) -> Known:
+    async def learn(self, connection: AsyncConnection, news: Iterable[News]) -> Known:
         """The phrases of these. Words that are gone from the store are left out, and so is what was said with them."""
         wanted = {one.message_id for one in news}
         found = {one: self._kept[one] for one in wanted if one in self._kept}
         missing = [one for one in wanted if one not in found]
         if missing:
-            async with store.read() as connection:
-                words = await statements.find_words(connection, missing)
+            words = await statements.find_words(connection, missing)
             found |= {one: Phrase(frames.tail(said), said.is_critical) for one, said in words.items()}
         self._keep(found)
         return found
@@ -48,9 +48,11 @@ class Vocabulary:
             self._kept.popitem(last=False)
 
 
-def as_frames(news: Iterable[News], words: Known, standing: Standing | None) -> Iterator[tuple[int, bytes]]:
+def as_frames(news: Iterable[News], words: Known, standing: Standing | None) -> list[tuple[int, bytes]]:
     """What is told of these, with their ids. Who wants nothing gets only what is critical."""
+    told = []
     for one in news:
         phrase = words.get(one.message_id)
         if phrase is not None and (standing is None or standing.is_enabled or phrase.is_critical):
-            yield one.notification_id, frames.notification(one, phrase.end)
+            told.append((one.notification_id, frames.notification(one, phrase.end)))
+    return told

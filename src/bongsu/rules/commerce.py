@@ -63,6 +63,10 @@ def commerce(settings: Settings) -> Rules:
         """A product's page was edited. Nobody needs to be told."""
         return ()
 
+    @rules.rule("product.updated")
+    def updated(_event: Event) -> None:
+        """Nobody waits to hear that a description has changed."""
+
     return rules
 
 

@@ -101,6 +101,10 @@ class Rules:
         """The user's own senders by the channel they speak on."""
         return MappingProxyType(self._senders)
 
+    def knows(self, event_type: str) -> bool:
+        """Whether any rule is about such events, even if it says nothing of them."""
+        return event_type in self._rules
+
     def detect(self, event: Event) -> list[Notice]:
         """What is to be said because of this event. An event no rule is about gives rise to nothing."""
         return [notice for rule in self._rules.get(event.event_type, ()) for notice in _said(rule, event)]

@@ -34,6 +34,11 @@ def commented(event: Event) -> Iterable[Notice]:
     return _tell_target(event, POST_COMMENT, event.ref_id, str(event.event_id))
 
 
+@social.rule("comment.deleted")
+def comment_deleted(_event: Event) -> None:
+    """Counted, and told nobody."""
+
+
 @social.rule("vote.closed")
 def vote_closed(event: Event) -> Iterable[Notice]:
     told = fields.member_ids(event.payload, "memberIds") or ()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
 import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -21,6 +19,7 @@ import httptools
 
 from bongsu import telemetry
 from bongsu.errors import AddressTaken
+from bongsu.process import address_of, told_by_signals
 from bongsu.simulator import replies
 from bongsu.simulator.config import BadConfig, Config, read_config, read_config_file
 from bongsu.simulator.provider import Provider
@@ -54,9 +53,8 @@ async def serve(
     except (OSError, UnicodeError) as error:
         raise AddressTaken(f"Cannot listen on {host}:{port}: {error}") from None
     stopping = asyncio.Event()
-    with _told_by_signals(stopping):
-        name, number = server.sockets[0].getsockname()[:2]
-        address = f"http://{f'[{name}]' if ':' in name else name}:{number}"
+    with told_by_signals(stopping):
+        address = address_of(server.sockets[0])
         _log.info("ready", address=address, simulates="FCM")
         on_ready(address)
         await stopping.wait()
@@ -65,18 +63,6 @@ async def serve(
         connection.hang_up()
     await server.wait_closed()
     _log.info("stopped")
-
-
-@contextlib.contextmanager
-def _told_by_signals(stopping: asyncio.Event) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
 
 
 @dataclass(slots=True)

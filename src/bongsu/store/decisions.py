@@ -25,11 +25,12 @@ _PUSH, _SMS, _EMAIL, _IN_APP = (BITS[one] for one in (Channel.PUSH, Channel.SMS,
 
 
 async def rows_of(tx: AsyncConnection, statement: str, binder: Binder | None = None) -> Sequence[Sequence[Any]]:
-    return (await tx.exec_driver_sql(statement, tuple(binder.parameters) if binder else ())).all()
+    return await dialect_named(tx.dialect.name).rows(tx, statement, tuple(binder.parameters) if binder else ())
 
 
-async def run(tx: AsyncConnection, statement: str, binder: Binder) -> None:
-    await tx.exec_driver_sql(statement, tuple(binder.parameters))
+async def run(tx: AsyncConnection, statement: str, binder: Binder | None = None) -> int:
+    """How many rows it has touched."""
+    return await dialect_named(tx.dialect.name).run(tx, statement, tuple(binder.parameters) if binder else ())
 
 
 def as_bits(channels: Iterable[Channel]) -> int:
@@ -57,9 +58,10 @@ class Message:
     lane: int
     guarantee: str
     is_critical: bool
-    is_told: bool
     created_at: datetime
     expires_at: datetime | None = None
+    # When somebody was told it last; None as long as nobody was.
+    told_at: datetime | None = None
 
 
 _MESSAGE = {
@@ -77,9 +79,9 @@ _MESSAGE = {
     "lane": "integer",
     "guarantee": "text",
     "is_critical": "boolean",
-    "is_told": "boolean",
     "created_at": "timestamptz",
     "expires_at": "timestamptz",
+    "told_at": "timestamptz",
 }
 
 
@@ -100,13 +102,16 @@ async def add_messages(tx: AsyncConnection, messages: Sequence[Message]) -> None
     )
 
 
-async def mark_told(tx: AsyncConnection, message_ids: Sequence[int]) -> None:
-    """Only messages that somebody was told are looked at when a duplicate is looked for."""
+async def mark_told(tx: AsyncConnection, message_ids: Sequence[int], now: datetime) -> None:
+    """Somebody was told these just now: who looks for a duplicate looks by that, however long ago the first was told."""
     binder = Binder(dialect_named(tx.dialect.name))
-    given = binder.table({"message_id": "bigint"}, [(one,) for one in message_ids])
+    given = binder.table({"message_id": "bigint", "now": "timestamptz"}, [(one, now) for one in message_ids])
+    # Never back: the clocks of two workers may differ.
     await run(
         tx,
-        f"UPDATE bongsu_messages SET is_told = true WHERE NOT is_told AND message_id IN (SELECT message_id FROM {given})",
+        f"""
+        UPDATE bongsu_messages SET told_at = given.now FROM {given} WHERE bongsu_messages.message_id = given.message_id
+          AND (bongsu_messages.told_at IS NULL OR bongsu_messages.told_at < given.now)""",
         binder,
     )
 
@@ -137,21 +142,19 @@ _KEY = {"place": "integer", "type": "text", "subject": "text", "since": "timesta
 
 
 async def recent_messages(tx: AsyncConnection, keys: Sequence[Key]) -> list[tuple[int, int, datetime]]:
-    """Messages that somebody was told about the same thing, as (place, message, since).
+    """Messages that somebody was told about the same thing since then, as (place, message, since).
 
-    The caller has serialised the keys. A message is older than its last notification, by as long as its fan-out took; so it
-    is looked for from a day before the window on, and the notifications themselves decide.
+    The caller has serialised the keys. Others may have heard it earlier: the notifications themselves decide.
     """
     dialect = dialect_named(tx.dialect.name)
     binder = Binder(dialect)
-    a_day = "interval '1 day'" if dialect.name == "postgresql" else "86400000000"
     given = binder.table(_KEY, [(one.place, one.type, one.subject, one.since) for one in keys])
     found = await rows_of(
         tx,
         f"""
         SELECT given.place, r.message_id FROM {given}
         CROSS JOIN bongsu_messages r {dialect.by_index("bongsu_messages_recent")}
-        WHERE r.type = given.type AND r.subject = given.subject AND r.created_at > given.since - {a_day} AND r.is_told""",
+        WHERE r.type = given.type AND r.subject = given.subject AND r.told_at > given.since""",
         binder,
     )
     since = {one.place: one.since for one in keys}
@@ -160,13 +163,14 @@ async def recent_messages(tx: AsyncConnection, keys: Sequence[Key]) -> list[tupl
 
 async def prepare(tx: AsyncConnection) -> None:
     """Make sure of the temporary table, and that it is empty. It belongs to the connection."""
-    await tx.exec_driver_sql(_JUDGED_ON_POSTGRES if tx.dialect.name == "postgresql" else _JUDGED_ON_SQLITE)
+    await run(tx, _JUDGED_ON_POSTGRES if tx.dialect.name == "postgresql" else _JUDGED_ON_SQLITE)
     if tx.dialect.name == "sqlite":
         # SQLite numbers new rows from the last one on: this one, which is nobody's, makes them notification ids.
-        await tx.exec_driver_sql("DELETE FROM bongsu_judged")
-        await tx.exec_driver_sql(
+        await run(tx, "DELETE FROM bongsu_judged")
+        await run(
+            tx,
             "INSERT INTO bongsu_judged (notification_id) "
-            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_notifications'"
+            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_notifications'",
         )
 
 
@@ -219,16 +223,28 @@ USABLE = "d.status = 'ACTIVE' AND d.has_consent"
 UNPREPARED = "?"
 
 
-async def judge(tx: AsyncConnection, audience: Callable[[Binder], str], case: Case) -> None:
+@dataclass(frozen=True)
+class Count:
+    """Of those a notice is about, so many had the same fate; and the last of them."""
+
+    place: int
+    message_id: int | None
+    reason: str | None
+    count: int
+    last: str
+
+
+async def judge(tx: AsyncConnection, audience: Callable[[Binder], str], case: Case) -> list[Count]:
     """Decide for each member of the audience, a SELECT of (place, member_id), and keep their rows locked from here on.
 
     Whoever does not want it, cannot be reached, has heard it, or has heard enough today gets nothing, for the first of these
     reasons that holds. A member may stand there for several notices; the earlier one is counted first.
     """
     binder = Binder(dialect_named(tx.dialect.name))
-    await run(tx, _judge_statement(binder, audience, case), binder)
+    judged = await run(tx, _judge_statement(binder, audience, case), binder)
     if tx.dialect.name == "sqlite":
-        await tx.exec_driver_sql("DELETE FROM bongsu_judged WHERE place IS NULL")
+        await run(tx, "DELETE FROM bongsu_judged WHERE notification_id = (SELECT min(notification_id) FROM bongsu_judged)")
+    return await _count_judged(tx, judged, case)
 
 
 def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Case) -> str:
@@ -268,13 +284,15 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
         profile AS MATERIALIZED (SELECT * FROM {profile}),
         words AS MATERIALIZED (SELECT * FROM {words}),
         {recent}
+        situation AS MATERIALIZED (
+            SELECT notice.*, profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, profile.day,
+                   CASE WHEN notice.is_critical THEN notice.now ELSE profile.due END AS due, words.message_id
+            FROM notice CROSS JOIN profile LEFT JOIN words ON words.place = notice.place AND words.locale = profile.locale),
         known AS (
-            SELECT l.*, notice.type, notice.channels, notice.is_critical, notice.lane, notice.now,
-                   words.message_id, profile.day, CASE WHEN notice.is_critical THEN notice.now ELSE profile.due END AS due
-            FROM locked l JOIN notice ON notice.place = l.place
-            LEFT JOIN profile ON profile.locale = l.locale AND profile.timezone = l.timezone
-                             AND profile.quiet_start = l.quiet_start AND profile.quiet_end = l.quiet_end
-            LEFT JOIN words ON words.place = l.place AND words.locale = l.locale),
+            SELECT l.*, s.type, s.channels, s.is_critical, s.lane, s.now, s.day, s.due, s.message_id
+            FROM locked l LEFT JOIN situation s
+            ON s.place = l.place AND s.locale = l.locale AND s.timezone = l.timezone
+               AND s.quiet_start = l.quiet_start AND s.quiet_end = l.quiet_end),
         weighed AS (
             SELECT l.place, l.member_id, l.address, l.message_id, {ways} AS channels, l.lane, l.due,
                    l.now, l.day, l.is_critical, CASE WHEN l.capped_day >= l.day THEN l.capped_count ELSE 0 END AS counted,
@@ -292,24 +310,13 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
         FROM weighed"""
 
 
-@dataclass(frozen=True)
-class Count:
-    """Of those a notice is about, so many had the same fate; and the last of them."""
-
-    place: int
-    message_id: int | None
-    reason: str | None
-    count: int
-    last: str
-
-
-async def count_judged(tx: AsyncConnection) -> list[Count]:
-    # Mostly all have the same fate, and to see that takes no sorting.
-    whole = "max(place), min(message_id), max(message_id), count(reason), count(message_id)"
-    first = await rows_of(tx, f"SELECT count(*), max(member_id), min(place), {whole} FROM bongsu_judged")
-    count, last, place, last_place, message_id, last_message_id, reasons, messages = first[0]
-    if count and (place, message_id, 0, count) == (last_place, last_message_id, reasons, messages):
-        return [Count(place, message_id, None, count, last)]
+async def _count_judged(tx: AsyncConnection, judged: int, case: Case) -> list[Count]:
+    if judged and len(case.words) == 1:
+        # One notice in one language: mostly all have the same fate, and to see that takes no sorting.
+        place, _, message_id = case.words[0]
+        reasons, last = (await rows_of(tx, "SELECT count(reason), max(member_id) FROM bongsu_judged"))[0]
+        if not reasons:
+            return [Count(place, message_id, None, judged, last)]
     by = "place, message_id, reason"
     found = await rows_of(tx, f"SELECT {by}, count(*), max(member_id) FROM bongsu_judged GROUP BY {by}")
     return [Count(*row) for row in found]
@@ -339,17 +346,19 @@ async def carry_out(tx: AsyncConnection, counts: Sequence[Count], channels: int)
     told = sum(one.count for one in counts if one.reason is None)
     if told:
         await _count(tx, told, is_lone=len({one.place for one in counts}) == 1)
-        await tx.exec_driver_sql(
+        await run(
+            tx,
             """
             INSERT INTO bongsu_notifications (notification_id, member_id, message_id, channels, created_at)
-            SELECT notification_id, member_id, message_id, channels, now FROM bongsu_judged WHERE reason IS NULL"""
+            SELECT notification_id, member_id, message_id, channels, now FROM bongsu_judged WHERE reason IS NULL""",
         )
         await _add_deliveries(tx, channels)
     if any(one.reason is not None for one in counts):
-        await tx.exec_driver_sql(
+        await run(
+            tx,
             """
             INSERT INTO bongsu_suppressions (message_id, member_id, reason, created_at)
-            SELECT message_id, member_id, reason, now FROM bongsu_judged WHERE reason IS NOT NULL"""
+            SELECT message_id, member_id, reason, now FROM bongsu_judged WHERE reason IS NOT NULL""",
         )
 
 
@@ -364,17 +373,18 @@ async def _count(tx: AsyncConnection, told: int, *, is_lone: bool) -> None:
         else f"SELECT address, count(*) AS told, sum({counted}) AS counted, max(day) AS day FROM bongsu_judged "
         "WHERE reason IS NULL GROUP BY address"
     )
-    changed = await tx.exec_driver_sql(
+    changed = await run(
+        tx,
         f"""
         UPDATE bongsu_members AS m
         SET unread = m.unread + told.told,
             capped_count = told.counted + CASE WHEN told.counted = 0 OR m.capped_day >= told.day
                                                THEN m.capped_count ELSE 0 END,
             capped_day = CASE WHEN told.counted = 0 OR m.capped_day >= told.day THEN m.capped_day ELSE told.day END
-        FROM ({told_by_member}) AS told WHERE m.{address} = told.address"""
+        FROM ({told_by_member}) AS told WHERE m.{address} = told.address""",
     )
-    if is_lone and changed.rowcount != told:
-        raise AssertionError(f"{told} members were to be counted, {changed.rowcount} were")
+    if is_lone and changed != told:
+        raise AssertionError(f"{told} members were to be counted, {changed} were")
 
 
 async def _add_deliveries(tx: AsyncConnection, channels: int) -> None:
@@ -390,9 +400,10 @@ async def _add_deliveries(tx: AsyncConnection, channels: int) -> None:
         if channels & bit:
             one = columns.format(channel=f"'{channel}'", device="NULL")
             parts.append(f"SELECT {one} FROM bongsu_judged j WHERE j.reason IS NULL AND j.channels & {bit} <> 0")
-    await tx.exec_driver_sql(
+    await run(
+        tx,
         f"""
         INSERT INTO bongsu_deliveries
             (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
-        {" UNION ALL ".join(parts)}"""
+        {" UNION ALL ".join(parts)}""",
     )

@@ -68,8 +68,7 @@ class Words:
     expires_at: datetime | None
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """Where a delivery goes, as of now. Without consent or valid token there is none."""
 
     text: str
@@ -97,6 +96,11 @@ class Verdict:
     # The device that is gone, and by which token: a token refreshed meanwhile is another.
     gone: tuple[str, str, str] | None = None
 
+    @property
+    def is_success(self) -> bool:
+        """Tried and taken on, with nothing more to say."""
+        return self.status is DeliveryStatus.SUCCESS and self.at is not None
+
     def __post_init__(self) -> None:
         """What a provider said is cut to what every store takes: one odd answer must not keep others from being stored."""
         self.code, self.detail, self.reference = (_storable(one) for one in (self.code, self.detail, self.reference))
@@ -104,7 +108,9 @@ class Verdict:
 
 
 def _storable(said: str | None) -> str | None:
-    return said and said.replace("\x00", "").encode(errors="replace").decode()[:SAID_LIMIT]
+    if not said or (len(said) <= SAID_LIMIT and said.isascii() and "\x00" not in said):
+        return said
+    return said.replace("\x00", "").encode(errors="replace").decode()[:SAID_LIMIT]
 
 
 _CLAIMED = ", ".join(Claimed._fields)
@@ -136,7 +142,7 @@ async def claim(
         if room <= 0:
             break
         values = {"channel": channel.value, "lane": lane, "limit": room, "lease": lease_seconds, "worker": worker}
-        claimed += (Claimed(*row) for row in await dialect.rows(tx, claim_statement(dialect), values))
+        claimed += map(Claimed._make, await dialect.rows(tx, claim_statement(dialect), values))
     return claimed
 
 
@@ -163,6 +169,9 @@ def _words(dialect: Dialect, row: Sequence[Any]) -> Words:
     )
 
 
+_PLATFORMS = {one.value: one for one in Platform}
+
+
 async def find_addresses(connection: AsyncConnection, channel: Channel, claimed: Sequence[Claimed]) -> dict[int, Address]:
     """Where these deliveries go, as things stand now. Those that can no longer go anywhere are left out."""
     binder = Binder(dialect_named(connection.dialect.name))
@@ -172,7 +181,7 @@ async def find_addresses(connection: AsyncConnection, channel: Channel, claimed:
         statement = f"""
             SELECT given.delivery_id, d.token, d.platform FROM {given} CROSS JOIN bongsu_devices d
             WHERE d.member_id = given.member_id AND d.device_id = given.device_id AND {USABLE}"""
-        return {row[0]: Address(row[1], Platform(row[2])) for row in await _rows(connection, statement, binder)}
+        return {row[0]: Address(row[1], _PLATFORMS[row[2]]) for row in await _rows(connection, statement, binder)}
     column = "email" if channel is Channel.EMAIL else "phone"
     columns = {"delivery_id": "bigint", "member_id": "text"}
     given = binder.table(columns, [(one.delivery_id, one.member_id) for one in claimed])
@@ -211,6 +220,14 @@ async def _keep(tx: AsyncConnection, claims: Sequence[tuple[int, int]], lease_se
     return {row[0] for row in ours}
 
 
+_SUCCESS = {
+    "delivery_id": "bigint",
+    "epoch": "integer",
+    "at": "timestamptz",
+    "millis": "integer",
+    "reference": "text",
+    "is_simulated": "boolean",
+}
 _VERDICT = {
     "delivery_id": "bigint",
     "epoch": "integer",
@@ -230,13 +247,43 @@ _GONE = {"member_id": "text", "device_id": "text", "token": "text"}
 async def record(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[int]:
     """Store what became of tries, each try itself, and which devices are gone. Answers which were still ours to judge."""
     dialect = dialect_named(tx.dialect.name)
+    in_order = sorted(verdicts, key=lambda v: v.delivery_id)
+    successes = [v for v in in_order if v.is_success]
+    others = [v for v in in_order if not v.is_success]
+    ours = await _succeed(tx, dialect, successes) if successes else set()
+    if others:
+        ours |= await _judge(tx, dialect, others)
+    # Also those of a dispatcher that came too late to judge: it was sent all the same.
+    too_late = [v for v in successes if v.delivery_id not in ours]
+    await _add_attempts(tx, dialect, [v for v in others if v.at is not None] + too_late)
+    await _invalidate(tx, dialect, [v.gone for v in others if v.gone is not None])
+    return ours
+
+
+async def _succeed(tx: AsyncConnection, dialect: Dialect, successes: Sequence[Verdict]) -> set[int]:
+    """Nearly all, and nothing happens to them afterwards: the try that succeeded needs no row of its own."""
+    binder = Binder(dialect)
+    rows = [(v.delivery_id, v.epoch, v.at, v.millis, v.reference, v.is_simulated) for v in successes]
+    found = await _rows(
+        tx,
+        f"""
+        UPDATE bongsu_deliveries
+        SET status = 'SUCCESS', code = NULL, detail = NULL, reference = given.reference, is_retryable = false,
+            is_simulated = given.is_simulated, attempts = bongsu_deliveries.attempts + 1, claims = 0, leased_by = NULL,
+            finished_at = {dialect.now}, sent_at = given.at, millis = given.millis
+        FROM {binder.table(_SUCCESS, rows)} WHERE {_OURS} RETURNING bongsu_deliveries.delivery_id""",
+        binder,
+    )
+    return {row[0] for row in found}
+
+
+async def _judge(tx: AsyncConnection, dialect: Dialect, verdicts: Sequence[Verdict]) -> set[int]:
     binder = Binder(dialect)
     rows = [
         (v.delivery_id, v.epoch, v.status.value, v.code, v.detail, float(v.after_seconds), int(v.is_try), v.is_retryable,
          v.is_simulated, v.reference)
-        for v in sorted(verdicts, key=lambda v: v.delivery_id)
+        for v in verdicts
     ]  # fmt: skip
-    given = binder.table(_VERDICT, rows)
     found = await _rows(
         tx,
         f"""
@@ -246,17 +293,13 @@ async def record(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[int]:
             attempts = bongsu_deliveries.attempts + given.tries, claims = 0, leased_by = NULL,
             due = CASE WHEN given.status = 'READY' THEN {dialect.after("given.seconds")} ELSE bongsu_deliveries.due END,
             finished_at = CASE WHEN given.status = 'READY' THEN NULL ELSE {dialect.now} END
-        FROM {given} WHERE {_OURS} RETURNING bongsu_deliveries.delivery_id""",
+        FROM {binder.table(_VERDICT, rows)} WHERE {_OURS} RETURNING bongsu_deliveries.delivery_id""",
         binder,
     )
-    ours = {row[0] for row in found}
-    await _add_attempts(tx, dialect, [v for v in verdicts if v.at is not None])
-    await _invalidate(tx, dialect, [v.gone for v in verdicts if v.gone is not None])
-    return ours
+    return {row[0] for row in found}
 
 
 async def _add_attempts(tx: AsyncConnection, dialect: Dialect, tried: Sequence[Verdict]) -> None:
-    """Also those of a dispatcher that came too late to judge: it was sent all the same."""
     if not tried:
         return
     binder = Binder(dialect)

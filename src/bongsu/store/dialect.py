@@ -47,10 +47,17 @@ class Dialect:
     # member's ids are in the order of commits.
     next_notification: ClassVar[str]
     next_message: ClassVar[str]
+    # The functions that answer the least and the greatest of what they are given.
+    least: ClassVar[str]
+    greatest: ClassVar[str]
 
     def after(self, seconds: str) -> str:
         """This moment plus that many seconds, given as an SQL expression."""
         raise AssertionError(seconds)
+
+    def seconds_since(self, moment: str) -> str:
+        """How long ago that was, given as an SQL expression."""
+        raise AssertionError(moment)
 
     def by_index(self, name: str) -> str:
         """Behind a table's name: read it by this index. PostgreSQL's planner sees by itself which is the smallest."""
@@ -81,12 +88,20 @@ class Dialect:
         """
         raise AssertionError(table, alias, outer, on, columns, locked)
 
+    def join_each(self, table: str, alias: str, outer: str, on: Sequence[str]) -> str:
+        """A join to a table's row, found by the index for each row of outer, in outer's order."""
+        raise AssertionError(table, alias, outer, on)
+
     def newer(self, outer: str, columns: Sequence[str]) -> str:
         """A join to the notifications of each row's member that are newer than its cursor, by the index."""
         raise AssertionError(outer, columns)
 
     def read_bytewise(self, expression: str) -> str:
         """Whatever it is, as text that compares with our member ids."""
+        raise AssertionError(expression)
+
+    def listed(self, expression: str) -> str:
+        """All values of a group, as the text of a JSON list."""
         raise AssertionError(expression)
 
     def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -100,6 +115,10 @@ class Dialect:
 
     async def rows(self, tx: AsyncConnection, statement: str, parameters: Parameters) -> Sequence[Sequence[Any]]:
         """What a statement returns that returns much. Parameters are `:name`, or the driver's own kind of places."""
+        raise AssertionError(tx, statement, parameters)
+
+    async def run(self, tx: AsyncConnection, statement: str, parameters: tuple[Any, ...]) -> int:
+        """A statement that returns nothing: how many rows it has touched."""
         raise AssertionError(tx, statement, parameters)
 
     async def serialise(self, tx: AsyncConnection, *names: str) -> None:
@@ -127,9 +146,13 @@ class Postgres(Dialect):
     address = "ctid"
     next_notification = "nextval('bongsu_notifications_notification_id_seq')"
     next_message = "nextval('bongsu_messages_message_id_seq')"
+    least, greatest = "least", "greatest"
 
     def after(self, seconds: str) -> str:
         return f"now() + make_interval(secs => {seconds})"
+
+    def seconds_since(self, moment: str) -> str:
+        return f"CAST(extract(epoch FROM now() - {moment}) AS double precision)"
 
     def by_index(self, name: str) -> str:
         return ""
@@ -157,6 +180,10 @@ class Postgres(Dialect):
         where = " AND ".join(f"x.{key} = {outer}.{key}" for key in on)
         return f"LEFT JOIN LATERAL (SELECT {names} FROM {table} AS x WHERE {where} {fence}) AS {alias} ON true"
 
+    def join_each(self, table: str, alias: str, outer: str, on: Sequence[str]) -> str:
+        where = " AND ".join(f"x.{key} = {outer}.{key}" for key in on)
+        return f"CROSS JOIN LATERAL (SELECT * FROM {table} AS x WHERE {where} OFFSET 0) AS {alias}"
+
     def newer(self, outer: str, columns: Sequence[str]) -> str:
         # A limit of its own keeps the planner from reading the whole table; nobody is that far behind.
         names = ", ".join(f"x.{column}" for column in columns)
@@ -167,6 +194,9 @@ class Postgres(Dialect):
 
     def read_bytewise(self, expression: str) -> str:
         return f'CAST({expression} AS text) COLLATE "C"'
+
+    def listed(self, expression: str) -> str:
+        return f"CAST(json_agg({expression}) AS text)"
 
     def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in columns]
@@ -186,6 +216,9 @@ class Postgres(Dialect):
         if isinstance(parameters, Mapping):
             return (await tx.execute(as_text(statement), parameters)).all()
         return (await tx.exec_driver_sql(statement, parameters)).all()
+
+    async def run(self, tx: AsyncConnection, statement: str, parameters: tuple[Any, ...]) -> int:
+        return (await tx.exec_driver_sql(statement, parameters)).rowcount
 
     async def serialise(self, tx: AsyncConnection, *names: str) -> None:
         # All in one order, so that two who want the same ones wait for each other instead of locking up.
@@ -216,9 +249,13 @@ class Sqlite(Dialect):
     next_message = (
         "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_messages') + row_number() OVER ()"
     )
+    least, greatest = "min", "max"
 
     def after(self, seconds: str) -> str:
         return f"{self.now} + CAST(({seconds}) * 1000000 AS INTEGER)"
+
+    def seconds_since(self, moment: str) -> str:
+        return f"({self.now} - {moment}) / 1000000.0"
 
     def by_index(self, name: str) -> str:
         return f"INDEXED BY {name}"
@@ -249,12 +286,18 @@ class Sqlite(Dialect):
     ) -> str:
         return f"LEFT JOIN {table} AS {alias} ON {' AND '.join(f'{alias}.{key} = {outer}.{key}' for key in on)}"
 
+    def join_each(self, table: str, alias: str, outer: str, on: Sequence[str]) -> str:
+        return f"CROSS JOIN {table} AS {alias} ON {' AND '.join(f'{alias}.{key} = {outer}.{key}' for key in on)}"
+
     def newer(self, outer: str, columns: Sequence[str]) -> str:
         return f"""CROSS JOIN bongsu_notifications AS n INDEXED BY bongsu_notifications_inbox
             ON n.member_id = {outer}.member_id AND n.notification_id > {outer}.cursor"""
 
     def read_bytewise(self, expression: str) -> str:
         return f"CAST({expression} AS text)"
+
+    def listed(self, expression: str) -> str:
+        return f"json_group_array({expression})"
 
     def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         # Written by orjson, which knows how ids are written; times are ours to write.
@@ -270,14 +313,19 @@ class Sqlite(Dialect):
         return bool(result.rowcount == len(rows))
 
     async def rows(self, tx: AsyncConnection, statement: str, parameters: Parameters) -> Sequence[Sequence[Any]]:
-        # By the driver alone: one call in its thread where SQLAlchemy's layer makes several, and takes each row in hand.
+        rows: list[tuple[Any, ...]] = await self._by_driver(tx, _fetch, statement, parameters)
+        return rows
+
+    async def run(self, tx: AsyncConnection, statement: str, parameters: tuple[Any, ...]) -> int:
+        touched: int = await self._by_driver(tx, _execute, statement, parameters)
+        return touched
+
+    async def _by_driver(self, tx: AsyncConnection, call: Callable[..., Any], statement: str, parameters: Parameters) -> Any:
+        """By the driver alone: one call in its thread where SQLAlchemy's layer makes several, and takes each row in hand."""
         driver = (await tx.get_raw_connection()).driver_connection
         assert isinstance(driver, aiosqlite.Connection)
         try:
-            rows: list[tuple[Any, ...]] = await driver._execute(  # type: ignore[no-untyped-call]
-                _fetch, driver._conn, statement, parameters
-            )
-            return rows
+            return await driver._execute(call, driver._conn, statement, parameters)  # type: ignore[no-untyped-call]
         except sqlite3.Error as error:
             # As SQLAlchemy would have raised it, so that it is translated like all others.
             raise exc.DBAPIError.instance(statement, None, error, sqlite3.Error, hide_parameters=True) from error
@@ -311,6 +359,13 @@ def _fetch(connection: sqlite3.Connection, statement: str, parameters: Parameter
         # Whatever happened: a savepoint left open would keep the connection in a transaction.
         if connection.in_transaction:
             connection.execute("RELEASE bongsu_fetch")
+
+
+def _execute(connection: sqlite3.Connection, statement: str, parameters: tuple[Any, ...]) -> int:
+    # Not the cursor's count, which is not there for a statement that begins with WITH.
+    before = connection.total_changes
+    connection.execute(statement, parameters)
+    return connection.total_changes - before
 
 
 class Binder:

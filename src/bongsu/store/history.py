@@ -1,13 +1,14 @@
 """Statements of the history: what each member was told or not told, why, and by which ways, newest first.
 
-A page is found in one of two ways. Asked about a member, it reads that member's rows. Else it goes through the messages from
-the newest on, and through the members of each, by keys that both have in this order; so it stops when the page is full, and
-messages of other types, events and times cost one look each, however many members they were for.
+A page is found in one of three ways. Asked about a member, it reads that member's rows. Asked for what failed, is unknown or
+waits, it reads the index of such deliveries if they are few. Else it goes through the messages from the newest on, and
+through the members of each, by keys that both have in this order; so it stops when the page is full, and messages of other
+types, events and times cost one look each, however many members they were for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -20,7 +21,7 @@ from bongsu.model import Channel, Reason
 from bongsu.store.decisions import BITS
 from bongsu.store.dialect import POSTGRES, Dialect, as_text, dialect_named
 from bongsu.store.events import as_uuid
-from bongsu.store.tries import Try, find_tries
+from bongsu.store.ways import DeliveryRow, find_deliveries
 
 # Where a page begins that begins with the newest. No id is larger: the text is the last character there is, more often than
 # an id is long.
@@ -30,6 +31,8 @@ _LAST_MEMBER = "\U0010ffff" * 256
 _SLACK = timedelta(minutes=10)
 # Messages looked at together at first: a page's worth when each is for one member, and then always more.
 SLAB = 200
+# Deliveries under way that are looked through one by one: a tenth of a second's work.
+FEW = 10_000
 
 
 class Status(StrEnum):
@@ -67,22 +70,6 @@ class Place:
 
 
 @dataclass(frozen=True)
-class DeliveryRow:
-    delivery_id: int
-    channel: Channel
-    device_id: str | None
-    status: str
-    code: str | None
-    attempts: int
-    is_simulated: bool
-    created_at: datetime
-    finished_at: datetime | None
-    due: datetime
-    # All there were; `attempts` counts those of the present round.
-    tries: tuple[Try, ...] = ()
-
-
-@dataclass(frozen=True)
 class HistoryRow:
     """One member and one message: told, with its deliveries, or not told."""
 
@@ -114,20 +101,53 @@ async def find_page(
     """The newest rows behind that place, each with its deliveries."""
     dialect = dialect_named(connection.dialect.name)
     asked = _parameters(dialect, filters, behind or Place(), limit)
-    find = _find_by_member if _is_by_member(filters) else _find_by_messages
+    find = await _way(connection, dialect, filters)
     rows = [_history_row(dialect, row) for row in await find(connection, dialect, filters, asked)]
-    deliveries = await _deliveries(connection, dialect, [row.notification_id for row in rows if row.notification_id])
+    deliveries = await find_deliveries(connection, [row.notification_id for row in rows if row.notification_id])
     return [replace(row, deliveries=tuple(deliveries.get(row.notification_id or 0, ()))) for row in rows]
 
 
-def _is_by_member(filters: Filters) -> bool:
-    return filters.member_id is not None and filters.event_id is None
+_Find = Callable[[AsyncConnection, Dialect, Filters, dict[str, Any]], Awaitable[Sequence[Sequence[Any]]]]
+
+
+async def _way(connection: AsyncConnection, dialect: Dialect, filters: Filters) -> _Find:
+    if filters.member_id is not None:
+        return _find_by_member if filters.event_id is None else _find_by_messages
+    # To look for one of these among all that was ever sent could take for ever in vain.
+    match filters.status:
+        case Status.FAILED | Status.UNKNOWN:
+            return _find_by_deliveries
+        case Status.PENDING if await _are_few_open(connection, dialect):
+            return _find_by_deliveries
+    return _find_by_messages
+
+
+async def _are_few_open(connection: AsyncConnection, dialect: Dialect) -> bool:
+    """Many, as after a large fan-out, are found among the newest messages. Few may be anywhere."""
+    states, index = _SOURCES[Status.PENDING]
+    found = await connection.execute(
+        as_text(f"""
+            SELECT count(*) FROM (SELECT 1 FROM bongsu_deliveries d {dialect.by_index(index)}
+                                  WHERE d.status IN {states} LIMIT :few) AS open"""),
+        {"few": FEW},
+    )
+    return int(found.scalar_one()) < FEW
+
+
+async def _find_by_deliveries(
+    connection: AsyncConnection, dialect: Dialect, filters: Filters, asked: dict[str, Any]
+) -> Sequence[Sequence[Any]]:
+    lowest, highest = await _bounds(connection, dialect, filters, asked)
+    within = {"lowest": lowest, "highest": min(highest, asked["message_id"])}
+    statement = page_statement([_of_deliveries(dialect, filters)])
+    return (await connection.execute(as_text(statement), {**asked, **within})).all()
 
 
 async def _find_by_member(
-    connection: AsyncConnection, dialect: Dialect, filters: Filters, asked: dict[str, Any]
+    connection: AsyncConnection, _dialect: Dialect, filters: Filters, asked: dict[str, Any]
 ) -> Sequence[Sequence[Any]]:
-    return (await connection.execute(as_text(page_statement(dialect, filters)), asked)).all()
+    statement = page_statement([_of_the_member(filters, table) for table in _tables(filters)])
+    return (await connection.execute(as_text(statement), asked)).all()
 
 
 async def _find_by_messages(
@@ -135,7 +155,7 @@ async def _find_by_messages(
 ) -> Sequence[Sequence[Any]]:
     """A slab of messages after the other until the page is full: each statement looks for both who was told and who was not,
     and without a floor it would go on to the oldest message for the kind that is rare."""
-    statement = as_text(page_statement(dialect, filters))
+    statement = as_text(page_statement([_through_messages(dialect, filters, table) for table in _tables(filters)]))
     lowest, highest = await _bounds(connection, dialect, filters, asked)
     highest = min(highest, asked["message_id"])
     rows: list[Sequence[Any]] = []
@@ -158,8 +178,7 @@ async def _find_by_messages(
 # even though the inbox has it, because that is what the operator looks for. The inbox alone cannot fail.
 _RANK = "CASE d.status WHEN 'FAIL' THEN 1 WHEN 'SUCCESS' THEN 2 WHEN 'UNKNOWN' THEN 3 ELSE 4 END"
 _OUTCOME = f"""CASE (SELECT max({_RANK}) FROM bongsu_deliveries d WHERE d.notification_id = {{row}}.notification_id)
-    WHEN 4 THEN 'PENDING' WHEN 3 THEN 'UNKNOWN' WHEN 2 THEN 'SENT' WHEN 1 THEN 'FAILED'
-    ELSE CASE WHEN {{row}}.channels & {BITS[Channel.IN_APP]} <> 0 THEN 'SENT' ELSE 'FAILED' END END"""
+    WHEN 4 THEN 'PENDING' WHEN 3 THEN 'UNKNOWN' WHEN 1 THEN 'FAILED' ELSE 'SENT' END"""
 
 # The two tables a page is made of, and what it takes from each.
 _COLUMNS = {
@@ -172,11 +191,7 @@ _COLUMNS = {
 _WORDS = "m.event_id, m.type, m.subject, m.title, m.body, m.locale, m.is_critical"
 
 
-def page_statement(dialect: Dialect, filters: Filters) -> str:
-    shares = [
-        _of_the_member(filters, table) if _is_by_member(filters) else _through_messages(dialect, filters, table)
-        for table in _tables(filters)
-    ]
+def page_statement(shares: Sequence[str]) -> str:
     # The status is worked out for the rows of the page and for no others.
     return f"""
         WITH page AS MATERIALIZED (
@@ -240,6 +255,33 @@ def _each(dialect: Dialect, table: str, condition: str) -> str:
         return f"""bongsu_messages m CROSS JOIN LATERAL (
             SELECT * FROM {table} t WHERE {condition} ORDER BY t.message_id DESC, t.member_id DESC LIMIT :limit) AS t"""
     return f"bongsu_messages m NOT INDEXED CROSS JOIN {table} t INDEXED BY sqlite_autoindex_{table}_1 ON {condition}"
+
+
+# Deliveries of which a notification of that status has one, and the index that holds no others.
+_DEAD = "('FAIL', 'UNKNOWN')", "bongsu_deliveries_dead_by_message"
+_OPEN = "('READY', 'SENDING')", "bongsu_deliveries_due"
+_SOURCES = {Status.FAILED: _DEAD, Status.UNKNOWN: _DEAD, Status.PENDING: _OPEN}
+
+
+def _of_deliveries(dialect: Dialect, filters: Filters) -> str:
+    """The notifications that such deliveries are of, each once."""
+    assert filters.status is not None
+    states, index = _SOURCES[filters.status]
+    table = "bongsu_notifications"
+    conditions = [
+        f"one.status IN {states}",
+        "one.message_id BETWEEN :lowest AND :highest",
+        "(one.message_id, one.member_id) < (:message_id, :member)",
+        f"""(SELECT 1 FROM bongsu_deliveries d WHERE d.notification_id = one.notification_id
+              AND d.status IN {states} AND d.delivery_id < one.delivery_id LIMIT 1) IS NULL""",
+        *_conditions_of_messages(filters),
+        *_conditions(filters, table),
+    ]
+    return f"""
+        SELECT {_COLUMNS[table]} FROM bongsu_deliveries one {dialect.by_index(index)}
+        {dialect.join_each("bongsu_messages", "m", "one", ["message_id"])}
+        {dialect.join_each(table, "t", "one", ["message_id", "member_id"])}
+        WHERE {" AND ".join(conditions)} ORDER BY one.message_id DESC, one.member_id DESC LIMIT :limit"""
 
 
 def _of_the_member(filters: Filters, table: str) -> str:
@@ -352,47 +394,6 @@ async def _first_after(connection: AsyncConnection, dialect: Dialect, moment: da
         else:
             low = middle + 1
     return int(low)
-
-
-# --- the deliveries ---------------------------------------------------------------------------------------------------
-
-
-async def _deliveries(
-    connection: AsyncConnection, dialect: Dialect, notification_ids: Sequence[int]
-) -> Mapping[int, list[DeliveryRow]]:
-    if not notification_ids:
-        return {}
-    columns = {"notification_id": "bigint"}
-    found = await connection.exec_driver_sql(
-        f"""
-        SELECT d.notification_id, d.delivery_id, d.channel, d.device_id, d.status, d.code, d.attempts, d.is_simulated,
-               d.created_at, d.finished_at, d.due
-        FROM {dialect.table(columns)} CROSS JOIN bongsu_deliveries d WHERE d.notification_id = given.notification_id
-        ORDER BY d.delivery_id""",
-        tuple(dialect.parameters(columns, [(one,) for one in notification_ids])),
-    )
-    rows = [(row[0], _delivery_row(dialect, row[1:])) for row in found]
-    tries = await find_tries(connection, [one.delivery_id for _, one in rows])
-    deliveries: dict[int, list[DeliveryRow]] = {}
-    for notification_id, one in rows:
-        deliveries.setdefault(notification_id, []).append(replace(one, tries=tuple(tries.get(one.delivery_id, ()))))
-    return deliveries
-
-
-def _delivery_row(dialect: Dialect, row: Sequence[Any]) -> DeliveryRow:
-    delivery_id, channel, device_id, status, code, attempts, is_simulated, created_at, finished_at, due = row
-    return DeliveryRow(
-        delivery_id,
-        Channel(channel),
-        device_id,
-        status,
-        code,
-        attempts,
-        bool(is_simulated),
-        dialect.moment(created_at),
-        None if finished_at is None else dialect.moment(finished_at),
-        dialect.moment(due),
-    )
 
 
 # --- the member -------------------------------------------------------------------------------------------------------

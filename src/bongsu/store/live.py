@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -34,8 +34,7 @@ class Words:
     is_critical: bool
 
 
-@dataclass(frozen=True)
-class News:
+class News(NamedTuple):
     """One notification that an open stream is to be told of."""
 
     member_id: str
@@ -44,8 +43,7 @@ class News:
     created_at: datetime
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """How a member's inbox stands, and when it stood so: of two counts the later one holds."""
 
     unread: int
@@ -110,17 +108,28 @@ def missed_statement(dialect: Dialect, only_unread: bool) -> str:
 # --- many are here ----------------------------------------------------------------------------------------------------
 
 
-async def find_news(connection: AsyncConnection, cursors: Mapping[str, int], limit: int) -> list[News]:
-    """What these members have beyond their cursors, in the order of ids, so many at most."""
+async def find_news(
+    connection: AsyncConnection, cursors: Mapping[str, int], limit: int
+) -> tuple[list[News], dict[str, Standing]]:
+    """What these members have beyond their cursors, in the order of ids, so many at most; and how they stand who have some.
+
+    The newest id is left out, because whoever asks has a cursor.
+    """
     dialect = dialect_named(connection.dialect.name)
     binder = Binder(dialect)
     given = binder.table({"member_id": "text", "cursor": "bigint"}, list(cursors.items()))
     newer = dialect.newer("given", ("member_id", "notification_id", "message_id", "channels", "created_at"))
+    inboxes = dialect.look_up("bongsu_members", "m", "n", ["member_id"], ["unread", "is_enabled"])
     statement = f"""
-        SELECT n.member_id, n.notification_id, n.message_id, n.created_at FROM {given} {newer}
+        SELECT n.member_id, n.notification_id, n.message_id, n.created_at, m.unread, m.is_enabled
+        FROM {given} {newer} {inboxes}
         WHERE n.{_TOLD} ORDER BY n.notification_id LIMIT {binder.value(limit)}"""
+    # Asked for once and before: a time in each of thousands of rows takes longer to read than all the rest of it.
+    [[now]] = await dialect.rows(connection, f"SELECT {dialect.now}", ())
     rows = await dialect.rows(connection, statement, tuple(binder.parameters))
-    return [News(row[0], row[1], row[2], dialect.moment(row[3])) for row in rows]
+    moment, as_of = dialect.moment, dialect.moment(now)
+    news = [News(row[0], row[1], row[2], moment(row[3])) for row in rows]
+    return news, {row[0]: Standing(row[4], bool(row[5]), 0, as_of) for row in rows if row[4] is not None}
 
 
 async def find_counts(connection: AsyncConnection, member_ids: Sequence[str]) -> dict[str, Standing]:
@@ -171,14 +180,16 @@ async def find_told(connection: AsyncConnection, message_ids: Sequence[int]) -> 
     dialect = dialect_named(connection.dialect.name)
     binder = Binder(dialect)
     given = binder.table({"message_id": "bigint"}, [(one,) for one in message_ids])
+    columns = ["member_id", "notification_id", "message_id", "created_at", "channels"]
+    readers = dialect.look_up("bongsu_notifications", "n", "given", ["message_id"], columns)
+    inboxes = dialect.look_up("bongsu_members", "m", "n", ["member_id"], ["unread"])
     statement = f"""
         SELECT n.member_id, n.notification_id, n.message_id, n.created_at, n.{_TOLD}, m.unread, {dialect.now}, coalesce((
             SELECT p.notification_id FROM bongsu_notifications p {dialect.by_index("bongsu_notifications_inbox")}
             WHERE p.member_id = n.member_id AND p.notification_id < n.notification_id AND p.{_TOLD}
             ORDER BY p.notification_id DESC LIMIT 1), 0)
-        FROM {given} JOIN bongsu_notifications n ON n.message_id = given.message_id
-        JOIN bongsu_members m ON m.member_id = n.member_id
-        ORDER BY n.notification_id"""
+        FROM {given} {readers} {inboxes}
+        WHERE m.unread IS NOT NULL ORDER BY n.notification_id"""
     return [_told(dialect, row) for row in await dialect.rows(connection, statement, tuple(binder.parameters))]
 
 
@@ -186,16 +197,3 @@ def _told(dialect: Dialect, row: Sequence[Any]) -> Told:
     member_id, notification_id, message_id, created_at, is_live, unread, as_of, previous = row
     news = News(member_id, notification_id, message_id, dialect.moment(created_at))
     return Told(news, bool(is_live), previous, unread, dialect.moment(as_of))
-
-
-async def find_recipients(connection: AsyncConnection, message_ids: Sequence[int], member_ids: Sequence[str]) -> set[str]:
-    """Those of the members that one of the messages went to."""
-    dialect = dialect_named(connection.dialect.name)
-    binder = Binder(dialect)
-    members = binder.table({"member_id": "text"}, [(one,) for one in member_ids], "here")
-    messages = binder.table({"message_id": "bigint"}, [(one,) for one in message_ids])
-    statement = f"""
-        SELECT here.member_id FROM {members} WHERE EXISTS (
-            SELECT 1 FROM {messages} JOIN bongsu_notifications n
-                ON n.message_id = given.message_id AND n.member_id = here.member_id)"""
-    return {row[0] for row in await dialect.rows(connection, statement, tuple(binder.parameters))}

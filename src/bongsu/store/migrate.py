@@ -12,7 +12,7 @@ from bongsu.store.dialect import POSTGRES
 from bongsu.store.engine import Store
 
 # The newest migration. Revisions are numbers with leading zeros, so that older and newer can be told without loading them.
-HEAD = "0004"
+HEAD = "0005"
 
 # Building an index on a large table may take long, and so may waiting for another process that does.
 MIGRATION_SECONDS = 6 * 3600

@@ -23,13 +23,11 @@ from bongsu.model import (
     QuietHours,
     TypePreference,
 )
+from bongsu.store.decisions import BITS, as_bits
 from bongsu.store.dialect import Dialect, dialect_named
 
 # Rows of one statement; more would only make a longer text.
 STATEMENT_ROWS = 1_000
-
-# Channels as bits, in an order that must never change: it is stored.
-_BITS = {Channel.PUSH: 1, Channel.SMS: 2, Channel.EMAIL: 4, Channel.IN_APP: 8}
 
 
 # --- members ----------------------------------------------------------------------------------------------------------
@@ -96,7 +94,7 @@ async def put_preferences(tx: AsyncConnection, member_id: str, wish: Preferences
                 "member_id": member_id,
                 "type": name,
                 "is_enabled": one.enabled,
-                "channels": None if one.channels is None else sum(_BITS[channel] for channel in one.channels),
+                "channels": None if one.channels is None else as_bits(one.channels),
             },
         )
 
@@ -120,7 +118,7 @@ async def find_preferences(connection: AsyncConnection, member_id: str) -> Prefe
 
 
 def _channels(bits: int | None) -> frozenset[Channel] | None:
-    return None if bits is None else frozenset(channel for channel, bit in _BITS.items() if bits & bit)
+    return None if bits is None else frozenset(channel for channel, bit in BITS.items() if bits & bit)
 
 
 def minute_of_day(text_of_time: str) -> int:

@@ -1,4 +1,4 @@
-"""The tries of deliveries: each time one was on the wire."""
+"""The tries of deliveries: each time one was on the wire. The one that succeeded stands with its delivery."""
 
 from __future__ import annotations
 
@@ -29,9 +29,13 @@ async def find_tries(connection: AsyncConnection, delivery_ids: Sequence[int]) -
     found = await dialect.rows(
         connection,
         f"""
-        SELECT a.delivery_id, a.at, a.millis, a.code
-        FROM {dialect.table(columns)} CROSS JOIN bongsu_attempts a WHERE a.delivery_id = given.delivery_id
-        ORDER BY a.delivery_id, a.epoch""",
+        WITH given AS MATERIALIZED (SELECT * FROM {dialect.table(columns)})
+        SELECT a.delivery_id, a.at, a.millis, a.code, a.epoch
+        FROM given CROSS JOIN bongsu_attempts a WHERE a.delivery_id = given.delivery_id
+        UNION ALL
+        SELECT d.delivery_id, d.sent_at, d.millis, 'SUCCESS', d.epoch
+        FROM given CROSS JOIN bongsu_deliveries d WHERE d.delivery_id = given.delivery_id AND d.sent_at IS NOT NULL
+        ORDER BY 1, 5""",
         tuple(dialect.parameters(columns, [(one,) for one in delivery_ids])),
     )
     tries: dict[int, list[Try]] = {}

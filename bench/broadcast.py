@@ -1,0 +1,192 @@
+"""One message to everybody who is connected, three ways: by our gateway, by sse-starlette, by a bare asyncio protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+from bench import cores
+from bench.client import Client, encode
+from bench.ground import KEYS
+from bench.serving import Server, listening, serving
+from bench.streams import Readers, readers
+from bongsu.keys import Keys
+from bongsu.live import frames
+from bongsu.live.messages import MESSAGES_TOPIC, write_messages
+from bongsu.live.sse import PATH
+from bongsu.model import new_id, utc_now
+from bongsu.settings import Settings
+from bongsu.signals import RedisSignals
+from bongsu.store import Store
+from bongsu.store.live import News, Words
+
+RIVAL = "sse_starlette"
+HAS_RIVAL = find_spec(RIVAL) is not None
+TITLE, BODY = "겨울 외투 (남색, M)", "찜한 상품이 23% 내렸습니다: 129,000원 → 99,000원"
+
+_numbers = count(1)
+
+
+class Audience(Protocol):
+    """A server and those who read its streams."""
+
+    server: Server
+
+    async def open(self, count: int) -> None:
+        """So many streams more, each of which is up to date when this returns."""
+
+    async def send(self) -> float:
+        """One message to all; the seconds until the last of them had it."""
+
+
+def _mark() -> str:
+    """No two messages are the same, so that a late one is not taken for the next."""
+    return f"sku-{next(_numbers):08d}."
+
+
+def _asking(count: int, path: str, headers: Sequence[str] = ()) -> list[bytes]:
+    more = headers or [""] * count
+    return [f"GET {path} HTTP/1.1\r\nHost: bench\r\n{line}\r\n".encode() for line in more]
+
+
+# --- ours ---------------------------------------------------------------------------------------------------------------
+
+
+class Ours:
+    """A gateway on PostgreSQL and Redis, told as workers tell it: the message is in the store, a signal names it."""
+
+    def __init__(self, server: Server, some: Readers, settings: Settings, store: Store, signals: RedisSignals) -> None:
+        self.server = server
+        self._readers = some
+        self._keys = Keys.load(settings)
+        self._store = store
+        self._signals = signals
+
+    async def open(self, count: int) -> None:
+        members = [f"member-{len(self._readers) + number:06d}" for number in range(count)]
+        async with self._store.write() as tx:
+            await tx.exec_driver_sql(
+                "INSERT INTO bongsu_members (member_id) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING", (members,)
+            )
+        tokens = [self._keys.member_token(one, timedelta(hours=1)) for one in members]
+        requests = _asking(count, PATH, [f"Authorization: Bearer {one}\r\n" for one in tokens])
+        # The cursor is what a stream is given last, when it is up to date.
+        await asyncio.to_thread(self._readers.open, requests, b"id: ")
+
+    async def send(self) -> float:
+        mark = _mark()
+        message_id = await self._commit(mark)
+        waiting = asyncio.create_task(_watch(self._readers, mark))
+        await asyncio.sleep(0)
+        began = time.perf_counter()
+        self._signals.send(MESSAGES_TOPIC, write_messages([message_id]))
+        return await waiting - began
+
+    async def _commit(self, mark: str) -> int:
+        """What a fan-out leaves. Not timed: it has a benchmark of its own."""
+        async with self._store.write() as tx:
+            found = await tx.exec_driver_sql(
+                """INSERT INTO bongsu_messages
+                       (event_id, notice, locale, type, subject, title, body, ref_id, data, channels, lane, guarantee,
+                        is_critical, created_at)
+                   VALUES ($1, 0, 'ko', 'PRICE_DROP', 's', $2, $3, $4, '{}', 8, 1, 'at_most_once', false, now())
+                   RETURNING message_id""",
+                (new_id(), TITLE, BODY, mark),
+            )
+            message_id = int(found.scalar_one())
+            await tx.exec_driver_sql(
+                """INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
+                   SELECT member_id, $1, 8, now() FROM bongsu_members""",
+                (message_id,),
+            )
+            await tx.exec_driver_sql("UPDATE bongsu_members SET unread = unread + 1")
+        async with self._store.read() as connection:
+            await connection.exec_driver_sql("VACUUM ANALYZE bongsu_members, bongsu_notifications, bongsu_messages")
+        return message_id
+
+
+@contextlib.asynccontextmanager
+async def ours(settings: Settings) -> AsyncIterator[Ours]:
+    store, signals = Store.open(settings), RedisSignals(settings.redis_url)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(store.close)
+        with cores.servers():
+            server = await stack.enter_async_context(serving(settings, role="gateway"))
+        await signals.start()
+        stack.push_async_callback(signals.stop)
+        some = stack.enter_context(readers(server.port))
+        yield Ours(server, some, settings, store, signals)
+
+
+# --- others -------------------------------------------------------------------------------------------------------------
+
+
+class Theirs:
+    """A server that is posted what to write to everybody."""
+
+    def __init__(self, server: Server, some: Readers, body: Callable[[str], bytes]) -> None:
+        self.server = server
+        self._readers = some
+        self._body = body
+
+    async def open(self, count: int) -> None:
+        await asyncio.to_thread(self._readers.open, _asking(count, "/stream"), b"retry: ")
+
+    async def send(self) -> float:
+        mark = _mark()
+        request = encode("/send", self._body(mark), "text/event-stream", KEYS["api_keys"])
+        client = await Client.connect(self.server.port)
+        waiting = asyncio.create_task(_watch(self._readers, mark))
+        await asyncio.sleep(0)
+        began = time.perf_counter()
+        await client.send(request)
+        seconds = await waiting - began
+        client.close()
+        return seconds
+
+
+@contextlib.asynccontextmanager
+async def bare(folder: Path) -> AsyncIterator[Theirs]:
+    """Writes to everybody the very bytes that one of our readers gets."""
+    async with _theirs("bench.bare_streams", folder, _frames) as audience:
+        yield audience
+
+
+@contextlib.asynccontextmanager
+async def rival(folder: Path) -> AsyncIterator[Theirs]:
+    """Makes of the data the frames that our readers get."""
+    async with _theirs("bench.rivals.sse_starlette_app", folder, _data) as audience:
+        yield audience
+
+
+@contextlib.asynccontextmanager
+async def _theirs(module: str, folder: Path, body: Callable[[str], bytes]) -> AsyncIterator[Theirs]:
+    async with contextlib.AsyncExitStack() as stack:
+        with cores.servers():
+            server = await stack.enter_async_context(listening(["-m", module], folder))
+        yield Theirs(server, stack.enter_context(readers(server.port)), body)
+
+
+def _frames(mark: str) -> bytes:
+    words = Words(1, "PRICE_DROP", TITLE, BODY, mark, "{}", False)
+    return frames.notification(News("m", 1_000_000, 1, utc_now()), frames.tail(words)) + frames.badge(10)
+
+
+def _data(mark: str) -> bytes:
+    return _frames(mark).partition(b"\ndata: ")[2].partition(b"\n")[0]
+
+
+async def _watch(some: Readers, mark: str) -> float:
+    def watch() -> float:
+        # The pool's threads were started from wherever.
+        with cores.clients():
+            return some.until_all_have(mark.encode())
+
+    return await asyncio.to_thread(watch)
