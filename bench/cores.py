@@ -1,6 +1,5 @@
-"""Two cores, one for the servers and one for us: so that a client's work is never taken out of the server's time.
-
-Databases are left to the system: they are neither side's own. Where there is one core, or no say, nothing is kept apart.
+"""Two cores, one for the server and one for the rest: so that a client's work, or a database's, is never taken out of the
+server's time. Where there is one core, or no say, nothing is kept apart.
 """
 
 from __future__ import annotations
@@ -8,6 +7,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+
+import psutil
 
 _ALL = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 _SERVER, _CLIENT = set(_ALL[:1]), set(_ALL[-1:])
@@ -34,6 +35,14 @@ def clients() -> contextlib.AbstractContextManager[None]:
 
 def servers() -> contextlib.AbstractContextManager[None]:
     return _only(_SERVER)
+
+
+def keep_databases_away() -> None:
+    """Those that run already, and what they start, go where the clients are."""
+    for one in psutil.Process().children(recursive=True) if ARE_APART else ():
+        if one.name().startswith(("postgres", "redis")):
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(one.pid, _CLIENT)
 
 
 def anywhere() -> contextlib.AbstractContextManager[None]:

@@ -63,6 +63,7 @@ async def notes(ground: Ground) -> dict[str, str]:
 async def _settings(ground: Ground, **changes: float) -> AsyncIterator[Settings]:
     """PostgreSQL and a Redis of their own."""
     settings, redis = await ground.postgres(), start_redis()
+    cores.keep_databases_away()
     try:
         yield settings.model_copy(update={"redis_url": redis.url, **changes})
     finally:

@@ -35,7 +35,7 @@ from bongsu.store.deliveries import Address, Claimed, DeliveryStatus, Verdict, W
 CONCURRENCY = 512
 # The next ones are claimed when this part of the slots is free, and outcomes recorded when this part of them has landed, so
 # that statements are about many rows at a time.
-SHARE = 2
+SHARE = 8
 # What has landed is recorded after this time, however little it is.
 LINGER_SECONDS = 0.02
 # A delivery that has been claimed so often without any outcome ends whoever takes it.
@@ -182,6 +182,7 @@ class Dispatcher(Loop):
         # Until it is over, what has landed waits for more.
         self._linger: asyncio.TimerHandle | None = None
         self._is_to_record = False
+        self._recording: asyncio.Task[int] | None = None
         self._words: OrderedDict[int, Words] = OrderedDict()
         self._turn = 0
         self._renewed = time.monotonic()
@@ -192,14 +193,14 @@ class Dispatcher(Loop):
         self._give_up_overdue()
         await self._keep_leases()
         # Side by side: while the outcomes of the last ones are written down the next ones set out.
-        moved = 0
-        for one in await asyncio.gather(self._record(), self._take_on(), return_exceptions=True):
-            if isinstance(one, BaseException):
-                raise one
-            moved += one
-        if not moved and self._sending:
+        if self._is_to_record and self._recording is None:
+            self._recording = asyncio.create_task(self._record(), name=f"bongsu-{self.name}-record")
+            self._recording.add_done_callback(lambda _task: self.wake())
+        moved = await self._take_on()
+        moved += await self._recorded()
+        if not moved and (self._sending or self._recording):
             await self._wait_for_landing()
-        return moved + len(self._verdicts)
+        return moved + len(self._verdicts) + (self._recording is not None)
 
     def wake(self) -> None:
         super().wake()
@@ -211,8 +212,10 @@ class Dispatcher(Loop):
         tasks = [one.task for one in self._sending.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=self._settings.send_timeout_seconds + 1)
-        self._is_to_record = True
         with contextlib.suppress(StoreError):
+            if self._recording is not None:
+                await asyncio.wait({self._recording})
+                await self._recorded()
             await self._record()
 
     async def _take_on(self) -> int:
@@ -324,9 +327,14 @@ class Dispatcher(Loop):
         self._is_to_record = True
         self.wake()
 
-    async def _record(self) -> int:
-        if not self._is_to_record:
+    async def _recorded(self) -> int:
+        """What the recording under way has come to, once it has."""
+        if self._recording is None or not self._recording.done():
             return 0
+        recording, self._recording = self._recording, None
+        return await recording
+
+    async def _record(self) -> int:
         if self._linger is not None:
             self._linger.cancel()
         self._linger, self._is_to_record = None, False

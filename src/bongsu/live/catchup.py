@@ -70,18 +70,18 @@ class CatchUp(Loop):
         return done + await self._look(self._crowd, CROWD, with_counts=False)
 
     async def _look(self, marks: dict[str, None], limit: int, *, with_counts: bool) -> int:
-        """A portion after the other. While one is told, the store is reading the next."""
-        if not marks:
+        """Those who are marked by now, a portion after the other. While one is told, the store is reading the next."""
+        marked = left = len(marks)
+        if not left:
             return 0
-        done = 0
         async with self._store.read() as connection:
             # A small one first, so that telling begins soon.
-            ahead = self._begin(connection, marks, limit // 5, with_counts)
+            ahead = self._begin(connection, marks, min(left, limit // 5), with_counts)
             try:
                 while ahead is not None:
                     found = await ahead.reading
-                    done += len(ahead.members)
-                    ahead = self._begin(connection, marks, limit, with_counts)
+                    left -= len(ahead.members)
+                    ahead = self._begin(connection, marks, min(left, limit), with_counts)
                     await self._tell(found)
             except BaseException:
                 if ahead is not None:
@@ -89,15 +89,15 @@ class CatchUp(Loop):
                     await asyncio.wait({ahead.reading})
                     marks.update(dict.fromkeys(ahead.members))
                 raise
-        return done
+        return marked
 
     def _begin(self, connection: AsyncConnection, marks: dict[str, None], limit: int, with_counts: bool) -> _Portion | None:
         members = list(islice(marks, limit))
+        if not members:
+            return None
         for one in members:
             del marks[one]
         cursors = {one: cursor for one in members if (cursor := self._present.cursor_of(one)) is not None}
-        if not members:
-            return None
         return _Portion(members, asyncio.create_task(self._read(connection, cursors, with_counts)))
 
     async def _read(self, connection: AsyncConnection, cursors: dict[str, int], with_counts: bool) -> _Found:
