@@ -35,7 +35,7 @@ from bongsu.store.deliveries import Address, Claimed, DeliveryStatus, Verdict, W
 CONCURRENCY = 512
 # The next ones are claimed when this part of the slots is free, and outcomes recorded when this part of them has landed, so
 # that statements are about many rows at a time.
-SHARE = 8
+SHARE = 4
 # What has landed is recorded after this time, however little it is.
 LINGER_SECONDS = 0.02
 # A delivery that has been claimed so often without any outcome ends whoever takes it.
@@ -225,8 +225,8 @@ class Dispatcher(Loop):
 
     async def _claim(self) -> list[Claimed]:
         """As many as can be sent now, in few and large portions."""
-        free = self._concurrency - len(self._sending) - len(self._verdicts)
-        if free < max(1, self._concurrency // SHARE):
+        free = self._concurrency - len(self._sending)
+        if free < max(1, self._concurrency // SHARE) or len(self._verdicts) >= self._concurrency:
             return []
         lanes = TURNS[self._turn % len(TURNS)]
         async with self._store.write_once() as tx:

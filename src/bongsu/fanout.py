@@ -189,6 +189,7 @@ class FanOut:
     async def _judge(
         self, tx: AsyncConnection, works: Sequence[Work], target: Target, now: datetime, decision: Decision
     ) -> list[Count]:
+        await decisions.prepare(tx)
         keys = self._keys(works, now)
         if keys:
             await dialect_named(tx.dialect.name).serialise(tx, *(f"{one.type} {one.subject}" for one in keys))
@@ -208,7 +209,6 @@ class FanOut:
             recent,
             self._settings.daily_limit,
         )
-        await decisions.prepare(tx)
         counts = await decisions.judge(tx, lambda binder: target.select(binder, now), case)
         if any(one.reason == UNPREPARED for one in counts):
             raise await self._unprepared(tx)

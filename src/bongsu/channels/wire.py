@@ -1,34 +1,30 @@
-"""The one place that knows our HTTP client (docs/decisions/0008-http-client.md): a POST becomes an answer, or the word that
-nothing was sent, or that it was sent and the answer lost. The difference decides whether a repeat can be a second one."""
+"""Our HTTP client (docs/decisions/0008-http-client.md): a POST becomes an answer, or the word that nothing was sent, or that
+it was sent and the answer lost. The difference decides whether a repeat can be a second one."""
 
 from __future__ import annotations
 
-import atexit
-import time
+import asyncio
+import math
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import cache
-from typing import Any
 
-from pyreqwest.client import ClientBuilder
-from pyreqwest.exceptions import BuilderError, DetailedPyreqwestError, PyreqwestError, RequestTimeoutError
+from bongsu.channels.heads import Head, Place, make_head
+from bongsu.channels.http1 import Answer, Connection, Lost
+from bongsu.channels.proxy import Proxies, open_tunnel
+
+__all__ = ["Answer", "Lost", "NotSent", "Wire"]
 
 # Long enough for a slow handshake; short of the whole call's time, so that it is known which of the two ran out.
 CONNECT_SECONDS = 5.0
-REST_SECONDS = 0.05
-# The client's word for an error before the first byte of a request. All its other words mean: it may have gone out. Its
-# exception classes do not tell: a reset after sending is a ConnectError to it, and so is one before.
-_BEFORE_SENDING = "client error (Connect)"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """`headers` are found by name in capitals or not."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
+# Servers close idle connections, the hasty ones after 20 s and more. A request that crosses with the closing is lost.
+IDLE_SECONDS = 15.0
+# An access token changes once an hour; a caller whose headers change with each call finds the cache empty, not large.
+MOST_HEADS = 64
+# What ends so soon has ended: loops keep time in milliseconds.
+TICK_SECONDS = 0.001
+# Connections that are aborted are gone with the loop's next steps.
+CLOSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,65 +34,158 @@ class NotSent:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """It was sent, perhaps, and no answer came."""
-
-    is_timeout: bool
-    detail: str
-
-
 class Wire:
-    """Connections to one provider, kept open between calls. `post` is called many times at once."""
+    """Connections to one provider, kept open between calls. `post` is called many times at once, from one loop.
+
+    There is no bound to the calls under way: that is the caller's. Above `idle_connections` the ones that have answered
+    are closed and not kept.
+    """
 
     def __init__(self, timeout_seconds: float, idle_connections: int = 512, *, uses_proxy: bool = True) -> None:
         """With `uses_proxy`, through the proxy that the environment names, if it names one."""
-        _rest_before_exit()
-        builder = ClientBuilder() if uses_proxy else ClientBuilder().no_proxy()
-        self._client = (
-            builder.timeout(timedelta(seconds=timeout_seconds))
-            .connect_timeout(timedelta(seconds=min(CONNECT_SECONDS, timeout_seconds / 2)))
-            .pool_max_idle_per_host(idle_connections)
-            # HTTP/2 would put a hundred sends on one connection, and one reset would leave a hundred unknown.
-            .http1_only()
-            .follow_redirects(False)
-            .build()
-        )
+        self._timeout = timeout_seconds
+        self._connect_seconds = min(CONNECT_SECONDS, timeout_seconds / 2)
+        self._idle_connections = idle_connections
+        self._proxies = Proxies(uses_proxy)
+        self._heads: dict[tuple[str | tuple[str, str], ...], tuple[_Pool, bytes]] = {}
+        self._pools: dict[Place, _Pool] = {}
+        self._tls: ssl.SSLContext | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # One timer for all connections, set to the first that can run out of time.
+        self._sweep_at = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer | NotSent | Lost:
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         try:
-            response = await self._client.post(url).headers(headers).body_bytes(body).build().send()
-            content = bytes(await response.bytes())
-        except (BuilderError, ValueError) as error:
+            pool, start = self._heads.get((url, *headers.items())) or self._head(loop, url, headers)
+        except ValueError as error:
             return NotSent(str(error))
-        except RequestTimeoutError as error:
-            return _failure(error, is_timeout=True)
-        except PyreqwestError as error:
-            return _failure(error, is_timeout=False)
-        return Answer(response.status, response.headers, content)
+        now = loop.time()
+        connection = pool.take(now) or await self._connect(loop, pool)
+        if isinstance(connection, NotSent):
+            return connection
+        until = now + self._timeout
+        if until < self._sweep_at:
+            self._sweep_next(loop, until)
+        answer = connection.ask(b"%b%d\r\n\r\n%b" % (start, len(body), body), until)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # Not when the answer was there already: somebody else may be using the connection by now.
+            if answer.cancelled():
+                connection.abort()
+            raise
 
     async def close(self) -> None:
-        await self._client.close()
+        """May be called twice. What is under way is lost; what comes later is not sent."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        connections = self._connections()
+        for connection in connections:
+            connection.abort()
+        if connections:
+            await asyncio.wait([connection.gone for connection in connections], timeout=CLOSE_SECONDS)
+
+    # --- before sending -----------------------------------------------------------------------------------------------
+
+    def _head(self, loop: asyncio.AbstractEventLoop, url: str, headers: Mapping[str, str]) -> tuple[_Pool, bytes]:
+        head: Head = make_head(url, headers, self._proxies)
+        pool = self._pools.get(head.place)
+        if pool is None:
+            pool = self._pools[head.place] = _Pool(head.place, self._idle_connections, loop)
+        if len(self._heads) >= MOST_HEADS:
+            self._heads.clear()
+        known = self._heads[(url, *headers.items())] = pool, head.start
+        return known
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop, pool: _Pool) -> Connection | NotSent:
+        if self._is_closed:
+            return NotSent("closed already")
+        connection = Connection(loop, pool)
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                await self._open(loop, connection, pool.place)
+        except TimeoutError:
+            return NotSent(f"no connection to {pool.place.host} within {self._connect_seconds:g} s")
+        except (OSError, ValueError) as error:
+            return NotSent(str(error) or type(error).__name__)
+        if self._is_closed or connection.is_closing:
+            connection.abort()
+            return NotSent("the connection was closed as soon as it was open")
+        pool.open.add(connection)
+        return connection
+
+    async def _open(self, loop: asyncio.AbstractEventLoop, connection: Connection, place: Place) -> None:
+        host, port, is_tls, proxy = place
+        if not is_tls:
+            await loop.create_connection(lambda: connection, host, port)
+        elif proxy is None:
+            await loop.create_connection(lambda: connection, host, port, ssl=self._context(), server_hostname=host)
+        else:
+            tunnel = await open_tunnel(loop, proxy, host, port)
+            transport = await loop.start_tls(tunnel, connection, self._context(), server_hostname=host)
+            if transport is None:
+                raise OSError("the proxy closed the tunnel")
+            connection.connection_made(transport)
+
+    def _context(self) -> ssl.SSLContext:
+        """Made by the first who needs it: reading the certificates of all authorities takes a while."""
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+            # HTTP/2 would put a hundred sends on one connection, and one reset would leave a hundred unknown.
+            self._tls.set_alpn_protocols(["http/1.1"])
+        return self._tls
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End what has run out of time, and come back for the next."""
+        now = loop.time() + TICK_SECONDS
+        connections = self._connections()
+        for connection in connections:
+            if connection.until <= now:
+                connection.expire()
+        self._sweep_next(loop, min((connection.until for connection in connections), default=math.inf))
+
+    def _sweep_next(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sweep_at = at
+        self._timer = None if math.isinf(at) else loop.call_at(at, self._sweep, loop)
+
+    def _connections(self) -> list[Connection]:
+        return [connection for pool in self._pools.values() for connection in pool.open]
 
 
-@cache
-def _rest_before_exit() -> None:
-    """Let the client's own thread leave Python before the interpreter ends: caught inside, it aborts the process.
+class _Pool:
+    """The connections to one place. The last used is the next: the others grow old and are closed when load falls."""
 
-    Seen on 3.11 in a fifth of the processes that ended right after an answer, in none with a rest between.
-    """
-    atexit.register(time.sleep, REST_SECONDS)
+    def __init__(self, place: Place, most_idle: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.place = place
+        self.open: set[Connection] = set()
+        self._idle: list[Connection] = []
+        self._most_idle = most_idle
+        self._loop = loop
 
+    def take(self, now: float) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.until > now and not connection.is_closing:
+                return connection
+            connection.abort()
+        return None
 
-def _failure(error: PyreqwestError, is_timeout: bool) -> NotSent | Lost:
-    causes = _causes(error)
-    detail = causes[-1] if causes else str(error)
-    if _BEFORE_SENDING in causes:
-        return NotSent(detail)
-    return Lost(is_timeout, detail)
+    def keep(self, connection: Connection) -> None:
+        if len(self._idle) >= self._most_idle:
+            connection.abort()
+            return
+        connection.until = self._loop.time() + IDLE_SECONDS
+        self._idle.append(connection)
 
-
-def _causes(error: PyreqwestError) -> list[str]:
-    """From the outermost to the innermost."""
-    details: Any = error.details if isinstance(error, DetailedPyreqwestError) else None
-    return [cause["message"] for cause in (details or {}).get("causes") or []]
+    def forget(self, connection: Connection) -> None:
+        self.open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)

@@ -174,7 +174,10 @@ async def prepare(tx: AsyncConnection) -> None:
         )
 
 
+# Steps are many, and their statements are written so that there is one good plan for each: to look for it anew every time
+# would take as long as the statement itself.
 _JUDGED_ON_POSTGRES = """
+    SET LOCAL plan_cache_mode = force_generic_plan;
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_judged (
         place integer, member_id text COLLATE "C", address tid, message_id bigint, notification_id bigint, channels integer,
         lane integer, due timestamptz, now timestamptz, day integer, is_critical boolean, reason text)

@@ -215,10 +215,27 @@ class Postgres(Dialect):
     async def rows(self, tx: AsyncConnection, statement: str, parameters: Parameters) -> Sequence[Sequence[Any]]:
         if isinstance(parameters, Mapping):
             return (await tx.execute(as_text(statement), parameters)).all()
+        if (driver := self._driver(tx)) is not None:
+            rows: list[Sequence[Any]] = await driver.fetch(statement, *parameters)
+            return rows
         return (await tx.exec_driver_sql(statement, parameters)).all()
 
     async def run(self, tx: AsyncConnection, statement: str, parameters: tuple[Any, ...]) -> int:
+        if (driver := self._driver(tx)) is not None:
+            # It answers "UPDATE 3", "INSERT 0 3", or only what it was.
+            count = str(await driver.execute(statement, *parameters)).rpartition(" ")[2]
+            return int(count) if count.isdecimal() else 0
         return (await tx.exec_driver_sql(statement, parameters)).rowcount
+
+    @staticmethod
+    def _driver(tx: AsyncConnection) -> asyncpg.Connection | None:
+        """The driver itself, which is quicker; None as long as SQLAlchemy has yet to begin the transaction."""
+        connection = tx.sync_connection
+        assert connection is not None
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, asyncpg.Connection)
+        is_alone = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+        return driver if is_alone or driver.is_in_transaction() else None
 
     async def serialise(self, tx: AsyncConnection, *names: str) -> None:
         # All in one order, so that two who want the same ones wait for each other instead of locking up.
@@ -322,7 +339,9 @@ class Sqlite(Dialect):
 
     async def _by_driver(self, tx: AsyncConnection, call: Callable[..., Any], statement: str, parameters: Parameters) -> Any:
         """By the driver alone: one call in its thread where SQLAlchemy's layer makes several, and takes each row in hand."""
-        driver = (await tx.get_raw_connection()).driver_connection
+        connection = tx.sync_connection
+        assert connection is not None
+        driver = connection.connection.driver_connection
         assert isinstance(driver, aiosqlite.Connection)
         try:
             return await driver._execute(call, driver._conn, statement, parameters)  # type: ignore[no-untyped-call]

@@ -31,6 +31,7 @@ from bongsu.errors import (
 )
 from bongsu.settings import Settings
 from bongsu.store.dialect import POSTGRES, SQLITE, Dialect
+from bongsu.store.pulse import watch
 
 # Two cores of database serve about this many busy connections well; more would queue there instead of here.
 POOL_SIZE = 10
@@ -110,8 +111,6 @@ def _open_postgres(url: str, statement_seconds: float) -> Store:
         pool_size=POOL_SIZE,
         max_overflow=POOL_OVERFLOW,
         pool_timeout=POOL_TIMEOUT_SECONDS,
-        # Finds out that the server was restarted before our statement does, and replaces the connection.
-        pool_pre_ping=True,
         connect_args={
             "timeout": CONNECT_TIMEOUT_SECONDS,
             # The server's own limit should speak first; this one is for a server that no longer speaks.
@@ -125,6 +124,7 @@ def _open_postgres(url: str, statement_seconds: float) -> Store:
             },
         },
     )
+    watch(engine.sync_engine)
     place = urlsplit(url)
     reader = engine.execution_options(isolation_level="AUTOCOMMIT")
     return Store(engine, reader, POSTGRES, f"PostgreSQL at {place.hostname or 'localhost'}:{place.port or 5432}")
