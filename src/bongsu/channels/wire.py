@@ -17,7 +17,8 @@ __all__ = ["Answer", "Lost", "NotSent", "Wire"]
 
 # Long enough for a slow handshake; short of the whole call's time, so that it is known which of the two ran out.
 CONNECT_SECONDS = 5.0
-# Servers close idle connections, the hasty ones after 20 s and more. A request that crosses with the closing is lost.
+# Servers close idle connections, each after a time of its own, and a request that crosses with the closing is lost: the
+# fewer old ones are used, the fewer are. Much shorter → a handshake for every burst.
 IDLE_SECONDS = 15.0
 # An access token changes once an hour; a caller whose headers change with each call finds the cache empty, not large.
 MOST_HEADS = 64

@@ -152,6 +152,27 @@ async def test_each_call_has_its_own_time_though_there_is_one_timer() -> None:
         await wire.close()
 
 
+async def test_a_timer_set_for_an_idle_connection_does_not_hold_up_a_calls_end() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.hear()
+        await peer.say(OK)
+        await peer.hear()
+        await peer.hear()
+
+    loop = asyncio.get_running_loop()
+    wire = Wire(0.3)
+    async with serving(script) as server:
+        assert isinstance(await wire.post(server.url, JSON, b"1"), Answer)
+        wire._sweep(loop)  # it comes back when the idle one is old
+        assert wire._sweep_at > loop.time() + 1
+        began = loop.time()
+        outcome = await wire.post(server.url, JSON, b"2")
+        assert isinstance(outcome, Lost)
+        assert outcome.is_timeout
+        assert loop.time() - began < 1
+        await wire.close()
+
+
 async def test_a_cancelled_call_takes_its_connection_along(wire: Wire) -> None:
     async with serving(silence) as server:
         task = asyncio.create_task(wire.post(server.url, JSON, b"{}"))
@@ -182,9 +203,9 @@ async def test_an_answer_to_a_cancelled_call_does_not_bring_its_connection_back(
         connection = only(wire)
         task.cancel()
         connection.data_received(OK)
+        assert connection.is_closing, "before anybody else could have taken it"
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert connection.is_closing
 
 
 async def test_cancelled_after_its_answer_it_does_not_take_the_connection_from_the_next(wire: Wire) -> None:
