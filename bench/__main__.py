@@ -16,6 +16,7 @@ from bench.ground import Ground
 from bench.measure import QUICK_ROUNDS, ROUNDS, Contest
 from bench.report import RESULTS, Report, write_readme
 from bongsu.cli import run
+from bongsu.process import settle_memory
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 # Where no terminal says how wide it is, as wide as the table.
@@ -65,6 +66,8 @@ def main(
 
 async def _measure(name: str, prepared: Ground, rounds: int) -> Report:
     bench = BENCHES[name]
+    # As our service does, for whatever of both sides runs in this process.
+    settle_memory()
     with _progress() as progress:
         async with contextlib.aclosing(bench.contests(prepared)) as contests:
             comparisons = [await contest.hold(progress, rounds) async for contest in contests]

@@ -37,7 +37,7 @@ CONCURRENCY = 512
 # that statements are about many rows at a time.
 SHARE = 4
 # What has landed is recorded after this time, however little it is.
-LINGER_SECONDS = 0.02
+LINGER_SECONDS = 0.1
 # A delivery that has been claimed so often without any outcome ends whoever takes it.
 MOST_CLAIMS = 6
 # Messages whose words are kept at hand: a fan-out's deliveries all say the same.

@@ -1,12 +1,16 @@
-"""What all processes that serve have in common: they are told to stop, and say where they listen."""
+"""What all processes that serve have in common: they are told to stop, say where they listen, and settle their memory."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 from collections.abc import Iterator
+
+# New objects between two looks for garbage among them; Python's own 700 are gone with every seventh of a portion of rows.
+GARBAGE_LOOKS = 50_000
 
 
 @contextlib.contextmanager
@@ -25,3 +29,13 @@ def told_by_signals(stopping: asyncio.Event) -> Iterator[None]:
 def address_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def settle_memory() -> None:
+    """What is loaded by now stays. Python would look through all of it again and again for garbage, 60 ms at a time.
+
+    And of what comes, thousands of rows at once are no sign of garbage: it looks after so many more.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_LOOKS, 20, 20)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -29,7 +28,7 @@ from bongsu.live.gateway import Gateway
 from bongsu.live.stream import StreamingProtocol
 from bongsu.loop import Loop
 from bongsu.model import Channel
-from bongsu.process import address_of, told_by_signals
+from bongsu.process import address_of, settle_memory, told_by_signals
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.signals import LocalSignals, RedisSignals, Signals
@@ -42,8 +41,6 @@ _Runs = TypeVar("_Runs", bound="Loop | Signals")
 
 # Requests under way get this long to finish after SIGTERM; orchestrators kill at 30 s.
 DRAIN_SECONDS = 20
-# New objects between two looks for garbage among them; Python's own 700 are gone with every seventh of a portion of rows.
-GARBAGE_LOOKS = 10_000
 
 
 class Role(StrEnum):
@@ -138,7 +135,7 @@ class Service:
                     is_demo=self._is_demo,
                 )
                 address = await stack.enter_async_context(_serving(app, listener, gateway.drain if gateway else None))
-            _settle_memory()
+            settle_memory()
             _log.info("ready", address=address, roles=sorted(self._roles))
             on_ready(address or "")
             if self._is_demo and Role.API in self._roles:
@@ -277,13 +274,3 @@ def _make_room_for_streams() -> None:
     with contextlib.suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _settle_memory() -> None:
-    """What is loaded by now stays. Python would look through all of it again and again for garbage, 60 ms at a time.
-
-    And of what comes, thousands of rows at once are no sign of garbage: it looks after so many more.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GARBAGE_LOOKS, 20, 20)

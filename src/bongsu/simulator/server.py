@@ -19,7 +19,7 @@ import httptools
 
 from bongsu import telemetry
 from bongsu.errors import AddressTaken
-from bongsu.process import address_of, told_by_signals
+from bongsu.process import address_of, settle_memory, told_by_signals
 from bongsu.simulator import replies
 from bongsu.simulator.config import BadConfig, Config, read_config, read_config_file
 from bongsu.simulator.provider import Provider
@@ -55,6 +55,7 @@ async def serve(
     stopping = asyncio.Event()
     with told_by_signals(stopping):
         address = address_of(server.sockets[0])
+        settle_memory()
         _log.info("ready", address=address, simulates="FCM")
         on_ready(address)
         await stopping.wait()
