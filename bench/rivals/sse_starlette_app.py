@@ -32,7 +32,8 @@ async def send(request: Request) -> Response:
 
 
 async def stream(_request: Request) -> Response:
-    return EventSourceResponse(_events(), ping=0, sep="\n")
+    response: Response = EventSourceResponse(_events(), ping=0, sep="\n")
+    return response
 
 
 async def _events() -> AsyncIterator[ServerSentEvent]:
