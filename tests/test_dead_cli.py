@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import select
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -141,11 +142,15 @@ def typed(answer: str, *arguments: str, environment: dict[str, str]) -> tuple[in
     process = forks.Process(target=_at_a_terminal, args=(os.ttyname(theirs), arguments, environment))
     os.write(ours, f"{answer}\n".encode())
     process.start()
-    process.join(30)
-    shown = os.read(ours, 65536).decode()
+    # A terminal gives a few kilobytes at a time, and a progress bar on a busy machine writes more than that.
+    shown = b""
+    while select.select([ours], [], [], 0.05)[0] or process.is_alive():
+        if select.select([ours], [], [], 0)[0]:
+            shown += os.read(ours, 65536)
+    process.join()
     os.close(theirs)
     os.close(ours)
-    return process.exitcode, shown
+    return process.exitcode, shown.decode()
 
 
 def test_on_a_terminal_it_asks_first(tmp_path: Path) -> None:

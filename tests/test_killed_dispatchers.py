@@ -97,6 +97,8 @@ async def test_killed_dispatchers_lose_nothing_and_double_nothing_that_was_not_c
 
 async def never_again(store: Store, settings: Settings, simulator: Simulator) -> None:
     """To a token that was heard to be gone nothing goes any more; of those abandoned nobody heard it."""
+    # Without faults: each would be a second send to a token that nobody has heard of.
+    simulator.configure()
     unheard = await rows(store, "SELECT 1 FROM bongsu_devices WHERE token LIKE 'unregistered-%' AND status = 'ACTIVE'")
     await decide(store, settings, says(Listed(tuple(GONE)), MOST_ONCE), said())
     one = forks.Process(target=work, args=(settings, 1, False), daemon=True)
