@@ -8,9 +8,9 @@ BIN := $(VENV)/bin
 run: $(VENV)/run.stamp
 	$(BIN)/bongsu serve --demo
 
-# Three at a time, because tests wait a lot, each with servers of its own; a file's tests stay together.
+# Two at a time, each with servers of its own; a file's tests stay together.
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 install: $(VENV)/dev.stamp
 

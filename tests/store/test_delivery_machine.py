@@ -166,15 +166,16 @@ class DeliveryMachine(RuleBasedStateMachine):
         """By the holder, or by a zombie: only the newest epoch may; but that something was sent is always written down."""
         is_retryable = is_retryable and status in (FAIL, UNKNOWN)
         ours = {claim.delivery_id} if self.is_ours(claim) else set()
+        code = None if status is SUCCESS else "C"
         verdict = Verdict(
-            claim.delivery_id, claim.epoch, status, "C", None, -1.0, is_try, is_retryable, at=utc_now() if is_try else None
+            claim.delivery_id, claim.epoch, status, code, None, -1.0, is_try, is_retryable, at=utc_now() if is_try else None
         )
         assert self.write(lambda tx: statements.record(tx, [verdict])) == ours
         if is_try:
             self.attempts.add((claim.delivery_id, claim.epoch))
         if ours:
             expected = self.model[claim.delivery_id]
-            expected.status, expected.is_leased, expected.claims, expected.code = status, False, 0, "C"
+            expected.status, expected.is_leased, expected.claims, expected.code = status, False, 0, code
             expected.attempts += is_try
             expected.is_retryable = is_retryable
 

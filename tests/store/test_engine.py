@@ -83,7 +83,7 @@ async def test_terminated_connections_are_replaced(postgres_url: str) -> None:
     await asyncio.gather(*(number_of_events(store) for _ in range(5)))
     with psycopg.connect(postgres_url, autocommit=True) as operator:
         killed = operator.execute(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'bongsu' "
+            "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE application_name = 'bongsu' "
             "AND datname = current_database()"
         ).fetchone()
     assert killed is not None

@@ -99,7 +99,8 @@ class Verdict:
     @property
     def is_success(self) -> bool:
         """Tried and taken on, with nothing more to say."""
-        return self.status is DeliveryStatus.SUCCESS and self.at is not None
+        is_plain = self.code is None and self.detail is None and self.is_try and not self.is_retryable
+        return self.status is DeliveryStatus.SUCCESS and self.at is not None and is_plain
 
     def __post_init__(self) -> None:
         """What a provider said is cut to what every store takes: one odd answer must not keep others from being stored."""
