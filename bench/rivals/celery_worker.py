@@ -21,7 +21,8 @@ from bench.rivals import celery_tasks as tasks
 from bench.serving import ROOT
 
 COUNT = 1_000
-# Its best on two cores, by another HTTP client than today's: 510 to 610 sends a second with threads, 310 to 420 with processes.
+# Its best on two cores, by another HTTP client than today's: 510 to 610 sends a second with threads, 310 to 420 with two
+# or four processes.
 POOL = "threads"
 CONCURRENCY = 16
 START_SECONDS = 60.0
