@@ -7,18 +7,19 @@ import os
 import random
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.channels.outcome import Outcome, Outgoing
 from bongsu.channels.push import Push
-from bongsu.dispatch import Delivery, Dispatcher
+from bongsu.dispatch import Dispatcher
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import Claimed, Verdict
 
-POINTS = ("after the claim", "after the intent", "after a send", "in the middle of a record")
+POINTS = ("in the middle of a claim", "after a claim", "after a send", "in the middle of a record")
 CONCURRENCY = 8
 
 
@@ -55,13 +56,8 @@ class Mortal(Dispatcher):
     async def _claim(self) -> list[Claimed]:
         claimed = await super()._claim()
         if claimed:
-            self._death.passes(POINTS[0])
+            self._death.passes(POINTS[1])
         return claimed
-
-    async def _intend(self, deliveries: Sequence[Delivery]) -> set[int]:
-        ours = await super()._intend(deliveries)
-        self._death.passes(POINTS[1])
-        return ours
 
 
 def work(settings: Settings, seed: int, is_mortal: bool) -> None:
@@ -74,7 +70,7 @@ async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> Non
     # Sends are passed one by one, the others by the batch.
     point = dice.choice(POINTS)
     death = Death(point, dice.randint(1, 40 if point == POINTS[2] else 8) if is_mortal else 10**9)
-    _die_in_records(death)
+    _die_in_statements(store, death)
     dispatcher = Mortal(store, settings, death)
     await dispatcher.start()
     while await _is_left(store):
@@ -85,15 +81,23 @@ async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> Non
     await store.close()
 
 
-def _die_in_records(death: Death) -> None:
-    record = statements.record
+def _die_in_statements(store: Store, death: Death) -> None:
+    """Before what they did is committed."""
+    claim, record = statements.claim, statements.record
+
+    async def claim_and_perhaps_die(*arguments: Any) -> list[Claimed]:
+        claimed = await claim(*arguments)
+        if claimed:
+            death.passes(POINTS[0])
+        return claimed
 
     async def record_and_perhaps_die(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[int]:
         ours = await record(tx, verdicts)
         death.passes(POINTS[3])
         return ours
 
-    statements.record = record_and_perhaps_die
+    vars(statements).update(claim=claim_and_perhaps_die, record=record_and_perhaps_die)
+    vars(store).update(write_once=store.write)
 
 
 async def _is_left(store: Store) -> bool:

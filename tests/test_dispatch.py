@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -61,7 +62,7 @@ async def carry(store: Store, sender: Scripted, settings: Settings, concurrency:
 
 
 async def states(store: Store, columns: str = "status, code") -> list[tuple[Any, ...]]:
-    found = await rows(store, f"SELECT {columns} FROM bongsu_deliveries ORDER BY delivery_id")
+    found = await rows(store, f"SELECT {columns} FROM bongsu_deliveries ORDER BY message_id, member_id")
     return [tuple(row) for row in found]
 
 
@@ -205,49 +206,59 @@ async def test_a_channel_that_raises_is_not_trusted_to_have_done_nothing(store: 
     assert await states(store) == [("UNKNOWN", "CRASHED"), ("SUCCESS", None)]
 
 
-async def left_behind(store: Store, settings: Settings, *, intended: bool) -> None:
-    """A dispatcher that died after its claim, or after its intent."""
+async def left_behind(store: Store) -> None:
+    """By a dispatcher that died with what it had taken."""
     async with store.write() as tx:
-        claimed = await statements.claim(tx, Channel.PUSH, (0, 1, 2), 10, -1, "dead")
-        if intended:
-            await statements.intend(tx, [(one.delivery_id, one.epoch) for one in claimed], -1)
+        assert await statements.claim(tx, Channel.PUSH, (0, 1, 2), 10, -1, "dead")
 
 
-async def test_what_was_only_claimed_when_its_dispatcher_died_is_sent(store: Store, quick: Settings) -> None:
+async def test_what_was_being_claimed_when_its_dispatcher_died_is_sent(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick, MOST_ONCE)
-    await left_behind(store, quick, intended=False)
+    with contextlib.suppress(KeyError):
+        async with store.write() as tx:
+            assert await statements.claim(tx, Channel.PUSH, (0, 1, 2), 10, 60, "dead")
+            raise KeyError("before it could commit")
     sender = Scripted()
     await carry(store, sender, quick)
     assert len(sender.sent) == 1
     assert await states(store) == [("SUCCESS", None)]
 
 
+async def test_what_cannot_go_is_not_left_on_the_wire_by_who_dies_with_it(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick, MOST_ONCE)
+    async with store.write() as tx:
+        await tx.execute(text("UPDATE bongsu_devices SET has_consent = false"))
+    await left_behind(store)
+    assert await states(store) == [("READY", None)]
+    await carry(store, Scripted(), quick)
+    assert await states(store) == [("FAIL", "NO_ADDRESS")]
+
+
 async def test_what_was_being_sent_when_its_dispatcher_died_is_the_types_choice(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick, MOST_ONCE)
     await one_delivery(store, quick, LEAST_ONCE)
-    await left_behind(store, quick, intended=True)
+    await left_behind(store)
     sender = Scripted()
     await carry(store, sender, quick)
     assert [one.type for one in sender.sent] == ["AGAIN"]
     assert await states(store) == [("UNKNOWN", "ABANDONED"), ("SUCCESS", None)]
 
 
-async def test_a_zombie_neither_intends_nor_records(store: Store, settings: Settings) -> None:
+async def test_a_zombie_records_nothing(store: Store, settings: Settings) -> None:
     await one_delivery(store, settings)
     async with store.write() as tx:
         (old,) = await statements.claim(tx, Channel.PUSH, (1,), 1, -1, "zombie")
         (new,) = await statements.claim(tx, Channel.PUSH, (1,), 1, 60, "living")
-        assert await statements.intend(tx, [(old.delivery_id, old.epoch)], 60) == set()
         late = statements.Verdict(old.delivery_id, old.epoch, statements.DeliveryStatus.SUCCESS)
         assert await statements.record(tx, [late]) == set()
-        assert await statements.intend(tx, [(new.delivery_id, new.epoch)], 60) == {new.delivery_id}
+    assert new.epoch == 2
     assert await states(store, "status, epoch") == [("SENDING", 2)]
 
 
 async def test_a_delivery_that_ends_every_dispatcher_is_given_up(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick, LEAST_ONCE)
     for _ in range(6):
-        await left_behind(store, quick, intended=True)
+        await left_behind(store)
     sender = Scripted()
     await carry(store, sender, quick)
     assert sender.sent == []
@@ -268,18 +279,23 @@ async def test_high_goes_first_and_low_is_not_starved(store: Store, settings: Se
     assert order.index("NORMAL") < order.index("LOW")
 
 
-async def test_a_store_that_goes_away_before_the_intent_sends_nothing_and_counts_nothing(
+def lose_the_store_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between a claim and the first send."""
+    find, failures = statements.find_words, [ConnectionError("gone")]
+
+    async def shaky(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await find(*arguments)
+
+    monkeypatch.setattr(statements, "find_words", shaky)
+
+
+async def test_a_store_that_goes_away_before_anything_is_sent_counts_nothing(
     store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one_delivery(store, quick)
-    intend, failures = statements.intend, [ConnectionError("gone")]
-
-    async def shaky(*arguments: Any) -> set[int]:
-        if failures:
-            raise failures.pop()
-        return await intend(*arguments)
-
-    monkeypatch.setattr(statements, "intend", shaky)
+    lose_the_store_once(monkeypatch)
     sender = Scripted()
     dispatcher = Dispatcher(store, sender, quick)
     with pytest.raises(Exception, match="gone"):
@@ -295,15 +311,8 @@ async def test_what_another_left_on_the_wire_is_not_made_ready_by_a_hiccup(
     store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one_delivery(store, quick, MOST_ONCE)
-    await left_behind(store, quick, intended=True)
-    find, failures = statements.find_addresses, [ConnectionError("gone")]
-
-    async def shaky(*arguments: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return await find(*arguments)
-
-    monkeypatch.setattr(statements, "find_addresses", shaky)
+    await left_behind(store)
+    lose_the_store_once(monkeypatch)
     sender = Scripted()
     dispatcher = Dispatcher(store, sender, quick)
     with pytest.raises(Exception, match="gone"):

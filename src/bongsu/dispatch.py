@@ -1,7 +1,7 @@
-"""Carry: takes due deliveries of one channel, says that they will be sent, sends them, and records what became of each.
+"""Carry: takes due deliveries of one channel, sends them, and records what became of each.
 
-Sending is pre-locked. A dispatcher killed at any moment leaves behind either what it never sent, which is READY again, or
-what it may have sent, which is SENDING: at most as many as were in flight. What becomes of those is the type's choice.
+Sending is pre-locked: to take one is to say that it will be sent, committed before it is. A dispatcher killed at any moment
+leaves SENDING behind what it may have sent, at most as many as it has slots. What becomes of those is the type's choice.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bongsu.backoff import doubling
 from bongsu.channels.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Sender, Unknown
 from bongsu.errors import StoreError
 from bongsu.loop import Loop
-from bongsu.model import Channel, Guarantee, Priority, utc_now
+from bongsu.model import Channel, Guarantee, Platform, Priority, utc_now
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import Address, Claimed, DeliveryStatus, Verdict, Words
+from bongsu.store.deliveries import MOST_CLAIMS, Claimed, DeliveryStatus, Verdict, Words
 
 # Sends of one channel under way at once. A provider that takes 100 ms is then asked 5,000 times a second; one that hangs
 # holds no more than these, and no other channel's.
@@ -38,13 +38,12 @@ CONCURRENCY = 512
 SHARE = 4
 # What has landed is recorded after this time, however little it is.
 LINGER_SECONDS = 0.1
-# A delivery that has been claimed so often without any outcome ends whoever takes it.
-MOST_CLAIMS = 6
 # Messages whose words are kept at hand: a fan-out's deliveries all say the same.
 WORDS_KEPT = 1_000
 # Of sixteen turns, which lane is asked first: HIGH goes before NORMAL before LOW, and none waits for ever.
 TURNS = ((0, 1, 2),) * 7 + ((1, 0, 2),) + ((0, 1, 2),) * 7 + ((2, 0, 1),)
 PRIORITIES = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
+PLATFORMS = {one.value: one for one in Platform}
 
 DELIVERIES_TOPIC = "deliveries"
 
@@ -54,23 +53,23 @@ class Delivery(NamedTuple):
 
     claimed: Claimed
     words: Words
-    address: Address
 
     def outgoing(self) -> Outgoing:
         claimed, words = self.claimed, self.words
+        assert claimed.address is not None
         return Outgoing(
             delivery_id=claimed.delivery_id,
             notification_id=claimed.notification_id,
             member_id=claimed.member_id,
             message_id=claimed.message_id,
-            address=self.address.text,
+            address=claimed.address,
             type=words.type,
             title=words.title,
             body=words.body,
             ref_id=words.ref_id,
             data=words.data,
             priority=PRIORITIES[words.lane],
-            platform=self.address.platform,
+            platform=PLATFORMS[claimed.platform] if claimed.platform else None,
             locale=words.locale or None,
             collapse_id=collapse_id(claimed, words.event_id),
             expires_at=words.expires_at,
@@ -87,8 +86,8 @@ def collapse_id(claimed: Claimed, event_id: str) -> str:
 # --- decisions, without I/O ---------------------------------------------------------------------------------------------
 
 
-def unsent(claimed: Claimed, words: Words | None, address: Address | None, now: datetime) -> Verdict | None:
-    """Why this one is not to be sent, if so. What was left on the wire may have arrived, whatever ends it now."""
+def unsent(claimed: Claimed, words: Words | None) -> Verdict:
+    """Why this one is not to be sent. What was left on the wire may have arrived, whatever ends it now."""
     was_sending = claimed.status == DeliveryStatus.SENDING
 
     def end(code: str, detail: str) -> Verdict:
@@ -101,11 +100,9 @@ def unsent(claimed: Claimed, words: Words | None, address: Address | None, now: 
         return end("ABANDONED", "the dispatcher died while sending: it may have arrived")
     if claimed.claims > MOST_CLAIMS:
         return end("POISONED", f"every dispatcher that took it has died, {claimed.claims - 1} in a row")
-    if words.expires_at is not None and words.expires_at <= now:
+    if claimed.is_expired:
         return end("EXPIRED", "it was due after the moment until which it is worth anything")
-    if address is None:
-        return end("NO_ADDRESS", "the device or address is gone, invalid or without consent")
-    return None
+    return end("NO_ADDRESS", "the device or address is gone, invalid or without consent")
 
 
 def verdict(delivery: Delivery, outcome: Outcome, settings: Settings) -> Verdict:  # noqa: PLR0911 (one case, one answer)
@@ -125,7 +122,7 @@ def verdict(delivery: Delivery, outcome: Outcome, settings: Settings) -> Verdict
         case Retry():
             return _again(claimed, outcome.code, outcome.detail, outcome.after_seconds, DeliveryStatus.FAIL, settings)
         case Gone():
-            gone = (claimed.member_id, claimed.device_id, delivery.address.text) if claimed.device_id else None
+            gone = (claimed.member_id, claimed.device_id, claimed.address or "") if claimed.device_id else None
             return Verdict(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail, gone=gone)
         case Refused():
             return Verdict(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail)
@@ -236,52 +233,35 @@ class Dispatcher(Loop):
         return claimed
 
     async def _send(self, claimed: Sequence[Claimed]) -> None:
-        """Those that can go: first the word that they will, committed, then the wire."""
+        """Those that can go: that they will is committed, so now the wire."""
         if not claimed:
             return
         try:
-            deliveries, verdicts = await self._prepared(claimed)
-            ours = await self._intend(deliveries) if deliveries else set()
+            await self._learn_words(claimed)
         except BaseException:
-            # Whether or not the intent was stored: none was sent. They are READY again as soon as that can be recorded; but
-            # what another has left on the wire is not made READY by that, and is judged when the lease ends.
+            # None was sent. They are READY again as soon as that can be recorded; but what another has left on the wire is
+            # not made READY by that, and is judged when the lease ends.
             ready = [one for one in claimed if one.status == DeliveryStatus.READY]
             self._verdicts += (Verdict(c.delivery_id, c.epoch, DeliveryStatus.READY, is_try=False) for c in ready)
             self._is_to_record = True
             raise
-        self._verdicts += verdicts
-        self._is_to_record = self._is_to_record or bool(verdicts)
         began, loop = time.monotonic(), asyncio.get_running_loop()
-        for one in deliveries:
-            if one.claimed.delivery_id in ours:
-                task = loop.create_task(self._send_one(one))
-                self._sending[one.claimed.delivery_id] = _Sending(one.claimed, began, task)
-
-    async def _intend(self, deliveries: Sequence[Delivery]) -> set[int]:
-        claims = [(one.claimed.delivery_id, one.claimed.epoch) for one in deliveries]
-        async with self._store.write_once() as tx:
-            return await statements.intend(tx, claims, self._lease)
-
-    async def _prepared(self, claimed: Sequence[Claimed]) -> tuple[list[Delivery], list[Verdict]]:
-        async with self._store.read() as connection:
-            missing = sorted({one.message_id for one in claimed} - self._words.keys())
-            if missing:
-                self._words.update(await statements.find_words(connection, missing))
-            addresses = await statements.find_addresses(connection, self.channel, claimed)
-        now = self._clock()
-        deliveries, verdicts = [], []
         for one in claimed:
-            words, address = self._words.get(one.message_id), addresses.get(one.delivery_id)
-            refused = unsent(one, words, address, now)
-            if refused is None:
-                assert words is not None
-                assert address is not None
-                deliveries.append(Delivery(one, words, address))
+            words = self._words.get(one.message_id)
+            if words is not None and one.can_go:
+                task = loop.create_task(self._send_one(Delivery(one, words)))
+                self._sending[one.delivery_id] = _Sending(one, began, task)
             else:
-                verdicts.append(refused)
+                self._verdicts.append(unsent(one, words))
+                self._is_to_record = True
         while len(self._words) > WORDS_KEPT:
             self._words.popitem(last=False)
-        return deliveries, verdicts
+
+    async def _learn_words(self, claimed: Sequence[Claimed]) -> None:
+        missing = sorted({one.message_id for one in claimed} - self._words.keys())
+        if missing:
+            async with self._store.read() as connection:
+                self._words.update(await statements.find_words(connection, missing))
 
     async def _send_one(self, delivery: Delivery) -> None:
         at, began = self._clock(), time.monotonic()

@@ -1,4 +1,4 @@
-"""Deliveries against a model: claimed, intended, recorded, abandoned, recorded too late, recovered, replayed, at will."""
+"""Deliveries against a model: claimed, renewed, recorded, abandoned, recorded too late, recovered, replayed, at will."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.clock.recover import Recovery
 from bongsu.dead import DeadFilter, Replay
-from bongsu.model import Channel, utc_now
+from bongsu.model import Channel, Device, Platform, utc_now
 from bongsu.settings import Settings
 from bongsu.signals import LocalSignals
-from bongsu.store import Store, migrate, recovery
+from bongsu.store import Store, migrate, people, recovery
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import Claimed, DeliveryStatus, Verdict
+from bongsu.store.deliveries import MOST_CLAIMS, Claimed, DeliveryStatus, Verdict
 from bongsu.store.recovery import MOST_ROUNDS
 from tests.dying import delivery, message
 
@@ -38,6 +38,7 @@ class Expected:
     """What the model knows of one delivery."""
 
     is_once: bool
+    has_device: bool = True
     status: DeliveryStatus = READY
     epoch: int = 0
     attempts: int = 0
@@ -51,6 +52,11 @@ class Expected:
     @property
     def is_open(self) -> bool:
         return self.status in (READY, SENDING)
+
+    @property
+    def can_go(self) -> bool:
+        """Once it is claimed."""
+        return self.has_device and self.claims <= MOST_CLAIMS and not (self.is_once and self.status is SENDING)
 
     @property
     def row(self) -> tuple[Any, ...]:
@@ -77,7 +83,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.members = 0
 
         async def empty(tx: AsyncConnection) -> dict[bool, int]:
-            for table in ("deliveries", "notifications", "attempts", "messages"):
+            for table in ("deliveries", "notifications", "attempts", "messages", "devices"):
                 await tx.execute(text(f"DELETE FROM bongsu_{table}"))
             return {True: await message(tx, "at_most_once"), False: await message(tx, "at_least_once")}
 
@@ -90,9 +96,12 @@ class DeliveryMachine(RuleBasedStateMachine):
 
         return self.loop.run_until_complete(run())
 
-    @rule(target=deliveries, is_once=st.booleans(), count=st.integers(1, 3))
-    def add(self, is_once: bool, count: int) -> Any:
+    @rule(target=deliveries, is_once=st.booleans(), has_device=st.sampled_from([True, True, False]), count=st.integers(1, 3))
+    def add(self, is_once: bool, has_device: bool, count: int) -> Any:
         async def work(tx: AsyncConnection) -> list[int]:
+            for number in range(count) if has_device else ():
+                device = Device(token=f"t-{self.members + number}", platform=Platform.IOS, push_consent=True)
+                await people.put_device(tx, f"m-{self.members + number}", "d-0", device)
             return [
                 await delivery(
                     tx, self.messages[is_once], "READY", f"m-{self.members + number}", epoch=0, attempts=0,
@@ -103,7 +112,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
         ids = self.write(work)
         self.members += count
-        self.model |= {one: Expected(is_once) for one in ids}
+        self.model |= {one: Expected(is_once, has_device) for one in ids}
         return multiple(*ids)
 
     @rule(target=claims, limit=st.integers(1, 4))
@@ -122,6 +131,10 @@ class DeliveryMachine(RuleBasedStateMachine):
             expected.claims += 1
             expected.is_leased = True
             assert (one.epoch, one.claims, one.series) == (expected.epoch, expected.claims, expected.series)
+            assert bool(one.can_go) == expected.can_go
+            assert (one.address is not None) == expected.has_device
+            if expected.can_go:
+                expected.status = SENDING
         return claimed
 
     @rule(target=claims, is_recovered=st.booleans())
@@ -129,7 +142,6 @@ class DeliveryMachine(RuleBasedStateMachine):
         """What it had in hand may yet be recorded, after another or the job has judged it: it was only thought dead."""
         claimed = self.take(4)
         for one in claimed:
-            self.intend(one)
             self.the_lease_ends(one.delivery_id)
         if is_recovered:
             self.recover(3)
@@ -147,14 +159,11 @@ class DeliveryMachine(RuleBasedStateMachine):
         return expected.is_open and expected.epoch == claim.epoch
 
     @rule(claim=claims)
-    def intend(self, claim: Claimed) -> None:
-        """By the holder, or by a zombie, who is told that it is not theirs to send."""
-        pair = [(claim.delivery_id, claim.epoch)]
-        ours = {claim.delivery_id} if self.is_ours(claim) else set()
-        assert self.write(lambda tx: statements.intend(tx, pair, 3600)) == ours
-        if ours:
-            expected = self.model[claim.delivery_id]
-            expected.status, expected.is_leased = SENDING, True
+    def renew(self, claim: Claimed) -> None:
+        """By the holder, or by a zombie, who lengthens nothing."""
+        self.write(lambda tx: statements.renew(tx, [(claim.delivery_id, claim.epoch)], 3600))
+        if self.is_ours(claim):
+            self.model[claim.delivery_id].is_leased = True
 
     @rule(
         claim=consumes(claims),

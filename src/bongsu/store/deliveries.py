@@ -1,9 +1,10 @@
-"""The deliveries' statements: claim, intend, record, renew, give back.
+"""The deliveries' statements: claim, record, renew.
 
-A delivery is READY and due, or leased (its due time is the end of the lease), or finished. So new, retrying and abandoned
-ones are found by one predicate over one index. What is about to go on the wire is SENDING, committed, before it goes:
-whoever finds a SENDING one whose lease has ended knows that it may have been sent. Every claim raises the epoch, nothing
-lowers it, and only the newest claim can intend or record: a dispatcher that was thought dead finishes nothing.
+A delivery is READY and due, or SENDING until its lease ends (its due time is the end of the lease), or finished. So new,
+retrying and abandoned ones are found by one predicate over one index. A claim makes SENDING of what can go, and is committed
+before any of it goes on the wire: whoever finds a SENDING one whose lease has ended knows that it may have been sent. Every
+claim raises the epoch, nothing lowers it, and only the newest claim can record: a dispatcher that was thought dead finishes
+nothing (docs/decisions/0015-claim-is-intent.md).
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.model import Channel, Guarantee, Platform, read_payload
+from bongsu.model import Channel, Guarantee, read_payload
 from bongsu.store.decisions import USABLE
 from bongsu.store.dialect import Binder, Dialect, dialect_named
 
+# A delivery that has been claimed so often without any outcome ends whoever takes it.
+MOST_CLAIMS = 6
 # A provider that asks for more than a day is not worth waiting for longer.
 LONGEST_WAIT = 86_400.0
 SAID_LIMIT = 500
@@ -37,7 +40,7 @@ class DeliveryStatus(StrEnum):
 
 
 class Claimed(NamedTuple):
-    """A delivery in a dispatcher's hands until its lease ends."""
+    """A delivery in a dispatcher's hands until its lease ends, and where it goes as things stand now."""
 
     delivery_id: int
     epoch: int
@@ -50,6 +53,12 @@ class Claimed(NamedTuple):
     member_id: str
     message_id: int
     device_id: str | None
+    # None without consent or valid token.
+    address: str | None
+    platform: str | None
+    is_expired: bool
+    # Whether it is SENDING by this claim. If not, somebody has to say why.
+    can_go: bool
 
 
 @dataclass(frozen=True)
@@ -66,13 +75,6 @@ class Words:
     locale: str
     lane: int
     expires_at: datetime | None
-
-
-class Address(NamedTuple):
-    """Where a delivery goes, as of now. Without consent or valid token there is none."""
-
-    text: str
-    platform: Platform | None = None
 
 
 @dataclass(slots=True)
@@ -114,36 +116,81 @@ def _storable(said: str | None) -> str | None:
     return said.replace("\x00", "").encode(errors="replace").decode()[:SAID_LIMIT]
 
 
-_CLAIMED = ", ".join(Claimed._fields)
+_KEPT = ("delivery_id", "status", "attempts", "series", "notification_id", "member_id", "message_id", "device_id")
 
 
 @cache
-def claim_statement(dialect: Dialect) -> str:
-    """Lease due deliveries of one channel and lane, oldest first; rows that another is claiming now are passed over."""
-    columns = ", ".join(f"bongsu_deliveries.{column}" for column in Claimed._fields)
+def due_statement(dialect: Dialect, channel: Channel, lanes: tuple[int, ...]) -> str:
+    """Due deliveries, those of an earlier lane first, as they are once claimed; what another is claiming is passed over.
+
+    Its parameters are the limit for each lane, and then that for all of them.
+    """
+    by_lane = " UNION ALL ".join(
+        f"""
+        SELECT * FROM (
+            SELECT {dialect.address} AS place, {", ".join(_KEPT)}, epoch + 1 AS epoch, claims + 1 AS claims
+            FROM bongsu_deliveries {dialect.by_index("bongsu_deliveries_due")}
+            WHERE status IN ('READY', 'SENDING') AND channel = '{channel.value}' AND lane = {lane} AND due <= {dialect.now}
+            ORDER BY due LIMIT {dialect.placeholder(place)} {dialect.skip_locked}) AS lane_{lane}"""
+        for place, lane in enumerate(lanes)
+    )
+    if channel is Channel.PUSH:
+        columns = ("token", "platform", "status", "has_consent")
+        place = dialect.look_up("bongsu_devices", "d", "due", ("member_id", "device_id"), columns)
+        address, platform = f"CASE WHEN {USABLE} THEN d.token END", "d.platform"
+    else:
+        column = "email" if channel is Channel.EMAIL else "phone"
+        place = dialect.look_up("bongsu_members", "d", "due", ("member_id",), (column,))
+        address, platform = f"d.{column}", "NULL"
+    message = dialect.look_up("bongsu_messages", "m", "due", ("message_id",), ("message_id", "expires_at", "guarantee"))
+    is_expired = f"coalesce(m.expires_at <= {dialect.now}, false)"
+    is_held = "due.status = 'SENDING' AND m.guarantee = 'at_most_once'"
     return f"""
-        WITH due AS MATERIALIZED (
-            SELECT delivery_id FROM bongsu_deliveries {dialect.by_index("bongsu_deliveries_due")}
-            WHERE status IN ('READY', 'SENDING') AND channel = :channel AND lane = :lane AND due <= {dialect.now}
-            ORDER BY due LIMIT :limit {dialect.skip_locked})
-        UPDATE bongsu_deliveries
-        SET epoch = epoch + 1, claims = claims + 1, due = {dialect.after(":lease")}, leased_by = :worker
-        FROM due WHERE bongsu_deliveries.delivery_id = due.delivery_id
-        RETURNING {columns}"""
+        WITH due AS {dialect.at_once} ({by_lane} LIMIT {dialect.placeholder(len(lanes))})
+        SELECT due.*, {address} AS address, {platform} AS platform, {is_expired} AS is_expired,
+               m.message_id IS NOT NULL AND {address} IS NOT NULL AND NOT {is_expired} AND claims <= {MOST_CLAIMS}
+               AND NOT ({is_held}) AS can_go
+        FROM due {place} {message}"""
+
+
+@cache
+def claim_statement(dialect: Dialect, channel: Channel, lanes: tuple[int, ...]) -> str:
+    """Claim what is due in one statement. Two more parameters: for how many seconds, and who."""
+    lease, worker = dialect.placeholder(len(lanes) + 1), dialect.placeholder(len(lanes) + 2)
+    columns = ", ".join(f"due.{column}" for column in Claimed._fields)
+    return f"""
+        WITH due AS MATERIALIZED ({due_statement(dialect, channel, lanes)})
+        UPDATE bongsu_deliveries SET {_taken(dialect, "due", lease, worker)}
+        FROM due WHERE bongsu_deliveries.{dialect.address} = due.place RETURNING {columns}"""
+
+
+def _taken(dialect: Dialect, given: str, lease: str, worker: str) -> str:
+    return f"""
+        epoch = {given}.epoch, claims = {given}.claims, due = {dialect.after(lease)}, leased_by = {worker},
+        status = CASE WHEN {given}.can_go THEN 'SENDING' ELSE bongsu_deliveries.status END"""
+
+
+_TAKEN = {"delivery_id": "bigint", "epoch": "integer", "claims": "integer", "can_go": "boolean"}
 
 
 async def claim(
-    tx: AsyncConnection, channel: Channel, lanes: Sequence[int], limit: int, lease_seconds: float, worker: str
+    tx: AsyncConnection, channel: Channel, lanes: tuple[int, ...], limit: int, lease_seconds: float, worker: str
 ) -> list[Claimed]:
-    """Due deliveries of these lanes, those of an earlier lane first."""
+    """Due deliveries of these lanes, those of an earlier lane first. What can go is SENDING, and may go once committed."""
     dialect = dialect_named(tx.dialect.name)
-    claimed: list[Claimed] = []
-    for lane in lanes:
-        room = limit - len(claimed)
-        if room <= 0:
-            break
-        values = {"channel": channel.value, "lane": lane, "limit": room, "lease": lease_seconds, "worker": worker}
-        claimed += map(Claimed._make, await dialect.rows(tx, claim_statement(dialect), values))
+    limits = (limit,) * (len(lanes) + 1)
+    if dialect.returns_joined:
+        statement = claim_statement(dialect, channel, lanes)
+        return [Claimed(*row) for row in await dialect.rows(tx, statement, (*limits, float(lease_seconds), worker))]
+    columns = ", ".join(Claimed._fields)
+    statement = f"SELECT {columns} FROM ({due_statement(dialect, channel, lanes)})"
+    claimed = [Claimed(*row) for row in await dialect.rows(tx, statement, limits)]
+    if claimed:
+        binder = Binder(dialect)
+        taken = _taken(dialect, "given", binder.value(float(lease_seconds)), binder.value(worker))
+        given = binder.table(_TAKEN, [(one.delivery_id, one.epoch, one.claims, one.can_go) for one in claimed])
+        statement = f"UPDATE bongsu_deliveries SET {taken} FROM {given} WHERE {_SAME}"
+        await dialect.run(tx, statement, tuple(binder.parameters))
     return claimed
 
 
@@ -170,55 +217,19 @@ def _words(dialect: Dialect, row: Sequence[Any]) -> Words:
     )
 
 
-_PLATFORMS = {one.value: one for one in Platform}
-
-
-async def find_addresses(connection: AsyncConnection, channel: Channel, claimed: Sequence[Claimed]) -> dict[int, Address]:
-    """Where these deliveries go, as things stand now. Those that can no longer go anywhere are left out."""
-    binder = Binder(dialect_named(connection.dialect.name))
-    if channel is Channel.PUSH:
-        columns = {"delivery_id": "bigint", "member_id": "text", "device_id": "text"}
-        given = binder.table(columns, [(one.delivery_id, one.member_id, one.device_id) for one in claimed])
-        statement = f"""
-            SELECT given.delivery_id, d.token, d.platform FROM {given} CROSS JOIN bongsu_devices d
-            WHERE d.member_id = given.member_id AND d.device_id = given.device_id AND {USABLE}"""
-        return {row[0]: Address(row[1], _PLATFORMS[row[2]]) for row in await _rows(connection, statement, binder)}
-    column = "email" if channel is Channel.EMAIL else "phone"
-    columns = {"delivery_id": "bigint", "member_id": "text"}
-    given = binder.table(columns, [(one.delivery_id, one.member_id) for one in claimed])
-    statement = f"""
-        SELECT given.delivery_id, m.{column} FROM {given} CROSS JOIN bongsu_members m
-        WHERE m.member_id = given.member_id AND m.{column} IS NOT NULL"""
-    return {row[0]: Address(row[1]) for row in await _rows(connection, statement, binder)}
-
-
 _CLAIM = {"delivery_id": "bigint", "epoch": "integer"}
-_OURS = """bongsu_deliveries.delivery_id = given.delivery_id AND bongsu_deliveries.epoch = given.epoch
+_SAME = "bongsu_deliveries.delivery_id = given.delivery_id"
+_OURS = f"""{_SAME} AND bongsu_deliveries.epoch = given.epoch
           AND bongsu_deliveries.status IN ('READY', 'SENDING')"""
 
 
-async def intend(tx: AsyncConnection, claims: Sequence[tuple[int, int]], lease_seconds: float) -> set[int]:
-    """Say, before anything is sent, that it will be. Answers which of them are still ours to send."""
-    return await _keep(tx, claims, lease_seconds, "status = 'SENDING',")
-
-
-async def renew(tx: AsyncConnection, claims: Sequence[tuple[int, int]], lease_seconds: float) -> set[int]:
+async def renew(tx: AsyncConnection, claims: Sequence[tuple[int, int]], lease_seconds: float) -> None:
     """Lengthen the leases on what is under way."""
-    return await _keep(tx, claims, lease_seconds, "")
-
-
-async def _keep(tx: AsyncConnection, claims: Sequence[tuple[int, int]], lease_seconds: float, change: str) -> set[int]:
     dialect = dialect_named(tx.dialect.name)
     binder = Binder(dialect)
     given = binder.table(_CLAIM, sorted(claims))
-    ours = await _rows(
-        tx,
-        f"""
-        UPDATE bongsu_deliveries SET {change} due = {dialect.after(str(float(lease_seconds)))}
-        FROM {given} WHERE {_OURS} RETURNING bongsu_deliveries.delivery_id""",
-        binder,
-    )
-    return {row[0] for row in ours}
+    statement = f"UPDATE bongsu_deliveries SET due = {dialect.after(str(float(lease_seconds)))} FROM {given} WHERE {_OURS}"
+    await dialect.run(tx, statement, tuple(binder.parameters))
 
 
 _SUCCESS = {

@@ -41,12 +41,14 @@ class Dialect:
     # Behind a SELECT of members whose rows are to be locked, and before the brackets of a WITH that locks them.
     in_lock_order: ClassVar[str]
     at_once: ClassVar[str]
-    # Where a member's row lies: the quickest way back to a row that is locked and so stays where it is.
+    # Where a row lies: the quickest way back to a row that is locked and so stays where it is.
     address: ClassVar[str]
     # The next id of a notification and of a message. The former is drawn after the member's row is locked, so that a
     # member's ids are in the order of commits.
     next_notification: ClassVar[str]
     next_message: ClassVar[str]
+    # Whether RETURNING can name columns of the tables that an UPDATE is joined with.
+    returns_joined: ClassVar[bool]
     # The functions that answer the least and the greatest of what they are given.
     least: ClassVar[str]
     greatest: ClassVar[str]
@@ -146,6 +148,7 @@ class Postgres(Dialect):
     address = "ctid"
     next_notification = "nextval('bongsu_notifications_notification_id_seq')"
     next_message = "nextval('bongsu_messages_message_id_seq')"
+    returns_joined = True
     least, greatest = "least", "greatest"
 
     def after(self, seconds: str) -> str:
@@ -266,6 +269,7 @@ class Sqlite(Dialect):
     next_message = (
         "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_messages') + row_number() OVER ()"
     )
+    returns_joined = False
     least, greatest = "min", "max"
 
     def after(self, seconds: str) -> str:
