@@ -31,11 +31,13 @@ CELERY_BUDGET = 5.0
 FLAT_BUDGET = 1.20
 SLOW_BUDGET = 1.10
 
-# About a second and a half of ours.
-DELIVERIES = 5_000
+# About a second of ours.
+DELIVERIES = 10_000
 PROFILED = 20_000
 # A claim of the dispatcher's when all its slots are free.
-BATCH = CONCURRENCY
+BATCH = CONCURRENCY[Channel.PUSH]
+# What the slow channel can have under way.
+MAILS = CONCURRENCY[Channel.EMAIL]
 BATCHES = 10
 FINISHED = 5_000_000
 QUICK_FINISHED = 500_000
@@ -85,7 +87,7 @@ async def notes(ground: Ground) -> dict[str, str]:
 
 def _against_bare(ours: Outbound) -> Contest:
     return Contest(
-        f"claim, send, record, {CONCURRENCY} at once", "the HTTP client alone in a loop", "delivery", Measure.SPEED,
+        f"claim, send, record, {BATCH:,} at once", "the HTTP client alone in a loop", "delivery", Measure.SPEED,
         ours.post, ours.carry, ours.fill, units_a_turn=ours.count, budget=BARE_BUDGET,
     )  # fmt: skip
 
@@ -96,7 +98,7 @@ def _against(ours: Outbound, theirs: Rival, budget: float) -> Contest:
         await theirs.fill()
 
     return Contest(
-        f"claim, send, record, {CONCURRENCY} at once", theirs.name, "delivery", Measure.SPEED, theirs.send, ours.carry,
+        f"claim, send, record, {BATCH:,} at once", theirs.name, "delivery", Measure.SPEED, theirs.send, ours.carry,
         prepare, units_a_turn=ours.count, baseline_units_a_turn=theirs.count, budget=budget,
     )  # fmt: skip
 
@@ -129,7 +131,7 @@ def _beside_slow_mail(ours: Outbound) -> Contest:
 
     async def beside() -> float:
         await ours.fill(BACKLOG)
-        mail = SlowMail(SLOW_SECONDS, CONCURRENCY)
+        mail = SlowMail(SLOW_SECONDS, MAILS)
         other = Dispatcher(ours.crowd.store, mail, ours.crowd.settings)
         await other.start()
         try:
@@ -140,7 +142,7 @@ def _beside_slow_mail(ours: Outbound) -> Contest:
             await other.stop()
 
     return Contest(
-        f"push while {CONCURRENCY} e-mails wait {SLOW_SECONDS:.0f} s each for an answer", "push alone", "delivery",
+        f"push while {MAILS} e-mails wait {SLOW_SECONDS:.0f} s each for an answer", "push alone", "delivery",
         Measure.TIME, alone, beside, units_a_turn=ours.count, budget=SLOW_BUDGET,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from bench.ground import Ground
 from bongsu.channels import fcm
 from bongsu.channels.outcome import Accepted, Outcome, Outgoing
 from bongsu.channels.pace import Pace
-from bongsu.channels.push import Push
+from bongsu.channels.push import CONNECTIONS, Push
 from bongsu.channels.wire import Wire
 from bongsu.dispatch import CONCURRENCY, Dispatcher
 from bongsu.model import Channel, utc_now
@@ -70,7 +70,7 @@ class Outbound:
 
     async def post(self) -> None:
         """The HTTP client alone, as many at once as we have under way."""
-        await post_all(self.wire, self.url, self.bodies, CONCURRENCY)
+        await post_all(self.wire, self.url, self.bodies, CONCURRENCY[Channel.PUSH])
 
     async def _check(self) -> None:
         async with self.crowd.store.read() as connection:
@@ -90,7 +90,7 @@ async def outbound(ground: Ground, count: int) -> AsyncIterator[Outbound]:
         await crowd.tell()
         await _give_addresses(crowd)
         push = Push(settings, pace=Pace(NO_QUOTA, ramp_seconds=0.0))
-        wire = Wire(settings.send_timeout_seconds, uses_proxy=False)
+        wire = Wire(settings.send_timeout_seconds, CONNECTIONS, uses_proxy=False)
         made = Outbound(crowd, simulator, Dispatcher(crowd.store, push, settings), wire)
         try:
             await made.fill()

@@ -39,11 +39,14 @@ class Guarded:
     async def send(self, outgoing: Outgoing) -> Outcome:
         if (held := self._hold()) is not None:
             return held
+        began = time.perf_counter()
         try:
-            outcome = await self._meter.timed(self.sender.send(outgoing))
+            outcome = await self.sender.send(outgoing)
         except Exception as error:
+            self._meter.crashed(began)
             self._failed("CRASHED", type(error).__name__)
             raise
+        self._meter.answered(outcome, began)
         self._learn(outcome)
         return outcome
 

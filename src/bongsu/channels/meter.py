@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from bongsu import telemetry
 from bongsu.channels.breaker import Breaker, State
@@ -27,17 +27,13 @@ class Meter:
             telemetry.BREAKER.labels(name, state.value).set_function(_is(breaker, state, clock))
         telemetry.HOLD_SECONDS.labels(name).set_function(lambda: max(0.0, held_until() - clock()))
 
-    async def timed(self, send: Awaitable[Outcome]) -> Outcome:
-        """The answer, counted by its kind and by how long the provider took."""
-        began = time.perf_counter()
-        try:
-            outcome = await send
-        except Exception:
-            self._crashes.observe(time.perf_counter() - began)
-            raise
+    def answered(self, outcome: Outcome, began: float) -> None:
+        """Counted by its kind and by how long the provider took. When it began is told by `time.perf_counter`."""
         # A sender of the user's own may answer anything: what is no outcome is the dispatcher's to complain of.
         self._answers.get(type(outcome), self._crashes).observe(time.perf_counter() - began)
-        return outcome
+
+    def crashed(self, began: float) -> None:
+        self._crashes.observe(time.perf_counter() - began)
 
 
 def _is(breaker: Breaker, state: State, clock: Callable[[], float]) -> Callable[[], float]:

@@ -34,6 +34,8 @@ GOOGLE = "https://fcm.googleapis.com"
 LOCAL = frozenset({"127.0.0.1", "::1", "localhost"})
 # FCM's quota for a project, which all processes on one store share.
 SENDS_PER_MINUTE = 600_000
+# Kept open between bursts: as many as the dispatcher has sends under way.
+CONNECTIONS = 1_024
 # What somebody has to mend is tried with one send this often, so that it runs again by itself once it is mended.
 PROBE_SECONDS = 60.0
 # The same complaint is an ERROR line once in this time; the history has each.
@@ -67,7 +69,7 @@ class Push:
         if not project:
             raise BadSettings("The service-account file names no project: set BONGSU_FCM_PROJECT")
         self._url = f"{(settings.fcm_url or GOOGLE).rstrip('/')}/v1/projects/{quote(project, safe='')}/messages:send"
-        self._wire = Wire(settings.send_timeout_seconds, uses_proxy=urlsplit(self._url).hostname not in LOCAL)
+        self._wire = Wire(settings.send_timeout_seconds, CONNECTIONS, uses_proxy=urlsplit(self._url).hostname not in LOCAL)
         self._clock = clock
         self._breaker = breaker or Breaker()
         self._brake = brake or Brake()
@@ -101,7 +103,13 @@ class Push:
             await asyncio.sleep(wait)
         if self._quota is not None and not self._quota.take() and (held := await self._wait_for(self._quota)) is not None:
             return held
-        outcome = await self._meter.timed(self._call(outgoing, body))
+        began = time.perf_counter()
+        try:
+            outcome = await self._call(outgoing, body)
+        except Exception:
+            self._meter.crashed(began)
+            raise
+        self._meter.answered(outcome, began)
         return self._learn(outgoing, outcome)
 
     async def close(self) -> None:

@@ -106,8 +106,9 @@ class Verdict:
 
     def __post_init__(self) -> None:
         """What a provider said is cut to what every store takes: one odd answer must not keep others from being stored."""
-        self.code, self.detail, self.reference = (_storable(one) for one in (self.code, self.detail, self.reference))
-        self.after_seconds = min(max(0.0, self.after_seconds), LONGEST_WAIT) if self.after_seconds > 0 else 0.0
+        self.code, self.detail, self.reference = _storable(self.code), _storable(self.detail), _storable(self.reference)
+        # What is not more than nothing, be it not even a number, is nothing.
+        self.after_seconds = min(self.after_seconds, LONGEST_WAIT) if self.after_seconds > 0 else 0.0
 
 
 def _storable(said: str | None) -> str | None:
@@ -259,9 +260,10 @@ _GONE = {"member_id": "text", "device_id": "text", "token": "text"}
 async def record(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[int]:
     """Store what became of tries, each try itself, and which devices are gone. Answers which were still ours to judge."""
     dialect = dialect_named(tx.dialect.name)
-    in_order = sorted(verdicts, key=lambda v: v.delivery_id)
-    successes = [v for v in in_order if v.is_success]
-    others = [v for v in in_order if not v.is_success]
+    successes: list[Verdict] = []
+    others: list[Verdict] = []
+    for one in sorted(verdicts, key=lambda v: v.delivery_id):
+        (successes if one.is_success else others).append(one)
     ours = await _succeed(tx, dialect, successes) if successes else set()
     if others:
         ours |= await _judge(tx, dialect, others)
@@ -276,17 +278,25 @@ async def _succeed(tx: AsyncConnection, dialect: Dialect, successes: Sequence[Ve
     """Nearly all, and nothing happens to them afterwards: the try that succeeded needs no row of its own."""
     binder = Binder(dialect)
     rows = [(v.delivery_id, v.epoch, v.at, v.millis, v.reference, v.is_simulated) for v in successes]
-    found = await _rows(
+    touched = await dialect.run(
         tx,
         f"""
         UPDATE bongsu_deliveries
         SET status = 'SUCCESS', code = NULL, detail = NULL, reference = given.reference, is_retryable = false,
             is_simulated = given.is_simulated, attempts = bongsu_deliveries.attempts + 1, claims = 0, leased_by = NULL,
             finished_at = {dialect.now}, sent_at = given.at, millis = given.millis
-        FROM {binder.table(_SUCCESS, rows)} WHERE {_OURS} RETURNING bongsu_deliveries.delivery_id""",
-        binder,
+        FROM {binder.table(_SUCCESS, rows)} WHERE {_OURS}""",
+        tuple(binder.parameters),
     )
-    return {row[0] for row in found}
+    if touched == len(successes):
+        return {v.delivery_id for v in successes}
+    # Of another's claim there is another epoch.
+    binder = Binder(dialect)
+    given = binder.table(_CLAIM, [(v.delivery_id, v.epoch) for v in successes])
+    statement = f"""
+        SELECT given.delivery_id FROM {given} CROSS JOIN bongsu_deliveries
+        WHERE {_SAME} AND bongsu_deliveries.epoch = given.epoch AND bongsu_deliveries.status = 'SUCCESS'"""
+    return {row[0] for row in await _rows(tx, statement, binder)}
 
 
 async def _judge(tx: AsyncConnection, dialect: Dialect, verdicts: Sequence[Verdict]) -> set[int]:
