@@ -25,7 +25,7 @@ from bongsu.model import new_id, utc_now
 from bongsu.settings import Settings
 from bongsu.signals import RedisSignals
 from bongsu.store import Store
-from bongsu.store.live import News, Words
+from bongsu.store.live import Words
 
 RIVAL = "sse_starlette"
 HAS_RIVAL = find_spec(RIVAL) is not None
@@ -176,7 +176,7 @@ async def _theirs(module: str, folder: Path, body: Callable[[str], bytes]) -> As
 
 def _frames(mark: str) -> bytes:
     words = Words(1, "PRICE_DROP", TITLE, BODY, mark, "{}", False)
-    return frames.notification(News("m", 1_000_000, 1, utc_now()), frames.tail(words)) + frames.badge(10)
+    return frames.notification(1_000_000, utc_now(), frames.tail(words)) + frames.badge(10)
 
 
 def _data(mark: str) -> bytes:

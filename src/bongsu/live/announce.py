@@ -82,7 +82,7 @@ class Announcer(Loop):
         async with self._store.read() as connection:
             few, many = await self._sort(connection, messages)
             told = await statements.find_told(connection, few) if few else []
-            words = await self._vocabulary.learn(connection, [one.news for one in told])
+            words = await self._vocabulary.learn(connection, {one.news.message_id for one in told})
         if many:
             self._signals.send(MESSAGES_TOPIC, write_messages(many))
         chunks = dict(as_frames((one.news for one in told if one.is_live), words, None))

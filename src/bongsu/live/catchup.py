@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import Protocol
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu import telemetry
-from bongsu.live.vocabulary import Known, Vocabulary, as_frames
+from bongsu.live import frames
+from bongsu.live.vocabulary import Known, Vocabulary
 from bongsu.loop import Loop
 from bongsu.store import Store
 from bongsu.store import live as statements
-from bongsu.store.live import News, Standing
+from bongsu.store.live import Fresh
 
 # Read in one statement: some milliseconds of work, so that whoever else uses the store or this loop does not notice.
 MEMBERS = 500
@@ -33,8 +35,10 @@ class Present(Protocol):
     def cursor_of(self, member_id: str) -> int | None: ...
 
     def deliver(
-        self, member_id: str, after: int, last: int, chunks: Sequence[tuple[int, bytes]], standing: Standing | None
+        self, member_id: str, after: int, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime
     ) -> int: ...
+
+    def count(self, member_id: str, unread: int, as_of: datetime) -> None: ...
 
 
 class CatchUp(Loop):
@@ -75,14 +79,17 @@ class CatchUp(Loop):
         if not left:
             return 0
         async with self._store.read() as connection:
-            # A small one first, so that telling begins soon.
-            ahead = self._begin(connection, marks, min(left, limit // 5), with_counts)
+            as_of = await statements.find_now(connection)
+            # Small ones first, so that telling begins soon, and no reading takes longer than the telling beside it.
+            size = limit // 8
+            ahead = self._begin(connection, marks, min(left, size), with_counts)
             try:
                 while ahead is not None:
                     found = await ahead.reading
                     left -= len(ahead.members)
-                    ahead = self._begin(connection, marks, min(left, limit), with_counts)
-                    await self._tell(found)
+                    size = min(limit, 2 * size)
+                    ahead = self._begin(connection, marks, min(left, size), with_counts)
+                    await self._tell(found, as_of)
             except BaseException:
                 if ahead is not None:
                     ahead.reading.cancel()
@@ -102,36 +109,40 @@ class CatchUp(Loop):
 
     async def _read(self, connection: AsyncConnection, cursors: dict[str, int], with_counts: bool) -> _Found:
         if not cursors:
-            return _Found(cursors, {}, {}, {})
-        news, standings = await statements.find_news(connection, cursors, NEWS)
-        if with_counts:
-            standings |= await statements.find_counts(connection, [one for one in cursors if one not in standings])
-        if len(news) == NEWS:
+            return _Found(cursors, (), {}, {})
+        fresh = await statements.find_news(connection, cursors, NEWS)
+        counts: dict[str, int] = {}
+        if with_counts and (others := cursors.keys() - {row[0] for row in fresh}):
+            counts = await statements.find_counts(connection, list(others))
+        if len(fresh) == NEWS:
             # Of some there may be more, and of others nothing yet.
             self.mark(cursors)
-        by_member: dict[str, list[News]] = {one: [] for one in cursors} if with_counts else {}
-        for one in news:
-            by_member.setdefault(one.member_id, []).append(one)
-        return _Found(cursors, by_member, standings, await self._vocabulary.learn(connection, news))
+        return _Found(cursors, fresh, counts, await self._vocabulary.learn(connection, {row[2] for row in fresh}))
 
-    async def _tell(self, found: _Found) -> None:
-        told = 0
-        for place, (member_id, news) in enumerate(found.news.items(), 1):
-            standing, after = found.standings.get(member_id), found.cursors[member_id]
-            last = news[-1].notification_id if news else after
-            told += self._present.deliver(member_id, after, last, as_frames(news, found.words, standing), standing)
+    async def _tell(self, found: _Found, as_of: datetime) -> None:
+        told, moment, deliver = 0, self._store.dialect.moment, self._present.deliver
+        for place, fresh in enumerate(found.fresh, 1):
+            member_id, notification_id, message_id, stored, unread, is_enabled = fresh
+            phrase, chunk = found.words.get(message_id), b""
+            # Who wants nothing gets only what is critical; of whom nothing is known, everything.
+            if phrase is not None and (is_enabled or phrase.is_critical or unread is None):
+                chunk = frames.notification(notification_id, moment(stored), phrase.end)
+            told += deliver(member_id, found.cursors[member_id], notification_id, chunk, unread, as_of)
             if place % PIECE == 0:
                 await asyncio.sleep(0)
+        for member_id, unread in found.counts.items():
+            self._present.count(member_id, unread, as_of)
         telemetry.LIVE_TOLD.inc(told)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What the store has for a portion of the members: from where, by member, and the words it is said in."""
+    """What the store has for a portion of the members: beyond where, what, in which words; and how many of the others' are
+    unread."""
 
     cursors: dict[str, int]
-    news: dict[str, list[News]]
-    standings: dict[str, Standing]
+    fresh: Sequence[Fresh]
+    counts: dict[str, int]
     words: Known
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from bongsu.store.live import News, Words
+from bongsu.store.live import Words
 
 # A browser comes back after this long by itself. Randomised, so that those who lost the same server do not return together.
 RETRY_SECONDS = (1.0, 3.0)
@@ -80,12 +80,14 @@ def tail(words: Words) -> bytes:
     return b'%b,"data":%b}\n\n' % (said[1:-1], data)
 
 
-def notification(news: News, end: bytes) -> bytes:
-    one = b"%d" % news.notification_id
-    frame = b'id: %b\nevent: notification\ndata: {"id":"%b","createdAt":"%b",%b' % (one, one, _iso(news.created_at), end)
-    return b"%x\r\n%b\r\n" % (len(frame), frame)
+def notification(notification_id: int, created_at: datetime, end: bytes) -> bytes:
+    """One of thousands that differ in the id alone, so the chunk is written around it at once."""
+    one, at = b"%d" % notification_id, _iso(created_at)
+    size = _NOTIFICATION_BYTES + 2 * len(one) + len(at) + len(end)
+    return b'%x\r\nid: %b\nevent: notification\ndata: {"id":"%b","createdAt":"%b",%b\r\n' % (size, one, one, at, end)
 
 
+_NOTIFICATION_BYTES = len(b'id: \nevent: notification\ndata: {"id":"","createdAt":"",')
 _last_moment = datetime.fromtimestamp(0, UTC), b"1970-01-01T00:00:00+00:00"
 
 

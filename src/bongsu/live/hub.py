@@ -18,6 +18,7 @@ import functools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -84,7 +85,7 @@ class Hub:
         await self._registry.enter(stream.member_id, stream.connection_id)
         async with self._readers, self._store.read() as connection:
             missed = await self._read_missed(connection, stream.member_id, after)
-            words = await self._vocabulary.learn(connection, missed.news)
+            words = await self._vocabulary.learn(connection, {one.message_id for one in missed.news})
         await self._tell_missed(stream, missed, words)
         stream.is_live = True
         if stream.has_missed:
@@ -138,7 +139,7 @@ class Hub:
             stream.badge(standing.unread, standing.as_of)
         told = as_frames(missed.news, words, standing)
         for first in range(0, len(told), PIECE):
-            stream.tell(told[first : first + PIECE])
+            stream.tell_all(told[first : first + PIECE])
             await stream.taken()
         if missed.cursor > stream.cursor or not missed.cursor:
             # So that whoever is cut off before the first notification says on return where it was.
@@ -151,7 +152,6 @@ class Hub:
         kind = data[:1] if data else b""
         if data and kind == NOTIFICATION:
             announced = read_notification(data)
-            chunks = [(announced.notification_id, announced.chunk)] if announced.chunk else []
             for stream in self.streams_of(member_id):
                 if not stream.is_live:
                     stream.has_missed = True
@@ -159,7 +159,10 @@ class Hub:
                 if announced.previous > stream.cursor:
                     self.catch_up.mark([member_id])
                     continue
-                telemetry.LIVE_TOLD.inc(stream.tell(chunks, announced.unread, announced.as_of))
+                if not announced.chunk:
+                    stream.badge(announced.unread, announced.as_of)
+                elif stream.tell(announced.notification_id, announced.chunk, announced.unread, announced.as_of):
+                    telemetry.LIVE_TOLD.inc()
         elif data and kind == CHAT:
             for stream in self.streams_of(member_id):
                 stream.hint(read_chat(data))
@@ -167,27 +170,31 @@ class Hub:
             self.catch_up.mark([member_id])
 
     def deliver(
-        self, member_id: str, after: int, last: int, chunks: Sequence[tuple[int, bytes]], standing: Standing | None
+        self, member_id: str, after: int, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime
     ) -> int:
-        """What the store has for the member between the two ids, the last included. How much was news.
+        """The next that the store has for the member after that id. To how many streams it was news.
 
-        Up to the last everything is behind a stream then, also what it is not told because the member does not want it.
+        It is behind them then, also when the chunk is empty because the member does not want it.
         """
+        room = self._rooms.get(member_id)
+        if room is None:
+            return 0
         told = 0
-        for stream in self.streams_of(member_id):
+        for stream in room.streams:
             if not stream.is_live:
                 stream.has_missed = True
-                continue
-            if stream.cursor < after:
+            elif stream.cursor < after:
                 # It has become live since the others' cursors were taken, and has more to be told than they.
                 self.catch_up.mark([member_id])
-                continue
-            if standing is None:
-                told += stream.tell(chunks)
             else:
-                told += stream.tell(chunks, standing.unread, standing.as_of)
-            stream.cursor = max(stream.cursor, last)
+                told += stream.tell(notification_id, chunk, unread, as_of)
         return told
+
+    def count(self, member_id: str, unread: int, as_of: datetime) -> None:
+        """The store has nothing new for the member, and so many that are not read."""
+        for stream in self.streams_of(member_id):
+            if stream.is_live:
+                stream.badge(unread, as_of)
 
     # --- who is here --------------------------------------------------------------------------------------------------
 

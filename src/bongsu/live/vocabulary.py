@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -29,9 +29,8 @@ class Vocabulary:
     def __init__(self) -> None:
         self._kept: OrderedDict[int, Phrase] = OrderedDict()
 
-    async def learn(self, connection: AsyncConnection, news: Iterable[News]) -> Known:
-        """The phrases of these. Words that are gone from the store are left out, and so is what was said with them."""
-        wanted = {one.message_id for one in news}
+    async def learn(self, connection: AsyncConnection, wanted: Set[int]) -> Known:
+        """The phrases of these messages. Words that are gone from the store are left out, with all that was said in them."""
         found = {one: self._kept[one] for one in wanted if one in self._kept}
         missing = [one for one in wanted if one not in found]
         if missing:
@@ -54,5 +53,5 @@ def as_frames(news: Iterable[News], words: Known, standing: Standing | None) -> 
     for one in news:
         phrase = words.get(one.message_id)
         if phrase is not None and (standing is None or standing.is_enabled or phrase.is_critical):
-            told.append((one.notification_id, frames.notification(one, phrase.end)))
+            told.append((one.notification_id, frames.notification(one.notification_id, one.created_at, phrase.end)))
     return told

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -41,6 +41,11 @@ class News(NamedTuple):
     notification_id: int
     message_id: int
     created_at: datetime
+
+
+# A notification beyond a reader's cursor, and how the reader's inbox stands: member, notification, message, the moment as it
+# is stored, unread, whether anything is wanted at all. As the driver gives it: there may be thousands.
+Fresh = tuple[str, int, int, Any, int | None, bool | None]
 
 
 class Standing(NamedTuple):
@@ -108,13 +113,8 @@ def missed_statement(dialect: Dialect, only_unread: bool) -> str:
 # --- many are here ----------------------------------------------------------------------------------------------------
 
 
-async def find_news(
-    connection: AsyncConnection, cursors: Mapping[str, int], limit: int
-) -> tuple[list[News], dict[str, Standing]]:
-    """What these members have beyond their cursors, in the order of ids, so many at most; and how they stand who have some.
-
-    The newest id is left out, because whoever asks has a cursor.
-    """
+async def find_news(connection: AsyncConnection, cursors: Mapping[str, int], limit: int) -> Sequence[Fresh]:
+    """What these members have beyond their cursors, in the order of ids, so many at most."""
     dialect = dialect_named(connection.dialect.name)
     binder = Binder(dialect)
     given = binder.table({"member_id": "text", "cursor": "bigint"}, list(cursors.items()))
@@ -124,23 +124,26 @@ async def find_news(
         SELECT n.member_id, n.notification_id, n.message_id, n.created_at, m.unread, m.is_enabled
         FROM {given} {newer} {inboxes}
         WHERE n.{_TOLD} ORDER BY n.notification_id LIMIT {binder.value(limit)}"""
-    # Asked for once and before: a time in each of thousands of rows takes longer to read than all the rest of it.
+    return cast("Sequence[Fresh]", await dialect.rows(connection, statement, tuple(binder.parameters)))
+
+
+async def find_now(connection: AsyncConnection) -> datetime:
+    """For what is read after it. It may be too early for some: what changed later has a signal of its own."""
+    dialect = dialect_named(connection.dialect.name)
     [[now]] = await dialect.rows(connection, f"SELECT {dialect.now}", ())
-    rows = await dialect.rows(connection, statement, tuple(binder.parameters))
-    moment, as_of = dialect.moment, dialect.moment(now)
-    news = [News(row[0], row[1], row[2], moment(row[3])) for row in rows]
-    return news, {row[0]: Standing(row[4], bool(row[5]), 0, as_of) for row in rows if row[4] is not None}
+    return dialect.moment(now)
 
 
-async def find_counts(connection: AsyncConnection, member_ids: Sequence[str]) -> dict[str, Standing]:
-    """How these members' inboxes stand; the newest id is left out, because whoever asks has a cursor."""
+async def find_counts(connection: AsyncConnection, member_ids: Sequence[str]) -> dict[str, int]:
+    """How many these members have not read."""
     dialect = dialect_named(connection.dialect.name)
     binder = Binder(dialect)
     given = binder.table({"member_id": "text"}, [(one,) for one in member_ids])
-    look_up = dialect.look_up("bongsu_members", "m", "given", ["member_id"], ["unread", "is_enabled"])
-    statement = f"SELECT given.member_id, m.unread, m.is_enabled, {dialect.now} FROM {given} {look_up}"
-    rows = await dialect.rows(connection, statement, tuple(binder.parameters))
-    return {row[0]: Standing(row[1], bool(row[2]), 0, dialect.moment(row[3])) for row in rows if row[1] is not None}
+    look_up = dialect.look_up("bongsu_members", "m", "given", ["member_id"], ["unread"])
+    rows = await dialect.rows(
+        connection, f"SELECT given.member_id, m.unread FROM {given} {look_up}", tuple(binder.parameters)
+    )
+    return {row[0]: row[1] for row in rows if row[1] is not None}
 
 
 async def find_words(connection: AsyncConnection, message_ids: Sequence[int]) -> dict[int, Words]:
