@@ -143,7 +143,7 @@ class Postgres(Dialect):
     skip_locked = "FOR UPDATE SKIP LOCKED"
     # NO KEY: registering a device, which refers to the member, need not wait for it.
     locked = "FOR NO KEY UPDATE OF m"
-    in_lock_order = "ORDER BY member_id, place"
+    in_lock_order = "ORDER BY member_id"
     at_once = "MATERIALIZED"
     address = "ctid"
     next_notification = "nextval('bongsu_notifications_notification_id_seq')"
