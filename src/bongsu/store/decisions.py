@@ -276,10 +276,16 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
                "phone", "email")  # fmt: skip
     member = dialect.look_up("bongsu_members", "m", "a", ["member_id"], columns, locked=True)
     wish = dialect.look_up("bongsu_preferences", "p", "l", ["member_id", "type"], ["is_enabled", "channels"])
-    # One notice says it to a member once; several count one after the other.
-    rank = "1" if len(case.notices) == 1 else (
-        "row_number() OVER (PARTITION BY member_id, reason IS NULL AND NOT is_critical ORDER BY place)"
-    )  # fmt: skip
+    counted = "CASE WHEN l.capped_day >= l.day THEN l.capped_count ELSE 0 END"
+    # One notice says it to a member once; several count one after the other, those that nothing else speaks against.
+    enough, reason = f"NOT l.is_critical AND {counted} >= {case.daily_limit}", "reason"
+    if len(case.notices) > 1:
+        rank = "row_number() OVER (PARTITION BY member_id, reason IS NULL AND NOT is_critical ORDER BY place)"
+        enough, reason = (
+            "false",
+            f"""CASE WHEN reason IS NULL AND NOT is_critical AND counted + {rank} > {case.daily_limit}
+                    THEN '{Reason.RATE_LIMITED}' ELSE reason END""",
+        )
     # Whatever the plan, members are locked in the order of `a`: the look-up of each depends on it.
     order = dialect.in_lock_order + (", place" if dialect.in_lock_order and len(case.notices) > 1 else "")
     return f"""
@@ -306,18 +312,18 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
                AND s.quiet_start = l.quiet_start AND s.quiet_end = l.quiet_end),
         weighed AS (
             SELECT l.place, l.member_id, l.address, l.message_id, {ways} AS channels, l.lane, l.due,
-                   l.now, l.day, l.is_critical, CASE WHEN l.capped_day >= l.day THEN l.capped_count ELSE 0 END AS counted,
+                   l.now, l.day, l.is_critical, {counted} AS counted,
                    CASE WHEN l.address IS NULL OR l.day IS NULL OR l.message_id IS NULL THEN '{UNPREPARED}'
                         WHEN NOT (l.is_critical OR l.is_enabled) OR NOT coalesce(p.is_enabled, true)
                              OR {wanted} = 0 THEN '{Reason.USER_OPTED_OUT}'
                         WHEN {ways} = 0 OR {ways} = {_PUSH} AND NOT ({device})
                              THEN '{Reason.NO_ADDRESS}'
-                        WHEN {heard if case.recent else "false"} THEN '{Reason.DUPLICATE}' END AS reason
+                        WHEN {heard if case.recent else "false"} THEN '{Reason.DUPLICATE}'
+                        WHEN {enough} THEN '{Reason.RATE_LIMITED}' END AS reason
             FROM known l {wish})
         INSERT INTO bongsu_judged
         SELECT place, member_id, address, message_id, {dialect.next_notification}, channels, lane, due, now, day,
-               is_critical, CASE WHEN reason IS NULL AND NOT is_critical AND counted + {rank} > {case.daily_limit}
-                    THEN '{Reason.RATE_LIMITED}' ELSE reason END
+               is_critical, {reason}
         FROM weighed"""
 
 

@@ -174,6 +174,7 @@ def _prepare_writer(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA temp_store = MEMORY")
     cursor.execute(f"PRAGMA cache_size = -{SQLITE_CACHE_KIB}")
     cursor.execute("PRAGMA wal_autocheckpoint = 10000")
+    cursor.execute("PRAGMA secure_delete = OFF")
     cursor.close()
 
 
