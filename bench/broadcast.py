@@ -113,12 +113,12 @@ class Ours:
 
 
 @contextlib.asynccontextmanager
-async def ours(settings: Settings) -> AsyncIterator[Ours]:
+async def ours(settings: Settings, profile: Path | None = None) -> AsyncIterator[Ours]:
     store, signals = Store.open(settings), RedisSignals(settings.redis_url)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
         with cores.servers():
-            server = await stack.enter_async_context(serving(settings, role="gateway"))
+            server = await stack.enter_async_context(serving(settings, profile, role="gateway"))
         await signals.start()
         stack.push_async_callback(signals.stop)
         some = stack.enter_context(readers(server.port))

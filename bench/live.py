@@ -14,6 +14,7 @@ from bench import arrival, cores
 from bench.broadcast import HAS_RIVAL, Audience, bare, ours, rival
 from bench.ground import Ground
 from bench.measure import Contest, Measure
+from bench.serving import busiest
 from bench.streams import room_for
 from bongsu.settings import Settings
 
@@ -28,6 +29,8 @@ QUICK_IDLE_STREAMS = 1_000
 MANY_STREAMS = 10_000
 # A whole turn of the wheel, so that everybody is pinged and looked after once.
 IDLE_SECONDS = 20.0
+# Messages whose cost is looked at from the side.
+LOOKED_AT = 20
 # While a message is timed nobody is pinged: neither do the others ping.
 NO_PINGS = 3_600.0
 
@@ -44,6 +47,9 @@ async def contests(ground: Ground) -> AsyncGenerator[Contest, None]:
 async def notes(ground: Ground) -> dict[str, str]:
     found = {}
     with cores.clients():
+        async with _settings(ground, sse_ping_seconds=NO_PINGS) as settings:
+            found[f"Whose processor time, one message to {STREAMS:,} streams"] = await _shares(settings)
+            found[f"Profile of {LOOKED_AT} such messages, our gateway"] = await _profile(settings)
         async with _settings(ground) as settings:
             found[f"{MANY_STREAMS:,} idle streams"] = await _idle(settings)
         found["From an event to the page"] = await arrival.report(ground)
@@ -90,6 +96,33 @@ async def _fan_out(settings: Settings) -> AsyncGenerator[Contest, None]:
                     f"one message to {count:,} streams", against, "message", Measure.SPEED, theirs.send, gateway.send,
                     turns=2, units_a_turn=count, budget=budget,
                 )  # fmt: skip
+
+
+async def _shares(settings: Settings) -> str:
+    """What is over the bare server's is what ours has to know of each reader."""
+    lines = ["| | processor time of the server |", "|---|--:|"]
+    count = min(STREAMS, room_for(STREAMS))
+    for name, audience in (("a bare asyncio protocol", bare(settings.data_dir)), ("ours", ours(settings))):
+        async with audience as some:
+            await some.open(count)
+            server = psutil.Process(some.server.pid)
+            await some.send()
+            before = server.cpu_times()
+            for _ in range(LOOKED_AT):
+                await some.send()
+            after = server.cpu_times()
+        used = after.user + after.system - before.user - before.system
+        lines.append(f"| {name} | {used / LOOKED_AT / count * 1e6:.1f} µs a stream |")
+    return "\n".join(lines)
+
+
+async def _profile(settings: Settings) -> str:
+    file = settings.data_dir / "live.prof"
+    async with ours(settings, file) as gateway:
+        await gateway.open(min(STREAMS, room_for(STREAMS)))
+        for _ in range(LOOKED_AT):
+            await gateway.send()
+    return busiest(file)
 
 
 # --- what an idle stream costs ------------------------------------------------------------------------------------------
