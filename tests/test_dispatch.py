@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.channels.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
 from bongsu.dispatch import TURNS, Dispatcher
+from bongsu.errors import StoreTooSlow, StoreUnreachable
 from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
 from bongsu.settings import Settings
 from bongsu.store import Store
@@ -305,6 +307,71 @@ async def test_a_store_that_goes_away_before_anything_is_sent_counts_nothing(
         await dispatcher.tick()
     await dispatcher.stop()
     assert await states(store, "status, attempts, claims") == [("SUCCESS", 1, 0)]
+
+
+async def test_what_was_claimed_too_long_ago_is_given_back_and_not_sent(
+    store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await one_delivery(store, quick)
+    sender = Scripted()
+    dispatcher = Dispatcher(store, sender, quick)
+    find, lease = statements.find_words, dispatcher._lease
+
+    async def slow(*arguments: Any) -> Any:
+        dispatcher._lease = 0.0  # any time at all is more than half of it
+        return await find(*arguments)
+
+    monkeypatch.setattr(statements, "find_words", slow)
+    with pytest.raises(StoreTooSlow, match="1 deliveries were claimed"):
+        await dispatcher.tick()
+    assert sender.sent == []
+    dispatcher._lease = lease
+    for _ in range(5):
+        await dispatcher.tick()
+    await dispatcher.stop()
+    assert await states(store, "status, attempts, claims") == [("SUCCESS", 1, 0)]
+
+
+async def test_one_outcome_that_cannot_be_stored_keeps_no_other_from_it(
+    store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await one_delivery(store, quick, MOST_ONCE, "a", "b", "c")
+    record = statements.record
+    bad = (await states(store, "delivery_id"))[1][0]
+
+    async def picky(tx: AsyncConnection, verdicts: Sequence[statements.Verdict]) -> set[int]:
+        if any(one.delivery_id == bad for one in verdicts):
+            raise ValueError("cannot be stored")
+        return await record(tx, verdicts)
+
+    monkeypatch.setattr(statements, "record", picky)
+    dispatcher = Dispatcher(store, Scripted(), quick)
+    with pytest.raises(ValueError, match="cannot be stored"):
+        for _ in range(10):
+            await dispatcher.tick()
+    assert [row[0] for row in await states(store)] == ["SUCCESS", "SENDING", "SUCCESS"]
+    monkeypatch.undo()
+    await dispatcher.stop()
+    assert [row[0] for row in await states(store)] == ["SUCCESS"] * 3
+
+
+async def test_no_more_are_in_hand_than_there_are_slots(
+    store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent but not recorded is in doubt after a crash like what is on the wire."""
+    await one_delivery(store, quick, MOST_ONCE, *(f"m{number}" for number in range(20)))
+
+    async def away(*_arguments: Any) -> set[int]:
+        raise StoreUnreachable("gone")
+
+    monkeypatch.setattr(statements, "record", away)
+    dispatcher = Dispatcher(store, Scripted(), quick, concurrency=8)
+    for _ in range(10):
+        with contextlib.suppress(StoreUnreachable):
+            await dispatcher.tick()
+        assert Counter(await states(store, "status"))[("SENDING",)] <= 8
+    monkeypatch.undo()
+    await dispatcher.stop()
 
 
 async def test_what_another_left_on_the_wire_is_not_made_ready_by_a_hiccup(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
@@ -9,10 +10,10 @@ from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.fanout import Decision, FanOut, Work
-from bongsu.model import Action, Channel, Event, Everyone, Interested, Listed, Notice, NoticeType, Selected
+from bongsu.model import Action, Channel, Device, Event, Everyone, Interested, Listed, Notice, NoticeType, Platform, Selected
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
-from bongsu.store import Store
+from bongsu.store import Store, decisions, people
 from bongsu.store import events as statements
 from bongsu.templates import Templates
 from bongsu.worker import EventWorker
@@ -42,6 +43,21 @@ async def test_each_member_of_the_audience_is_told_once(store: Store, settings: 
     await decide(store, settings, says(Listed(("a", "b", "a"))), said("1"))
     assert await told(store) == {"a": 1, "b": 1}
     assert await unread_is_exact(store)
+
+
+@pytest.mark.parametrize("chunk", [3, 100])
+async def test_many_are_told_by_the_same_ways_as_few(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    """Many have a plan of their own, which looks between the first and the last of them, byte by byte."""
+    monkeypatch.setattr(decisions, "MANY", 2)
+    some = ("A", "Z", "a", "z", "É", "é", "ｚ", "가나", "힣", "\U0001f525", "\ue000")
+    async with store.write() as tx:
+        for number, one in enumerate(some):
+            await people.put_device(tx, one, "d", Device(token=f"t-{number}", platform=Platform.IOS, push_consent=True))
+    await prefers(store, "z", enabled=False)
+    await decide(store, settings, says(Everyone(), NoticeType("N", PUSH)), said(), chunk=chunk)
+    assert Counter(await deliveries(store)) == Counter((one, "PUSH") for one in some if one != "z")
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])

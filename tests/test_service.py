@@ -9,7 +9,7 @@ from bongsu.dispatch import Dispatcher
 from bongsu.fanout import Decision, Work
 from bongsu.model import Channel, Event, Listed, Notice
 from bongsu.rules.social import POST_LIKE
-from bongsu.service import _make_room_for_streams, _waking, _ways_out
+from bongsu.service import _make_room_for_connections, _waking, _ways_out
 from bongsu.store.events import Claimed
 
 
@@ -36,7 +36,7 @@ def test_a_gateway_may_have_as_many_streams_as_the_system_allows_files() -> None
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
-        _make_room_for_streams()
+        _make_room_for_connections()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

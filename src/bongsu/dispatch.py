@@ -22,7 +22,7 @@ from typing import NamedTuple
 from bongsu import telemetry
 from bongsu.backoff import doubling
 from bongsu.channels.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Sender, Unknown
-from bongsu.errors import StoreError
+from bongsu.errors import StoreError, StoreTooSlow
 from bongsu.loop import Loop
 from bongsu.model import Channel, Guarantee, Platform, Priority, utc_now
 from bongsu.settings import Settings
@@ -30,9 +30,10 @@ from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import MOST_CLAIMS, Claimed, DeliveryStatus, Verdict, Words
 
-# Sends of one channel under way at once; a provider that hangs holds no more than these, and no other channel's. FCM lets a
-# project send 10,000 a second, and takes about 100 ms for each.
-CONCURRENCY = {Channel.PUSH: 1_024, Channel.EMAIL: 512, Channel.SMS: 512}
+# Deliveries of one channel in hand at once, on the wire or with an outcome yet to be recorded; a provider that hangs holds
+# no more than these, and no other channel's. FCM lets a project send 10,000 a second and takes about 100 ms for each: a
+# thousand on the wire, and half as many again on their way into the store.
+CONCURRENCY = {Channel.PUSH: 1_536, Channel.EMAIL: 512, Channel.SMS: 512}
 # The next ones are claimed when this part of the slots is free, and outcomes recorded when this part of them has landed, so
 # that statements are about many rows at a time.
 SHARE = 4
@@ -102,7 +103,9 @@ def unsent(claimed: Claimed, words: Words | None) -> Verdict:
         return end("POISONED", f"every dispatcher that took it has died, {claimed.claims - 1} in a row")
     if claimed.is_expired:
         return end("EXPIRED", "it was due after the moment until which it is worth anything")
-    return end("NO_ADDRESS", "the device or address is gone, invalid or without consent")
+    if claimed.address is None:
+        return end("NO_ADDRESS", "the device or address is gone, invalid or without consent")
+    return end("NO_MESSAGE", "what it was to say is no longer there")
 
 
 def verdict(delivery: Delivery, outcome: Outcome, settings: Settings) -> Verdict:  # noqa: PLR0911 (one case, one answer)
@@ -168,13 +171,14 @@ class Dispatcher(Loop):
         self._store = store
         self._sender = sender
         self._settings = settings
-        self._concurrency = concurrency or CONCURRENCY[sender.channel]
+        self._concurrency = CONCURRENCY[sender.channel] if concurrency is None else concurrency
         self._clock = clock
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
         # In the order they were sent: when that was, and who sees to it.
         self._sending: dict[int, _Sending] = {}
-        # Outcomes not yet recorded. They hold slots too, so there are never more than those.
+        # Outcomes not yet recorded, and how many are just being. They hold slots too, so there are never more than those.
         self._verdicts: list[Verdict] = []
+        self._being_recorded = 0
         self._landed = asyncio.Event()
         # Until it is over, what has landed waits for more.
         self._linger: asyncio.TimerHandle | None = None
@@ -216,14 +220,15 @@ class Dispatcher(Loop):
             await self._record()
 
     async def _take_on(self) -> int:
+        began = time.monotonic()
         claimed = [] if self.is_stopping else await self._claim()
-        await self._send(claimed)
+        await self._send(claimed, began)
         return len(claimed)
 
     async def _claim(self) -> list[Claimed]:
         """As many as can be sent now, in few and large portions."""
-        free = self._concurrency - len(self._sending)
-        if free < max(1, self._concurrency // SHARE) or len(self._verdicts) >= self._concurrency:
+        free = self._concurrency - len(self._sending) - len(self._verdicts) - self._being_recorded
+        if free < max(1, self._concurrency // SHARE):
             return []
         lanes = TURNS[self._turn % len(TURNS)]
         async with self._store.write_once() as tx:
@@ -232,12 +237,16 @@ class Dispatcher(Loop):
             self._turn += 1
         return claimed
 
-    async def _send(self, claimed: Sequence[Claimed]) -> None:
+    async def _send(self, claimed: Sequence[Claimed], claimed_at: float) -> None:
         """Those that can go: that they will is committed, so now the wire."""
         if not claimed:
             return
         try:
             await self._learn_words(claimed)
+            if time.monotonic() - claimed_at > self._lease / 2:
+                raise StoreTooSlow(
+                    f"{len(claimed)} deliveries were claimed, and are given back: the lease may end under way"
+                )
         except BaseException:
             # None was sent. They are READY again as soon as that can be recorded; but what another has left on the wire is
             # not made READY by that, and is judged when the lease ends.
@@ -315,8 +324,12 @@ class Dispatcher(Loop):
             self._linger.cancel()
         self._linger, self._is_to_record = None, False
         verdicts, self._verdicts = self._verdicts, []
-        if verdicts:
-            await self._record_all(verdicts)
+        self._being_recorded = len(verdicts)
+        try:
+            if verdicts:
+                await self._record_all(verdicts)
+        finally:
+            self._being_recorded = 0
         return len(verdicts)
 
     async def _record_all(self, verdicts: list[Verdict]) -> None:
@@ -332,10 +345,19 @@ class Dispatcher(Loop):
                 self._is_to_record = True
                 raise
             # One of them cannot be stored: the others can.
-            for one in verdicts:
-                await self._record_all([one])
+            await self._record_each(verdicts)
             return
         self._tell([one for one in verdicts if one.delivery_id in ours])
+
+    async def _record_each(self, verdicts: list[Verdict]) -> None:
+        failed: Exception | None = None
+        for one in verdicts:
+            try:
+                await self._record_all([one])
+            except Exception as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def _tell(self, verdicts: Sequence[Verdict]) -> None:
         counts = Counter((one.status, one.code) for one in verdicts)

@@ -107,6 +107,7 @@ class Service:
         async with contextlib.AsyncExitStack() as stack:
             # First in, last out: a second SIGTERM during the drain is no reason to hurry.
             stack.enter_context(told_by_signals(self._stopping))
+            _make_room_for_connections()
             base = await stack.enter_async_context(ground(self._settings))
             if self._is_demo:
                 await demo.refuse_strangers(base.store, self._settings)
@@ -121,7 +122,6 @@ class Service:
                     intake = await stack.enter_async_context(running(Intake(base.store, base.signals, "http")))
                 gateway = None
                 if Role.GATEWAY in self._roles:
-                    _make_room_for_streams()
                     gateway = await stack.enter_async_context(_gateway(base, keys))
                 app = build_api(
                     base.store,
@@ -269,8 +269,8 @@ class _Server(uvicorn.Server):
         self.accepting.set()
 
 
-def _make_room_for_streams() -> None:
-    """Every stream is an open file, of which a process begins with 1,024 on most systems and may have many more."""
+def _make_room_for_connections() -> None:
+    """Every stream and every push under way is an open file. A process begins with 1,024 and may have many more."""
     with contextlib.suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -230,7 +230,7 @@ async def test_a_stream_that_has_more_to_be_told_than_the_others_is_told_all_of_
         await page.until_live()
         ids, _ = await write(live.store, "m-1", 3)
         hub = live.gateway.hub
-        hub.deliver("m-1", ids[1], ids[2], b"", None, LONG_AGO)
+        hub.deliver("m-1", ids[1], ids[2], [(ids[2], b"")], None, LONG_AGO)
         await page.until_told(ids)
         assert hub.cursor_of("m-1") == ids[2]
 

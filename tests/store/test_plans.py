@@ -9,10 +9,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.model import Event, EventStatus
-from bongsu.store import Store
+from bongsu.model import Channel, Event, EventStatus
+from bongsu.store import Store, deliveries
 from bongsu.store import events as statements
 from bongsu.store.events import Verdict
+from tests.dying import delivery, message
+from tests.past import tell_many
 
 FINISHED = 20_000
 
@@ -70,3 +72,35 @@ async def test_a_claim_reads_only_the_index_of_what_is_due(full: Store, suspects
             steps = [str(row[3]) for row in rows]
             assert any(f"USING INDEX {index}" in step or f"USING COVERING INDEX {index}" in step for step in steps), steps
             assert not any(step == "SCAN bongsu_events" for step in steps), steps
+
+
+async def test_a_claim_of_deliveries_reads_only_what_is_due(store: Store) -> None:
+    async with store.write() as tx:
+        said = await message(tx)
+        await tell_many(tx, said, FINISHED)
+        await tx.execute(
+            text("""
+                INSERT INTO bongsu_deliveries
+                    (notification_id, member_id, message_id, channel, device_id, status, lane, due, created_at)
+                SELECT notification_id, member_id, message_id, 'PUSH', 'd', 'SUCCESS', 1, created_at, created_at
+                FROM bongsu_notifications""")
+        )
+        for number in range(300):
+            await delivery(tx, said, "READY", f"new-{number}")
+    async with store.write() as tx:
+        for table in ("deliveries", "devices", "messages", "members"):
+            await tx.execute(text(f"ANALYZE bongsu_{table}"))
+    lanes = (0, 1, 2)
+    async with store.write() as tx:
+        if store.dialect.name == "postgresql":
+            statement = deliveries.claim_statement(store.dialect, Channel.PUSH, lanes)
+            plan = (await tx.exec_driver_sql(f"EXPLAIN {statement}", (200, 200, 200, 200, 60.0, "w"))).scalars().all()
+            assert any("Tid Scan on bongsu_deliveries" in step for step in plan), plan
+            assert any("using bongsu_deliveries_due" in step for step in plan), plan
+            assert not any("Seq Scan on bongsu_deliveries" in step for step in plan), plan
+        else:
+            statement = deliveries.due_statement(store.dialect, Channel.PUSH, lanes)
+            rows = (await tx.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", (200, 200, 200, 200))).all()
+            steps = [str(tuple(row)[3]) for row in rows]
+            assert any("USING INDEX bongsu_deliveries_due" in step for step in steps), steps
+            assert not any(step.startswith("SCAN bongsu_deliveries") for step in steps), steps

@@ -34,8 +34,8 @@ GOOGLE = "https://fcm.googleapis.com"
 LOCAL = frozenset({"127.0.0.1", "::1", "localhost"})
 # FCM's quota for a project, which all processes on one store share.
 SENDS_PER_MINUTE = 600_000
-# Kept open between bursts: as many as the dispatcher has sends under way.
-CONNECTIONS = 1_024
+# Kept open between bursts: as many as the dispatcher can have on the wire.
+CONNECTIONS = 1_536
 # What somebody has to mend is tried with one send this often, so that it runs again by itself once it is mended.
 PROBE_SECONDS = 60.0
 # The same complaint is an ERROR line once in this time; the history has each.

@@ -35,7 +35,7 @@ class Present(Protocol):
     def cursor_of(self, member_id: str) -> int | None: ...
 
     def deliver(
-        self, member_id: str, after: int, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime
+        self, member_id: str, after: int, last: int, chunks: Sequence[tuple[int, bytes]], unread: int | None, as_of: datetime
     ) -> int: ...
 
     def count(self, member_id: str, unread: int, as_of: datetime) -> None: ...
@@ -79,7 +79,6 @@ class CatchUp(Loop):
         if not left:
             return 0
         async with self._store.read() as connection:
-            as_of = await statements.find_now(connection)
             # Small ones first, so that telling begins soon, and no reading takes longer than the telling beside it.
             size = limit // 8
             ahead = self._begin(connection, marks, min(left, size), with_counts)
@@ -89,7 +88,7 @@ class CatchUp(Loop):
                     left -= len(ahead.members)
                     size = min(limit, 2 * size)
                     ahead = self._begin(connection, marks, min(left, size), with_counts)
-                    await self._tell(found, as_of)
+                    await self._tell(found)
             except BaseException:
                 if ahead is not None:
                     ahead.reading.cancel()
@@ -108,42 +107,54 @@ class CatchUp(Loop):
         return _Portion(members, asyncio.create_task(self._read(connection, cursors, with_counts)))
 
     async def _read(self, connection: AsyncConnection, cursors: dict[str, int], with_counts: bool) -> _Found:
-        if not cursors:
-            return _Found(cursors, (), {}, {})
-        fresh = await statements.find_news(connection, cursors, NEWS)
+        as_of = await statements.find_now(connection)
+        fresh = await statements.find_news(connection, cursors, NEWS) if cursors else ()
+        by_member: dict[str, list[Fresh]] = {}
+        for one in fresh:
+            by_member.setdefault(one[0], []).append(one)
         counts: dict[str, int] = {}
-        if with_counts and (others := cursors.keys() - {row[0] for row in fresh}):
-            counts = await statements.find_counts(connection, list(others))
+        if with_counts and (others := [one for one in cursors if one not in by_member]):
+            counts = await statements.find_counts(connection, others)
         if len(fresh) == NEWS:
             # Of some there may be more, and of others nothing yet.
             self.mark(cursors)
-        return _Found(cursors, fresh, counts, await self._vocabulary.learn(connection, {row[2] for row in fresh}))
+        words = await self._vocabulary.learn(connection, {one[2] for one in fresh})
+        return _Found(cursors, by_member, counts, words, as_of)
 
-    async def _tell(self, found: _Found, as_of: datetime) -> None:
-        told, moment, deliver = 0, self._store.dialect.moment, self._present.deliver
-        for place, fresh in enumerate(found.fresh, 1):
-            member_id, notification_id, message_id, stored, unread, is_enabled = fresh
-            phrase, chunk = found.words.get(message_id), b""
-            # Who wants nothing gets only what is critical; of whom nothing is known, everything.
-            if phrase is not None and (is_enabled or phrase.is_critical or unread is None):
-                chunk = frames.notification(notification_id, moment(stored), phrase.end)
-            told += deliver(member_id, found.cursors[member_id], notification_id, chunk, unread, as_of)
+    async def _tell(self, found: _Found) -> None:
+        """All that one member has is told at once: a stream that becomes live meanwhile has all of it to catch up with."""
+        told, deliver = 0, self._present.deliver
+        for place, (member_id, news) in enumerate(found.news.items(), 1):
+            last, unread = news[-1][1], news[-1][4]
+            told += deliver(member_id, found.cursors[member_id], last, self._chunks(news, found.words), unread, found.as_of)
             if place % PIECE == 0:
                 await asyncio.sleep(0)
-        for member_id, unread in found.counts.items():
-            self._present.count(member_id, unread, as_of)
+        for place, (member_id, unread) in enumerate(found.counts.items(), 1):
+            self._present.count(member_id, unread, found.as_of)
+            if place % PIECE == 0:
+                await asyncio.sleep(0)
         telemetry.LIVE_TOLD.inc(told)
+
+    def _chunks(self, news: list[Fresh], words: Known) -> list[tuple[int, bytes]]:
+        moment, told = self._store.dialect.moment, []
+        for _, notification_id, message_id, stored, unread, is_enabled in news:
+            phrase = words.get(message_id)
+            # Who wants nothing gets only what is critical; of whom nothing is known, everything.
+            if phrase is not None and (is_enabled or phrase.is_critical or unread is None):
+                told.append((notification_id, frames.notification(notification_id, moment(stored), phrase.end)))
+        return told
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What the store has for a portion of the members: beyond where, what, in which words; and how many of the others' are
-    unread."""
+    """What the store has for a portion of the members: beyond where, what, in which words; how many of the others' are
+    unread; and when that was so."""
 
     cursors: dict[str, int]
-    fresh: Sequence[Fresh]
+    news: dict[str, list[Fresh]]
     counts: dict[str, int]
     words: Known
+    as_of: datetime
 
 
 @dataclass(frozen=True)

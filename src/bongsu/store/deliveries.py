@@ -30,7 +30,7 @@ SAID_LIMIT = 500
 
 
 class DeliveryStatus(StrEnum):
-    """READY until it goes on the wire; SENDING while nobody knows; then one of three ends."""
+    """READY until it is claimed to be sent; SENDING while nobody knows; then one of three ends."""
 
     READY = "READY"
     SENDING = "SENDING"

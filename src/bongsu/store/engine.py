@@ -174,6 +174,7 @@ def _prepare_writer(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA temp_store = MEMORY")
     cursor.execute(f"PRAGMA cache_size = -{SQLITE_CACHE_KIB}")
     cursor.execute("PRAGMA wal_autocheckpoint = 10000")
+    # SQLite's own default; some builds wipe every byte that is freed, also of the working tables.
     cursor.execute("PRAGMA secure_delete = OFF")
     cursor.close()
 

@@ -128,7 +128,7 @@ async def find_news(connection: AsyncConnection, cursors: Mapping[str, int], lim
 
 
 async def find_now(connection: AsyncConnection) -> datetime:
-    """For what is read after it. It may be too early for some: what changed later has a signal of its own."""
+    """For what is read right after it. A time in each of thousands of rows takes longer to read than all the rest of it."""
     dialect = dialect_named(connection.dialect.name)
     [[now]] = await dialect.rows(connection, f"SELECT {dialect.now}", ())
     return dialect.moment(now)
