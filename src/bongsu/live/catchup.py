@@ -23,7 +23,7 @@ from bongsu.store.live import Fresh
 MEMBERS = 500
 CROWD = 1_000
 NEWS = 2_000
-# Members told before others have their turn, the reading of the next portion among them.
+# Notifications told before others have their turn, the reading of the next portion among them.
 PIECE = 50
 
 
@@ -35,7 +35,7 @@ class Present(Protocol):
     def cursor_of(self, member_id: str) -> int | None: ...
 
     def deliver(
-        self, member_id: str, after: int, last: int, chunks: Sequence[tuple[int, bytes]], unread: int | None, as_of: datetime
+        self, member_id: str, after: int, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime
     ) -> int: ...
 
     def count(self, member_id: str, unread: int, as_of: datetime) -> None: ...
@@ -79,15 +79,17 @@ class CatchUp(Loop):
         if not left:
             return 0
         async with self._store.read() as connection:
+            # One moment for a whole crowd: what changes for one of them meanwhile marks that one, and is read later.
+            as_of = None if with_counts else await statements.find_now(connection)
             # Small ones first, so that telling begins soon, and no reading takes longer than the telling beside it.
             size = limit // 8
-            ahead = self._begin(connection, marks, min(left, size), with_counts)
+            ahead = self._begin(connection, marks, min(left, size), as_of)
             try:
                 while ahead is not None:
                     found = await ahead.reading
                     left -= len(ahead.members)
                     size = min(limit, 2 * size)
-                    ahead = self._begin(connection, marks, min(left, size), with_counts)
+                    ahead = self._begin(connection, marks, min(left, size), as_of)
                     await self._tell(found)
             except BaseException:
                 if ahead is not None:
@@ -97,36 +99,42 @@ class CatchUp(Loop):
                 raise
         return marked
 
-    def _begin(self, connection: AsyncConnection, marks: dict[str, None], limit: int, with_counts: bool) -> _Portion | None:
+    def _begin(
+        self, connection: AsyncConnection, marks: dict[str, None], limit: int, as_of: datetime | None
+    ) -> _Portion | None:
         members = list(islice(marks, limit))
         if not members:
             return None
         for one in members:
             del marks[one]
         cursors = {one: cursor for one in members if (cursor := self._present.cursor_of(one)) is not None}
-        return _Portion(members, asyncio.create_task(self._read(connection, cursors, with_counts)))
+        return _Portion(members, asyncio.create_task(self._read(connection, cursors, as_of)))
 
-    async def _read(self, connection: AsyncConnection, cursors: dict[str, int], with_counts: bool) -> _Found:
-        as_of = await statements.find_now(connection)
+    async def _read(self, connection: AsyncConnection, cursors: dict[str, int], as_of: datetime | None) -> _Found:
+        """Without a moment they are looked at one by one, those with nothing new too."""
+        with_counts = as_of is None
+        as_of = as_of or await statements.find_now(connection)
         fresh = await statements.find_news(connection, cursors, NEWS) if cursors else ()
-        by_member: dict[str, list[Fresh]] = {}
-        for one in fresh:
-            by_member.setdefault(one[0], []).append(one)
         counts: dict[str, int] = {}
-        if with_counts and (others := [one for one in cursors if one not in by_member]):
-            counts = await statements.find_counts(connection, others)
+        if with_counts and (others := cursors.keys() - {row[0] for row in fresh}):
+            counts = await statements.find_counts(connection, list(others))
         if len(fresh) == NEWS:
             # Of some there may be more, and of others nothing yet.
             self.mark(cursors)
-        words = await self._vocabulary.learn(connection, {one[2] for one in fresh})
-        return _Found(cursors, by_member, counts, words, as_of)
+        words = await self._vocabulary.learn(connection, {row[2] for row in fresh})
+        return _Found(cursors, fresh, counts, words, as_of)
 
     async def _tell(self, found: _Found) -> None:
-        """All that one member has is told at once: a stream that becomes live meanwhile has all of it to catch up with."""
-        told, deliver = 0, self._present.deliver
-        for place, (member_id, news) in enumerate(found.news.items(), 1):
-            last, unread = news[-1][1], news[-1][4]
-            told += deliver(member_id, found.cursors[member_id], last, self._chunks(news, found.words), unread, found.as_of)
+        told, behind, moment, deliver = 0, found.cursors, self._store.dialect.moment, self._present.deliver
+        for place, fresh in enumerate(found.fresh, 1):
+            member_id, notification_id, message_id, stored, unread, is_enabled = fresh
+            phrase, chunk = found.words.get(message_id), b""
+            # Who wants nothing gets only what is critical; of whom nothing is known, everything.
+            if phrase is not None and (is_enabled or phrase.is_critical or unread is None):
+                chunk = frames.notification(notification_id, moment(stored), phrase.end)
+            told += deliver(member_id, behind[member_id], notification_id, chunk, unread, found.as_of)
+            # A stream that becomes live before the member's next one has missed this one, and is not told past it.
+            behind[member_id] = notification_id
             if place % PIECE == 0:
                 await asyncio.sleep(0)
         for place, (member_id, unread) in enumerate(found.counts.items(), 1):
@@ -135,15 +143,6 @@ class CatchUp(Loop):
                 await asyncio.sleep(0)
         telemetry.LIVE_TOLD.inc(told)
 
-    def _chunks(self, news: list[Fresh], words: Known) -> list[tuple[int, bytes]]:
-        moment, told = self._store.dialect.moment, []
-        for _, notification_id, message_id, stored, unread, is_enabled in news:
-            phrase = words.get(message_id)
-            # Who wants nothing gets only what is critical; of whom nothing is known, everything.
-            if phrase is not None and (is_enabled or phrase.is_critical or unread is None):
-                told.append((notification_id, frames.notification(notification_id, moment(stored), phrase.end)))
-        return told
-
 
 @dataclass(frozen=True)
 class _Found:
@@ -151,7 +150,7 @@ class _Found:
     unread; and when that was so."""
 
     cursors: dict[str, int]
-    news: dict[str, list[Fresh]]
+    fresh: Sequence[Fresh]
     counts: dict[str, int]
     words: Known
     as_of: datetime

@@ -139,7 +139,7 @@ class Hub:
             stream.badge(standing.unread, standing.as_of)
         told = as_frames(missed.news, words, standing)
         for first in range(0, len(told), PIECE):
-            stream.tell(told[first : first + PIECE])
+            stream.tell_all(told[first : first + PIECE])
             await stream.taken()
         if missed.cursor > stream.cursor or not missed.cursor:
             # So that whoever is cut off before the first notification says on return where it was.
@@ -152,7 +152,6 @@ class Hub:
         kind = data[:1] if data else b""
         if data and kind == NOTIFICATION:
             announced = read_notification(data)
-            chunks = [(announced.notification_id, announced.chunk)] if announced.chunk else []
             for stream in self.streams_of(member_id):
                 if not stream.is_live:
                     stream.has_missed = True
@@ -160,7 +159,10 @@ class Hub:
                 if announced.previous > stream.cursor:
                     self.catch_up.mark([member_id])
                     continue
-                telemetry.LIVE_TOLD.inc(stream.tell(chunks, announced.unread, announced.as_of))
+                if not announced.chunk:
+                    stream.badge(announced.unread, announced.as_of)
+                elif stream.tell(announced.notification_id, announced.chunk, announced.unread, announced.as_of):
+                    telemetry.LIVE_TOLD.inc()
         elif data and kind == CHAT:
             for stream in self.streams_of(member_id):
                 stream.hint(read_chat(data))
@@ -168,11 +170,11 @@ class Hub:
             self.catch_up.mark([member_id])
 
     def deliver(
-        self, member_id: str, after: int, last: int, chunks: Sequence[tuple[int, bytes]], unread: int | None, as_of: datetime
+        self, member_id: str, after: int, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime
     ) -> int:
-        """What the store has for the member between the two ids, the last included. How much was news.
+        """The next that the store has for the member after that id. To how many streams it was news.
 
-        Up to the last everything is behind a stream then, also what it is not told because the member does not want it.
+        It is behind them then, also when the chunk is empty because the member does not want it.
         """
         room = self._rooms.get(member_id)
         if room is None:
@@ -185,8 +187,7 @@ class Hub:
                 # It has become live since the others' cursors were taken, and has more to be told than they.
                 self.catch_up.mark([member_id])
             else:
-                told += stream.tell(chunks, unread, as_of)
-                stream.cursor = max(stream.cursor, last)
+                told += stream.tell(notification_id, chunk, unread, as_of)
         return told
 
     def count(self, member_id: str, unread: int, as_of: datetime) -> None:

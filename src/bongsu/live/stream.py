@@ -81,30 +81,35 @@ class Stream:
         self._as_of = LONG_AGO
         self._farewell: asyncio.Task[None] | None = None
 
-    def tell(self, chunks: Sequence[tuple[int, bytes]], unread: int | None = None, as_of: datetime = LONG_AGO) -> int:
-        """What of these is news, by ids in order, and how many are unread if that is news too. How much was.
+    def tell(self, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime) -> bool:
+        """This one, and how many are unread if that is news too. False if it was told already, or is not to be.
 
         All in one write, because each is a call of the system: it is what telling many takes longest for.
         """
-        news = [chunk for notification_id, chunk in chunks if notification_id > self.cursor]
-        if not news:
+        if notification_id <= self.cursor or not chunk:
+            self.cursor = max(self.cursor, notification_id)
             if unread is not None:
                 self.badge(unread, as_of)
-            return 0
-        self.cursor, told = chunks[-1][0], len(news)
+            return False
+        self.cursor = notification_id
         transport = self._transport
         if self.is_ended or transport.is_closing():
-            return 0
+            return False
         waiting = transport.get_write_buffer_size()
         if waiting > STALLED_BYTES:
             self.cut()
-            return 0
+            return False
         if unread is not None and self._is_new(unread, as_of):
             self._unread = -1 if waiting > SLOW_BYTES else unread
             if waiting <= SLOW_BYTES:
-                news.append(frames.badge(unread))
-        transport.write(b"".join(news))
-        return told
+                chunk += frames.badge(unread)
+        transport.write(chunk)
+        return True
+
+    def tell_all(self, chunks: Sequence[tuple[int, bytes]]) -> None:
+        """Those that come first on a stream, by ids in order."""
+        self.cursor = chunks[-1][0]
+        self.write(b"".join(chunk for _, chunk in chunks))
 
     def write(self, chunk: bytes) -> None:
         """What must arrive, or the reader is cut."""
