@@ -6,12 +6,16 @@ Against the barest statements that write the same rows, against a loop over peop
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import asyncpg
 import psutil
 import redis.asyncio
+from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.servers import find_redis
 
 from bench.crowd import PRODUCT, Crowd
@@ -47,7 +51,12 @@ async def notes(ground: Ground) -> dict[str, str]:
         before = _memory()
         await many.tell()
         grown = _memory() - before
+    parts = {}
+    for make in (ground.postgres, ground.sqlite):
+        async with _crowd(await make(), MEMBERS) as crowd:
+            parts[f"Where ours goes, {_database(crowd)}"] = await _parts(crowd)
     return {
+        **parts,
         "memory": f"The worker's memory grew by {grown:.0f} MB while it told {count:,} members after {FEW:,}.",
         "latency": await latency(await ground.postgres()),
     }
@@ -55,6 +64,47 @@ async def notes(ground: Ground) -> dict[str, str]:
 
 def _many(ground: Ground) -> int:
     return MEMBERS if ground.is_quick else MANY
+
+
+# What a step's statements are for, by words that no other has.
+_PURPOSES = {
+    "INSERT INTO bongsu_judged": "lock the members and judge",
+    "UPDATE bongsu_members": "count for each member",
+    "INSERT INTO bongsu_notifications": "inbox rows",
+    "INSERT INTO bongsu_deliveries": "deliveries",
+}
+
+
+async def _parts(crowd: Crowd) -> str:
+    """How long one fan-out spends on which statement. The inbox rows and deliveries are what the baseline writes too."""
+    dialect = crowd.store.dialect
+    seconds: defaultdict[str, float] = defaultdict(float)
+
+    def timed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def run(tx: AsyncConnection, statement: str, parameters: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return await call(tx, statement, parameters)
+            finally:
+                purpose = next((name for words, name in _PURPOSES.items() if words in statement), "other statements")
+                seconds[purpose] += time.perf_counter() - began
+
+        return run
+
+    await crowd.tell()
+    await crowd.forget()
+    vars(dialect).update(run=timed(dialect.run), rows=timed(dialect.rows))
+    try:
+        began = time.perf_counter()
+        await crowd.tell()
+        total = time.perf_counter() - began
+    finally:
+        del dialect.run, dialect.rows
+    seconds["begin, commit and Python"] = total - sum(seconds.values())
+    lines = ["| | of a member's time | share |", "|---|--:|--:|"]
+    for name, spent in sorted(seconds.items(), key=lambda item: -item[1]):
+        lines.append(f"| {name} | {spent / crowd.count * 1e6:.1f} µs | {spent / total:.0%} |")
+    return "\n".join(lines)
 
 
 def _memory() -> float:
