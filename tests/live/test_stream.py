@@ -258,6 +258,7 @@ async def test_a_stream_that_becomes_live_between_two_of_a_members_is_not_told_p
         ids, _ = await write(live.store, "m-1", 2)
         hub.catch_up.mark(["m-1"])
         await page.until_told(ids)
+        assert hub.cursor_of("m-1") == ids[-1]
 
 
 async def test_what_a_member_does_not_want_is_read_once_and_is_behind_them(
