@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,7 @@ from bench.ground import Ground
 from bench.latency import latency
 from bench.measure import Contest, Measure
 from bongsu.settings import Settings
+from bongsu.store.dialect import Parameters, Statement
 
 TITLE = "fan-out"
 BARE_BUDGET = 0.5
@@ -80,26 +81,31 @@ async def _parts(crowd: Crowd) -> str:
     dialect = crowd.store.dialect
     seconds: defaultdict[str, float] = defaultdict(float)
 
-    def timed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def run(tx: AsyncConnection, statement: str, parameters: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return await call(tx, statement, parameters)
-            finally:
-                purpose = next((name for words, name in _PURPOSES.items() if words in statement), "other statements")
-                seconds[purpose] += time.perf_counter() - began
+    async def timed(statement: str, answer: Awaitable[Any]) -> Any:
+        began = time.perf_counter()
+        try:
+            return await answer
+        finally:
+            purpose = next((name for words, name in _PURPOSES.items() if words in statement), "other statements")
+            seconds[purpose] += time.perf_counter() - began
 
-        return run
+    together, asked = dialect.run_all, dialect.rows
+
+    async def one_by_one(tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
+        return [(await timed(one[0], together(tx, [one])))[0] for one in statements]
+
+    async def rows(tx: AsyncConnection, statement: str, parameters: Parameters) -> Any:
+        return await timed(statement, asked(tx, statement, parameters))
 
     await crowd.tell()
     await crowd.forget()
-    vars(dialect).update(run=timed(dialect.run), rows=timed(dialect.rows))
+    vars(dialect).update(run_all=one_by_one, rows=rows)
     try:
         began = time.perf_counter()
         await crowd.tell()
         total = time.perf_counter() - began
     finally:
-        del dialect.run, dialect.rows
+        del dialect.run_all, dialect.rows
     seconds["begin, commit and Python"] = total - sum(seconds.values())
     lines = ["| | of a member's time | share |", "|---|--:|--:|"]
     for name, spent in sorted(seconds.items(), key=lambda item: -item[1]):

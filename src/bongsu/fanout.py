@@ -214,7 +214,7 @@ class FanOut:
             raise await self._unprepared(tx)
         await self._add_messages(tx, works, words, counts, now, decision)
         channels = {channel for work in works for channel in work.said.type.channels}
-        await decisions.carry_out(tx, counts, decisions.as_bits(channels))
+        await decisions.carry_out(tx, case, counts, decisions.as_bits(channels))
         return counts
 
     async def _unprepared(self, tx: AsyncConnection) -> Unprepared:

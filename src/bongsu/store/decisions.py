@@ -16,7 +16,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Channel, Reason
-from bongsu.store.dialect import Binder, dialect_named
+from bongsu.store.dialect import Binder, Dialect, Statement, dialect_named
 
 # Channels as bits, in an order that must never change: it is stored.
 BITS = {Channel.PUSH: 1, Channel.SMS: 2, Channel.EMAIL: 4, Channel.IN_APP: 8}
@@ -163,32 +163,36 @@ async def recent_messages(tx: AsyncConnection, keys: Sequence[Key]) -> list[tupl
 
 async def prepare(tx: AsyncConnection) -> None:
     """Make sure of the temporary table, and that it is empty. It belongs to the connection."""
-    await run(tx, _JUDGED_ON_POSTGRES if tx.dialect.name == "postgresql" else _JUDGED_ON_SQLITE)
-    if tx.dialect.name == "sqlite":
-        # SQLite numbers new rows from the last one on: this one, which is nobody's, makes them notification ids.
-        await run(tx, "DELETE FROM bongsu_judged")
-        await run(
-            tx,
-            "INSERT INTO bongsu_judged (notification_id) "
-            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_notifications'",
-        )
+    statements = _JUDGED_ON_POSTGRES if tx.dialect.name == "postgresql" else _JUDGED_ON_SQLITE
+    await dialect_named(tx.dialect.name).run_all(tx, [(one, ()) for one in statements])
 
 
 # Steps are many, and their statements are written so that there is one good plan for each: to look for it anew every time
 # would take as long as the statement itself. They read the tables' rows side by side more than one by one, which is what the
 # planner's own default is made for.
-_JUDGED_ON_POSTGRES = """
+_JUDGED_ON_POSTGRES = [
+    """
     SET LOCAL plan_cache_mode = force_generic_plan;
     SET LOCAL random_page_cost = 4;
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_judged (
         place integer, member_id text COLLATE "C", address tid, message_id bigint, notification_id bigint, channels integer,
         lane integer, due timestamptz, now timestamptz, day integer, is_critical boolean, reason text)
     ON COMMIT DELETE ROWS"""
+]
 _PLANNED_BY_VALUES = "SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL random_page_cost = 1.1"
-_JUDGED_ON_SQLITE = """
+_JUDGED_ON_SQLITE = [
+    """
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_judged (
         place integer, member_id text, address integer, message_id integer, notification_id integer PRIMARY KEY,
-        channels integer, lane integer, due integer, now integer, day integer, is_critical boolean, reason text)"""
+        channels integer, lane integer, due integer, now integer, day integer, is_critical boolean, reason text)""",
+    "DELETE FROM bongsu_judged",
+    # New rows are numbered from the last one on: this one, which is nobody's, makes them notification ids.
+    """
+    INSERT INTO bongsu_judged (notification_id)
+    SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_notifications'""",
+]
+# When they have their numbers.
+_WITHOUT_NOBODY = "DELETE FROM bongsu_judged WHERE notification_id = (SELECT min(notification_id) FROM bongsu_judged)"
 
 
 @dataclass(frozen=True)
@@ -249,10 +253,12 @@ async def judge(tx: AsyncConnection, audience: Callable[[Binder], str], case: Ca
     Whoever does not want it, cannot be reached, has heard it, or has heard enough today gets nothing, for the first of these
     reasons that holds. A member may stand there for several notices; the earlier one is counted first.
     """
-    binder = Binder(dialect_named(tx.dialect.name))
-    judged = await run(tx, _judge_statement(binder, audience, case), binder)
-    if tx.dialect.name == "sqlite":
-        await run(tx, "DELETE FROM bongsu_judged WHERE notification_id = (SELECT min(notification_id) FROM bongsu_judged)")
+    dialect = dialect_named(tx.dialect.name)
+    binder = Binder(dialect)
+    statements: list[Statement] = [(_judge_statement(binder, audience, case), tuple(binder.parameters))]
+    if dialect.name == "sqlite":
+        statements.append((_WITHOUT_NOBODY, ()))
+    judged = (await dialect.run_all(tx, statements))[0]
     return await _count_judged(tx, judged, case)
 
 
@@ -313,11 +319,11 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
         weighed AS (
             SELECT l.place, l.member_id, l.address, l.message_id, {ways} AS channels, l.lane, l.due,
                    l.now, l.day, l.is_critical, {counted} AS counted,
-                   CASE WHEN l.address IS NULL OR l.day IS NULL OR l.message_id IS NULL THEN '{UNPREPARED}'
+                   CASE WHEN l.address IS NULL OR l.message_id IS NULL THEN '{UNPREPARED}'
                         WHEN NOT (l.is_critical OR l.is_enabled) OR NOT coalesce(p.is_enabled, true)
-                             OR {wanted} = 0 THEN '{Reason.USER_OPTED_OUT}'
-                        WHEN {ways} = 0 OR {ways} = {_PUSH} AND NOT ({device})
-                             THEN '{Reason.NO_ADDRESS}'
+                             THEN '{Reason.USER_OPTED_OUT}'
+                        WHEN {ways} <= {_PUSH} AND ({ways} = 0 OR NOT ({device}))
+                             THEN CASE WHEN {wanted} = 0 THEN '{Reason.USER_OPTED_OUT}' ELSE '{Reason.NO_ADDRESS}' END
                         WHEN {heard if case.recent else "false"} THEN '{Reason.DUPLICATE}'
                         WHEN {enough} THEN '{Reason.RATE_LIMITED}' END AS reason
             FROM known l {wish})
@@ -356,65 +362,72 @@ async def find_unprepared(tx: AsyncConnection) -> tuple[list[str], list[Profile]
 # --- what follows from it ---------------------------------------------------------------------------------------------
 
 
-async def carry_out(tx: AsyncConnection, counts: Sequence[Count], channels: int) -> None:
+async def carry_out(tx: AsyncConnection, case: Case, counts: Sequence[Count], channels: int) -> None:
     """Write what was judged: the members' counts, the inbox, the ways out; and who got nothing, and why.
 
     `channels` are all that any of the notices has, so that the others are not looked for.
     """
-    if told := sum(one.count for one in counts if one.reason is None):
-        await _count(tx, told, is_lone=len({one.place for one in counts}) == 1)
-        await run(
-            tx,
-            """
-            INSERT INTO bongsu_notifications (notification_id, member_id, message_id, channels, created_at)
-            SELECT notification_id, member_id, message_id, channels, now FROM bongsu_judged WHERE reason IS NULL""",
-        )
-        between = min(one.first for one in counts), max(one.last for one in counts)
-        await _add_deliveries(tx, channels, between if told >= MANY else None)
-    if any(one.reason is not None for one in counts):
-        await run(
-            tx,
-            """
-            INSERT INTO bongsu_suppressions (message_id, member_id, reason, created_at)
-            SELECT message_id, member_id, reason, now FROM bongsu_judged WHERE reason IS NOT NULL""",
-        )
-
-
-async def _count(tx: AsyncConnection, told: int, *, is_lone: bool) -> None:
-    """The day's count and the unread ones, on the rows that are ours. A day is never left for an earlier one."""
-    address = dialect_named(tx.dialect.name).address
-    counted = "CASE WHEN is_critical THEN 0 ELSE 1 END"
+    dialect = dialect_named(tx.dialect.name)
     # One notice has each member once, and then there is nothing to add up.
-    told_by_member = (
-        f"SELECT address, 1 AS told, {counted} AS counted, day FROM bongsu_judged WHERE reason IS NULL"
-        if is_lone
-        else f"SELECT address, count(*) AS told, sum({counted}) AS counted, max(day) AS day FROM bongsu_judged "
-        "WHERE reason IS NULL GROUP BY address"
-    )
-    changed = await run(
-        tx,
-        f"""
+    counting = [_count_once(dialect, case.notices[0][3], day) for day in sorted({profile[4] for profile in case.profiles})]
+    if len(case.notices) > 1:
+        counting = [_count_several(dialect)]
+    statements: list[Statement] = []
+    if told := sum(one.count for one in counts if one.reason is None):
+        between = min(one.first for one in counts), max(one.last for one in counts)
+        statements += [(one, ()) for one in (*counting, _ADD_NOTIFICATIONS)]
+        statements += _delivery_statements(dialect, channels, between if told >= MANY else None)
+    if any(one.reason is not None for one in counts):
+        statements.append((_ADD_SUPPRESSIONS, ()))
+    touched = await dialect.run_all(tx, statements)
+    if told and len(case.notices) == 1 and (counted := sum(touched[: len(counting)])) != told:
+        raise AssertionError(f"{told} members were to be counted, {counted} were")
+
+
+_ADD_NOTIFICATIONS = """
+    INSERT INTO bongsu_notifications (notification_id, member_id, message_id, channels, created_at)
+    SELECT notification_id, member_id, message_id, channels, now FROM bongsu_judged WHERE reason IS NULL"""
+_ADD_SUPPRESSIONS = """
+    INSERT INTO bongsu_suppressions (message_id, member_id, reason, created_at)
+    SELECT message_id, member_id, reason, now FROM bongsu_judged WHERE reason IS NOT NULL"""
+
+
+def _count_once(dialect: Dialect, is_critical: bool, day: int) -> str:
+    """One more unread, and one more that day unless it is critical, for those whose day it is.
+
+    Like the next one it is about rows that are ours, and never leaves a day for an earlier one.
+    """
+    told = f"SELECT address FROM bongsu_judged WHERE reason IS NULL AND day = {day}"
+    capped = f"""
+        , capped_count = CASE WHEN m.capped_day >= {day} THEN m.capped_count + 1 ELSE 1 END
+        , capped_day = CASE WHEN m.capped_day >= {day} THEN m.capped_day ELSE {day} END"""
+    return f"UPDATE bongsu_members AS m SET unread = m.unread + 1 {'' if is_critical else capped} {dialect.at_address(told)}"
+
+
+def _count_several(dialect: Dialect) -> str:
+    counted = "CASE WHEN is_critical THEN 0 ELSE 1 END"
+    return f"""
         UPDATE bongsu_members AS m
         SET unread = m.unread + told.told,
             capped_count = told.counted + CASE WHEN told.counted = 0 OR m.capped_day >= told.day
                                                THEN m.capped_count ELSE 0 END,
             capped_day = CASE WHEN told.counted = 0 OR m.capped_day >= told.day THEN m.capped_day ELSE told.day END
-        FROM ({told_by_member}) AS told WHERE m.{address} = told.address""",
-    )
-    if is_lone and changed != told:
-        raise AssertionError(f"{told} members were to be counted, {changed} were")
+        FROM (SELECT address, count(*) AS told, sum({counted}) AS counted, max(day) AS day
+              FROM bongsu_judged WHERE reason IS NULL GROUP BY address) AS told
+        WHERE m.{dialect.address} = told.address"""
 
 
-async def _add_deliveries(tx: AsyncConnection, channels: int, between: tuple[str, str] | None) -> None:
+def _delivery_statements(dialect: Dialect, channels: int, between: tuple[str, str] | None) -> list[Statement]:
     """One for each way out of the house. The address itself is looked up when it is sent: it may have changed by then.
 
     Given the first and last of many members, PostgreSQL sees whether their devices lie so close together that reading them
     in a row is quicker than looking each up.
     """
-    binder = Binder(dialect_named(tx.dialect.name))
+    statements: list[Statement] = []
+    binder = Binder(dialect)
     is_told = "j.reason IS NULL"
-    if between is not None and tx.dialect.name == "postgresql":
-        await run(tx, _PLANNED_BY_VALUES)
+    if between is not None and dialect.name == "postgresql":
+        statements.append((_PLANNED_BY_VALUES, ()))
         # Of a table without statistics it expects one row in two hundred to be NULL, but every other to be true.
         is_told = (
             f"CASE WHEN j.reason IS NULL THEN true END "
@@ -431,11 +444,8 @@ async def _add_deliveries(tx: AsyncConnection, channels: int, between: tuple[str
         if channels & bit:
             one = columns.format(channel=f"'{channel}'", device="NULL")
             parts.append(f"SELECT {one} FROM bongsu_judged j WHERE j.reason IS NULL AND j.channels & {bit} <> 0")
-    await run(
-        tx,
-        f"""
+    insert = f"""
         INSERT INTO bongsu_deliveries
             (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
-        {" UNION ALL ".join(parts)}""",
-        binder,
-    )
+        {" UNION ALL ".join(parts)}"""
+    return [*statements, (insert, tuple(binder.parameters))]

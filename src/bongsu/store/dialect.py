@@ -22,6 +22,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 Placeholder = Callable[[int], str]
 Parameters = Mapping[str, Any] | tuple[Any, ...]
+# Its text, and what stands in its places.
+Statement = tuple[str, tuple[Any, ...]]
 
 # SQLAlchemy knows a statement again by its object: one object a statement spares parsing it anew each time.
 as_text = cache(text)
@@ -94,6 +96,10 @@ class Dialect:
         """A join to a table's row, found by the index for each row of outer, in outer's order."""
         raise AssertionError(table, alias, outer, on)
 
+    def at_address(self, select: str) -> str:
+        """Behind an UPDATE of rows called m: those that lie at the addresses selected, each of which is there once."""
+        raise AssertionError(select)
+
     def newer(self, outer: str, columns: Sequence[str]) -> str:
         """A join to the notifications of each row's member that are newer than its cursor, by the index."""
         raise AssertionError(outer, columns)
@@ -119,9 +125,13 @@ class Dialect:
         """What a statement returns that returns much. Parameters are `:name`, or the driver's own kind of places."""
         raise AssertionError(tx, statement, parameters)
 
-    async def run(self, tx: AsyncConnection, statement: str, parameters: tuple[Any, ...]) -> int:
+    async def run(self, tx: AsyncConnection, statement: str, parameters: tuple[Any, ...] = ()) -> int:
         """A statement that returns nothing: how many rows it has touched."""
-        raise AssertionError(tx, statement, parameters)
+        return (await self.run_all(tx, [(statement, parameters)]))[0]
+
+    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
+        """The same for several, one after the other."""
+        raise AssertionError(tx, statements)
 
     async def serialise(self, tx: AsyncConnection, *names: str) -> None:
         """From here to the end of the transaction, nobody else is between here and there with one of these names."""
@@ -187,6 +197,9 @@ class Postgres(Dialect):
         where = " AND ".join(f"x.{key} = {outer}.{key}" for key in on)
         return f"CROSS JOIN LATERAL (SELECT * FROM {table} AS x WHERE {where} OFFSET 0) AS {alias}"
 
+    def at_address(self, select: str) -> str:
+        return f"FROM ({select}) AS there WHERE m.ctid = there.address"
+
     def newer(self, outer: str, columns: Sequence[str]) -> str:
         # A limit of its own keeps the planner from reading the whole table; nobody is that far behind.
         names = ", ".join(f"x.{column}" for column in columns)
@@ -223,7 +236,10 @@ class Postgres(Dialect):
             return rows
         return (await tx.exec_driver_sql(statement, parameters)).all()
 
-    async def run(self, tx: AsyncConnection, statement: str, parameters: tuple[Any, ...]) -> int:
+    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
+        return [await self._run(tx, statement, parameters) for statement, parameters in statements]
+
+    async def _run(self, tx: AsyncConnection, statement: str, parameters: tuple[Any, ...]) -> int:
         if (driver := self._driver(tx)) is not None:
             # It answers "UPDATE 3", "INSERT 0 3", or only what it was.
             count = str(await driver.execute(statement, *parameters)).rpartition(" ")[2]
@@ -310,6 +326,10 @@ class Sqlite(Dialect):
     def join_each(self, table: str, alias: str, outer: str, on: Sequence[str]) -> str:
         return f"CROSS JOIN {table} AS {alias} ON {' AND '.join(f'{alias}.{key} = {outer}.{key}' for key in on)}"
 
+    def at_address(self, select: str) -> str:
+        # Not FROM: that would write down all new values first and put them in their places afterwards.
+        return f"WHERE m.rowid IN ({select})"
+
     def newer(self, outer: str, columns: Sequence[str]) -> str:
         return f"""CROSS JOIN bongsu_notifications AS n INDEXED BY bongsu_notifications_inbox
             ON n.member_id = {outer}.member_id AND n.notification_id > {outer}.cursor"""
@@ -334,24 +354,28 @@ class Sqlite(Dialect):
         return bool(result.rowcount == len(rows))
 
     async def rows(self, tx: AsyncConnection, statement: str, parameters: Parameters) -> Sequence[Sequence[Any]]:
-        rows: list[tuple[Any, ...]] = await self._by_driver(tx, _fetch, statement, parameters)
+        rows: list[tuple[Any, ...]] = await self._by_driver(tx, _fetch, (statement, parameters))
         return rows
 
-    async def run(self, tx: AsyncConnection, statement: str, parameters: tuple[Any, ...]) -> int:
-        touched: int = await self._by_driver(tx, _execute, statement, parameters)
+    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
+        touched: list[int] = await self._by_driver(tx, _execute, *statements)
         return touched
 
-    async def _by_driver(self, tx: AsyncConnection, call: Callable[..., Any], statement: str, parameters: Parameters) -> Any:
-        """By the driver alone: one call in its thread where SQLAlchemy's layer makes several, and takes each row in hand."""
+    async def _by_driver(self, tx: AsyncConnection, call: Callable[..., Any], *statements: tuple[str, Parameters]) -> Any:
+        """By the driver alone: one call in its thread where SQLAlchemy's layer makes several, and takes each row in hand.
+
+        The way there and back takes longer than a short statement: what can go together should.
+        """
         connection = tx.sync_connection
         assert connection is not None
         driver = connection.connection.driver_connection
         assert isinstance(driver, aiosqlite.Connection)
         try:
-            return await driver._execute(call, driver._conn, statement, parameters)  # type: ignore[no-untyped-call]
+            return await driver._execute(call, driver._conn, *statements)  # type: ignore[no-untyped-call]
         except sqlite3.Error as error:
             # As SQLAlchemy would have raised it, so that it is translated like all others.
-            raise exc.DBAPIError.instance(statement, None, error, sqlite3.Error, hide_parameters=True) from error
+            said = "; ".join(statement for statement, _ in statements)
+            raise exc.DBAPIError.instance(said, None, error, sqlite3.Error, hide_parameters=True) from error
 
     async def serialise(self, tx: AsyncConnection, *names: str) -> None:
         """The one writer is alone already."""
@@ -363,20 +387,20 @@ class Sqlite(Dialect):
         return (moment - _EPOCH) // _MICROSECOND
 
 
-def _fetch(connection: sqlite3.Connection, statement: str, parameters: Parameters) -> list[tuple[Any, ...]]:
+def _fetch(connection: sqlite3.Connection, asked: tuple[str, Parameters]) -> list[tuple[Any, ...]]:
     """All rows, their texts read the quick way; and the whole over again the store's lenient way if one is no UTF-8."""
     lenient = connection.text_factory
     # RETURNING has changed its rows before the first can be read: what could not be read must not have happened.
     connection.execute("SAVEPOINT bongsu_fetch")
     connection.text_factory = str
     try:
-        return connection.execute(statement, parameters).fetchall()
+        return connection.execute(*asked).fetchall()
     except sqlite3.OperationalError as error:
         connection.execute("ROLLBACK TO bongsu_fetch")
         if "Could not decode to UTF-8" not in str(error):
             raise
         connection.text_factory = lenient
-        return connection.execute(statement, parameters).fetchall()
+        return connection.execute(*asked).fetchall()
     finally:
         connection.text_factory = lenient
         # Whatever happened: a savepoint left open would keep the connection in a transaction.
@@ -384,11 +408,14 @@ def _fetch(connection: sqlite3.Connection, statement: str, parameters: Parameter
             connection.execute("RELEASE bongsu_fetch")
 
 
-def _execute(connection: sqlite3.Connection, statement: str, parameters: tuple[Any, ...]) -> int:
-    # Not the cursor's count, which is not there for a statement that begins with WITH.
-    before = connection.total_changes
-    connection.execute(statement, parameters)
-    return connection.total_changes - before
+def _execute(connection: sqlite3.Connection, *statements: Statement) -> list[int]:
+    touched = []
+    for statement, parameters in statements:
+        # Not the cursor's count, which is not there for a statement that begins with WITH.
+        before = connection.total_changes
+        connection.execute(statement, parameters)
+        touched.append(connection.total_changes - before)
+    return touched
 
 
 class Binder:

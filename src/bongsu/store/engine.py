@@ -195,7 +195,9 @@ async def _begin(connection: AsyncConnection) -> None:
         return  # SQLAlchemy begins with the first statement
     for tries in range(1, BUSY_TRIES + 1):
         try:
-            await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            # SQLAlchemy is to know of it, and to leave the statement to us: it would go to the driver's thread thrice.
+            await connection.begin()
+            await SQLITE.run(connection, "BEGIN IMMEDIATE")
             return
         except exc.OperationalError as error:
             if not _is_busy(error) or tries == BUSY_TRIES:
