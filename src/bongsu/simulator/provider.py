@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import parse_qs
@@ -144,7 +143,7 @@ class Provider:
             reply = self._break(reply, fault)
         self.ledger.answered(entry, Try(now - self._started, reply.code, is_accepted, reply.asked_seconds))
         delay = _delay(behaviour, dice[1], dice[2])
-        return replace(reply, delay=delay) if delay else reply
+        return reply._replace(delay=delay) if delay else reply
 
     def _throw(self, entry: Entry) -> tuple[float, float, float]:
         thrown = f"{self.config.seed}|{entry.key}|{entry.token}|{len(entry.tries)}".encode("utf-8", "replace")
@@ -207,16 +206,16 @@ class Provider:
         """The message is taken on; now the answer gets lost on its way, or does not."""
         match fault:
             case Fault.ACCEPTED_RESET:
-                return replace(reply, manner=Manner.RESET, code="ACCEPTED_RESET")
+                return reply._replace(manner=Manner.RESET, code="ACCEPTED_RESET")
             case Fault.ACCEPTED_SILENCE:
-                return replace(reply, manner=Manner.SILENCE, code="ACCEPTED_SILENCE")
+                return reply._replace(manner=Manner.SILENCE, code="ACCEPTED_SILENCE")
             case Fault.ACCEPTED_UNAVAILABLE:
                 reply = replies.unavailable(self.config.retry_after, self._epoch(), code="")
-                return replace(reply, code="ACCEPTED_UNAVAILABLE")
+                return reply._replace(code="ACCEPTED_UNAVAILABLE")
             case Fault.GARBAGE:
                 return replies.GARBAGE
             case Fault.DRIP:
-                return replace(reply, manner=Manner.DRIP)
+                return reply._replace(manner=Manner.DRIP)
         return reply
 
 

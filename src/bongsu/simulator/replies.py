@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from email.utils import formatdate
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -27,8 +26,7 @@ class Manner(StrEnum):
     SILENCE = "silence"
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """An answer before it is bytes. `code` is its word in the ledger."""
 
     status: int

@@ -55,14 +55,14 @@ class Message:
         webpush = self._object(given, "webpush")
         self.web = self._headers(webpush)
         self.web_notification = self._object(webpush, "notification")
-        self.violations += _violations(self)
+        self.violations.extend(_violations(self))
 
     def _object(self, parent: dict[str, Any], name: str) -> dict[str, Any]:
         found = parent.get(name)
-        if found is None:
-            return {}
         if isinstance(found, dict):
             return found
+        if found is None:
+            return {}
         self.violations.append(Violation(f"message…{name}", "must be an object"))
         return {}
 
@@ -79,7 +79,7 @@ class Message:
             self.web.get("topic"),
             self.web_notification.get("tag"),
         )
-        return list(dict.fromkeys(str(one) for one in found if one))
+        return list(dict.fromkeys(map(str, filter(None, found))))
 
     def expiry(self, epoch: float) -> float | None:
         """When the message is worth nothing any more, in seconds since 1970; None when it does not say."""
@@ -91,8 +91,10 @@ class Message:
     @property
     def payload_bytes(self) -> int:
         """The names and values of notification and data."""
-        texts = [*self.notification, *map(str, self.notification.values()), *self.data, *map(str, self.data.values())]
-        return len("".join(texts).encode("utf-8", "replace"))
+        texts = "".join(
+            [*self.notification, *map(str, self.notification.values()), *self.data, *map(str, self.data.values())]
+        )
+        return len(texts) if texts.isascii() else len(texts.encode("utf-8", "replace"))
 
 
 def _violations(message: Message) -> Iterator[Violation]:
@@ -103,7 +105,7 @@ def _violations(message: Message) -> Iterator[Violation]:
             yield Violation(f"message.data.{key}", f"Invalid data payload key: {key}")
     if str(message.android.get("priority", "normal")).lower() not in ("normal", "high"):
         yield Violation("message.android.priority", "must be NORMAL or HIGH")
-    if not DURATION.fullmatch(str(message.android.get("ttl", "0s"))):
+    if "ttl" in message.android and not DURATION.fullmatch(str(message.android["ttl"])):
         yield Violation("message.android.ttl", "must be seconds followed by s")
     yield from _of_apns(message.apple, message.aps)
     yield from _of_web(message.web)
@@ -115,7 +117,7 @@ def _violations(message: Message) -> Iterator[Violation]:
 def _of_apns(headers: dict[str, str], aps: dict[str, Any]) -> Iterator[Violation]:
     if len(headers.get("apns-collapse-id", "").encode("utf-8", "replace")) > 64:
         yield Violation("message.apns.headers", "apns-collapse-id is longer than 64 bytes")
-    if not WHOLE_NUMBER.fullmatch(headers.get("apns-expiration", "0")):
+    if "apns-expiration" in headers and not WHOLE_NUMBER.fullmatch(headers["apns-expiration"]):
         yield Violation("message.apns.headers", "apns-expiration must be seconds since 1970")
     if headers.get("apns-push-type") == "background":
         if headers.get("apns-priority") == "10":
@@ -125,9 +127,9 @@ def _of_apns(headers: dict[str, str], aps: dict[str, Any]) -> Iterator[Violation
 
 
 def _of_web(headers: dict[str, str]) -> Iterator[Violation]:
-    if not TOPIC_HEADER.fullmatch(headers.get("topic", "none")):
+    if "topic" in headers and not TOPIC_HEADER.fullmatch(headers["topic"]):
         yield Violation("message.webpush.headers", "Topic must be at most 32 characters of base64url")
-    if not WHOLE_NUMBER.fullmatch(headers.get("ttl", "0")):
+    if "ttl" in headers and not WHOLE_NUMBER.fullmatch(headers["ttl"]):
         yield Violation("message.webpush.headers", "TTL must be whole seconds")
     if headers.get("urgency", "normal") not in ("very-low", "low", "normal", "high"):
         yield Violation("message.webpush.headers", "Urgency must be very-low, low, normal or high")

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import cast
@@ -123,11 +123,11 @@ class Connection(asyncio.Protocol):
         self._request.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        match name.lower():
-            case b"authorization":
-                self._request.authorization = value.decode("latin-1")
-            case b"expect" if self._transport is not None:
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        name = name.lower()
+        if name == b"authorization":
+            self._request.authorization = value.decode("latin-1")
+        elif name == b"expect" and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         request = self._request
@@ -162,6 +162,9 @@ class Connection(asyncio.Protocol):
         if transport is None:
             return
         match reply.manner:
+            case Manner.WHOLE:
+                transport.write(_encode(reply, request.is_last))
+                self._answered(request)
             case Manner.SILENCE:
                 return  # and answering no further request on this connection: it is a line gone dead
             case Manner.RESET:
@@ -170,9 +173,6 @@ class Connection(asyncio.Protocol):
                 transport.abort()
             case Manner.DRIP:
                 self._drip(_encode(reply, request.is_last), 0, request)
-            case Manner.WHOLE:
-                transport.write(_encode(reply, request.is_last))
-                self._answered(request)
 
     def _drip(self, data: bytes, at: int, request: Request) -> None:
         if self._transport is None:
@@ -203,17 +203,26 @@ class Connection(asyncio.Protocol):
 
 def answer(provider: Provider, request: Request) -> Reply:
     """Which of the few addresses was meant, and what it says."""
-    path, _, query = request.url.decode("latin-1").partition("?")
     if request.is_too_large:
         return replies.problem(413, f"The body is longer than {BODY_LIMIT} bytes: FCM takes 4,096")
+    if request.method == "POST" and (project := _project(request.url)) is not None:
+        return provider.send(project, request.authorization, request.body)
+    path, _, query = request.url.decode("latin-1").partition("?")
     match request.method, path.strip("/").split("/"):
-        case "POST", ["v1", "projects", project, "messages:send"]:
-            return provider.send(unquote(project), request.authorization, request.body)
         case "POST", ["token"]:
             return provider.token(request.body)
         case _, ["_sim", *rest]:
             return _control(provider, request, rest, query)
     return replies.NOT_FOUND
+
+
+@lru_cache
+def _project(url: bytes) -> str | None:
+    """Whose messages are sent there; None when it is no address for that."""
+    match url.decode("latin-1").partition("?")[0].strip("/").split("/"):
+        case ["v1", "projects", project, "messages:send"]:
+            return unquote(project)
+    return None
 
 
 def _control(provider: Provider, request: Request, path: list[str], query: str) -> Reply:
@@ -244,10 +253,14 @@ def _configure(provider: Provider, body: bytes) -> Reply:
 
 
 def _encode(reply: Reply, is_last: bool) -> bytes:
-    more = "".join(f"{name}: {value}\r\n" for name, value in reply.headers)
+    return _head(reply.status, reply.content_type, reply.headers, len(reply.body), is_last) + reply.body
+
+
+@lru_cache
+def _head(status: int, content_type: str, headers: tuple[tuple[str, str], ...], length: int, is_last: bool) -> bytes:
+    more = "".join(f"{name}: {value}\r\n" for name, value in headers)
     close = "Connection: close\r\n" if is_last else ""
-    head = (
-        f"HTTP/1.1 {reply.status} {_PHRASES.get(reply.status, '')}\r\nContent-Type: {reply.content_type}\r\n"
-        f"Content-Length: {len(reply.body)}\r\n{more}{close}\r\n"
-    )
-    return head.encode("latin-1") + reply.body
+    return (
+        f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {length}\r\n{more}{close}\r\n"
+    ).encode("latin-1")
