@@ -13,7 +13,7 @@ import os
 import random
 import socket
 import time
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -48,6 +48,8 @@ PLATFORMS = {one.value: one for one in Platform}
 
 DELIVERIES_TOPIC = "deliveries"
 
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
 
 class Delivery(NamedTuple):
     """A claimed delivery with all that is needed to send it."""
@@ -81,7 +83,7 @@ class Delivery(NamedTuple):
 def collapse_id(claimed: Claimed, event_id: str) -> str:
     """The same for every try of one notification on one device, and for no other. A replay may ask for a new series."""
     named = f"{event_id} {claimed.message_id} {claimed.member_id} {claimed.device_id or ''} {claimed.series}"
-    return urlsafe_b64encode(hashlib.blake2b(named.encode(), digest_size=24).digest()).decode()
+    return b2a_base64(hashlib.blake2b(named.encode(), digest_size=24).digest(), newline=False).translate(_URL_SAFE).decode()
 
 
 # --- decisions, without I/O ---------------------------------------------------------------------------------------------

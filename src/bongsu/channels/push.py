@@ -172,9 +172,9 @@ class Push:
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        dice = random.random()  # noqa: S311 (spreading load, not keeping secrets)
         match await self._wire.post(self._url, headers, body):
             case Answer(status, answered, content):
+                dice = random.random()  # noqa: S311 (spreading load, not keeping secrets)
                 now = utc_now()
                 return fcm.read_answer(status, answered, content, now=now, attempt=outgoing.attempt, spread=dice)
             case NotSent(detail):
@@ -188,6 +188,11 @@ class Push:
     def _learn(self, outgoing: Outgoing, outcome: Outcome) -> Outcome:
         """What one answer means for the sends after it, and what those before it mean for this one."""
         now = self._clock()
+        if isinstance(outcome, Accepted) and not self._wrongs:
+            # Nearly always, and then there is nothing to learn but that all is well.
+            self._breaker.succeeded()
+            self._brake.saw(now, is_suspect=False)
+            return outcome
         self._count(outcome, now)
         match outcome:
             case Misconfigured(scope=scope):

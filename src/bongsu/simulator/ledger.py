@@ -73,7 +73,7 @@ class Ledger:
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str], Entry] = {}
         self._unregistered: set[str] = set()
-        self._accepted_by_token: Counter[str] = Counter()
+        self._accepted_by_token: dict[str, int] = {}
 
     def entry(self, key: str, token: str) -> Entry:
         found = self._entries.get((key, token))
@@ -97,12 +97,12 @@ class Ledger:
     def answered(self, entry: Entry, one: Try) -> None:
         entry.tries.append(one)
         if one.is_accepted:
-            self._accepted_by_token[entry.token] += 1
+            self._accepted_by_token[entry.token] = self.accepted_by(entry.token) + 1
         elif one.answer == "UNREGISTERED":
             self._unregistered.add(entry.token)
 
     def accepted_by(self, token: str) -> int:
-        return self._accepted_by_token[token]
+        return self._accepted_by_token.get(token, 0)
 
     def told(self, message: str | None = None, token: str | None = None) -> dict[str, Any]:
         entries = [

@@ -113,7 +113,7 @@ class Provider:
         if not isinstance(given, dict):
             self._malformed += 1
             return replies.bad_json('There is no "message"')
-        message = Message(given)
+        message = Message(given, len(body))
         if message.violations:
             return self._refuse(message, authorization)
         if request.get("validate_only") is True:
@@ -164,15 +164,14 @@ class Provider:
         return Fault.NONE
 
     def _judge(self, project: str, authorization: str, entry: Entry, fault: Fault) -> Reply:
-        wait, epoch = self.config.retry_after, self._epoch()
-        if fault in _BEFORE:
+        if fault is not Fault.NONE and fault in _BEFORE:
             return _BEFORE[fault]
         if not self._is_authorized(authorization):
             return replies.UNAUTHENTICATED
         if fault is Fault.UNAVAILABLE:
-            return replies.unavailable(wait, epoch)
+            return replies.unavailable(self.config.retry_after, self._epoch())
         if subject := self._over_quota(project, entry.token, fault):
-            return replies.quota(wait, epoch, subject)
+            return replies.quota(self.config.retry_after, self._epoch(), subject)
         return self._by_token(project, entry)
 
     def _by_token(self, project: str, entry: Entry) -> Reply:

@@ -106,7 +106,10 @@ class Verdict:
 
     def __post_init__(self) -> None:
         """What a provider said is cut to what every store takes: one odd answer must not keep others from being stored."""
-        self.code, self.detail, self.reference = _storable(self.code), _storable(self.detail), _storable(self.reference)
+        self.reference = _storable(self.reference)
+        if self.status is DeliveryStatus.SUCCESS and self.code is None and self.detail is None:
+            return  # nearly always, and then there is nothing more
+        self.code, self.detail = _storable(self.code), _storable(self.detail)
         # What is not more than nothing, be it not even a number, is nothing.
         self.after_seconds = min(self.after_seconds, LONGEST_WAIT) if self.after_seconds > 0 else 0.0
 
