@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from itertools import islice, repeat
 from typing import Protocol
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -116,23 +116,19 @@ class CatchUp(Loop):
         as_of = as_of or await statements.find_now(connection)
         fresh = await statements.find_news(connection, cursors, NEWS) if cursors else ()
         counts: dict[str, int] = {}
-        if with_counts and (others := cursors.keys() - {row[0] for row in fresh}):
+        if with_counts and (others := cursors.keys() - {one for alike in fresh for _, one, _ in alike.each}):
             counts = await statements.find_counts(connection, list(others))
-        if len(fresh) == NEWS:
+        if sum(len(alike.each) for alike in fresh) == NEWS:
             # Of some there may be more, and of others nothing yet.
             self.mark(cursors)
-        words = await self._vocabulary.learn(connection, {row[2] for row in fresh})
+        words = await self._vocabulary.learn(connection, {alike.message_id for alike in fresh})
         return _Found(cursors, fresh, counts, words, as_of)
 
     async def _tell(self, found: _Found) -> None:
-        told, behind, moment, deliver = 0, found.cursors, self._store.dialect.moment, self._present.deliver
-        for place, fresh in enumerate(found.fresh, 1):
-            member_id, notification_id, message_id, stored, unread, is_enabled = fresh
-            phrase, chunk = found.words.get(message_id), b""
-            # Who wants nothing gets only what is critical; of whom nothing is known, everything.
-            if phrase is not None and (is_enabled or phrase.is_critical or unread is None):
-                chunk = frames.notification(notification_id, moment(stored), phrase.end)
-            told += deliver(member_id, behind[member_id], notification_id, chunk, unread, found.as_of)
+        told, behind, as_of, deliver = 0, found.cursors, found.as_of, self._present.deliver
+        for place, ((notification_id, member_id, unread), rest) in enumerate(found.in_order(), 1):
+            chunk = frames.notification(notification_id, rest) if rest else b""
+            told += deliver(member_id, behind[member_id], notification_id, chunk, unread, as_of)
             # A stream that becomes live before the member's next one has missed this one, and is not told past it.
             behind[member_id] = notification_id
             if place % PIECE == 0:
@@ -154,6 +150,17 @@ class _Found:
     counts: dict[str, int]
     words: Known
     as_of: datetime
+
+    def in_order(self) -> list[tuple[tuple[int, str, int | None], bytes]]:
+        """Each with what stands behind its id, which is nothing where it is not to be told."""
+        return sorted(one for alike in self.fresh for one in zip(alike.each, repeat(self._rest(alike)), strict=False))
+
+    def _rest(self, alike: Fresh) -> bytes:
+        phrase = self.words.get(alike.message_id)
+        # Who wants nothing gets only what is critical; of whom nothing is known, everything.
+        if phrase is None or not (alike.is_enabled or phrase.is_critical or alike.is_enabled is None):
+            return b""
+        return frames.rest(alike.created_at, phrase.end)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import random
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -80,23 +80,19 @@ def tail(words: Words) -> bytes:
     return b'%b,"data":%b}\n\n' % (said[1:-1], data)
 
 
-def notification(notification_id: int, created_at: datetime, end: bytes) -> bytes:
+def rest(created_at: datetime, end: bytes) -> bytes:
+    """What stands behind the id. All that one step of a fan-out has written of a message have the same."""
+    return b'","createdAt":"%b",%b' % (created_at.isoformat().encode(), end)
+
+
+def notification(notification_id: int, rest: bytes) -> bytes:
     """One of thousands that differ in the id alone, so the chunk is written around it at once."""
-    one, at = b"%d" % notification_id, _iso(created_at)
-    size = _NOTIFICATION_BYTES + 2 * len(one) + len(at) + len(end)
-    return b'%x\r\nid: %b\nevent: notification\ndata: {"id":"%b","createdAt":"%b",%b\r\n' % (size, one, one, at, end)
+    one = b"%d" % notification_id
+    size = _NOTIFICATION_BYTES + 2 * len(one) + len(rest)
+    return b'%x\r\nid: %b\nevent: notification\ndata: {"id":"%b%b\r\n' % (size, one, one, rest)
 
 
-_NOTIFICATION_BYTES = len(b'id: \nevent: notification\ndata: {"id":"","createdAt":"",')
-_last_moment = datetime.fromtimestamp(0, UTC), b"1970-01-01T00:00:00+00:00"
-
-
-def _iso(moment: datetime) -> bytes:
-    """All of one step of a fan-out have the same, and to compare two takes a tenth of writing one."""
-    global _last_moment  # noqa: PLW0603 (a memory of one)
-    if moment != _last_moment[0]:
-        _last_moment = moment, moment.isoformat().encode()
-    return _last_moment[1]
+_NOTIFICATION_BYTES = len(b'id: \nevent: notification\ndata: {"id":"')
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -53,5 +53,6 @@ def as_frames(news: Iterable[News], words: Known, standing: Standing | None) -> 
     for one in news:
         phrase = words.get(one.message_id)
         if phrase is not None and (standing is None or standing.is_enabled or phrase.is_critical):
-            told.append((one.notification_id, frames.notification(one.notification_id, one.created_at, phrase.end)))
+            rest = frames.rest(one.created_at, phrase.end)
+            told.append((one.notification_id, frames.notification(one.notification_id, rest)))
     return told

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
+import orjson
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Channel
@@ -43,9 +44,16 @@ class News(NamedTuple):
     created_at: datetime
 
 
-# A notification beyond a reader's cursor, and how the reader's inbox stands: member, notification, message, the moment as it
-# is stored, unread, whether anything is wanted at all. As the driver gives it: there may be thousands.
-Fresh = tuple[str, int, int, Any, int | None, bool | None]
+@dataclass(frozen=True)
+class Fresh:
+    """Notifications beyond their readers' cursors that are alike but for the reader: there may be thousands."""
+
+    message_id: int
+    created_at: datetime
+    # Whether the readers want anything at all; None when they are nobody.
+    is_enabled: bool | None
+    # For each notification its id, its reader, and how many that one has not read.
+    each: list[tuple[int, str, int | None]]
 
 
 class Standing(NamedTuple):
@@ -113,18 +121,27 @@ def missed_statement(dialect: Dialect, only_unread: bool) -> str:
 # --- many are here ----------------------------------------------------------------------------------------------------
 
 
-async def find_news(connection: AsyncConnection, cursors: Mapping[str, int], limit: int) -> Sequence[Fresh]:
-    """What these members have beyond their cursors, in the order of ids, so many at most."""
+async def find_news(connection: AsyncConnection, cursors: Mapping[str, int], limit: int) -> list[Fresh]:
+    """What these members have beyond their cursors, the oldest first, so many notifications at most."""
     dialect = dialect_named(connection.dialect.name)
     binder = Binder(dialect)
     given = binder.table({"member_id": "text", "cursor": "bigint"}, list(cursors.items()))
     newer = dialect.newer("given", ("member_id", "notification_id", "message_id", "channels", "created_at"))
     inboxes = dialect.look_up("bongsu_members", "m", "n", ["member_id"], ["unread", "is_enabled"])
+    # As few rows as there are different ones: a row takes a driver longer than to tell of it takes us.
+    alike = "message_id, created_at, is_enabled"
+    lists = ", ".join(dialect.listed(column) for column in ("notification_id", "member_id", "unread"))
     statement = f"""
-        SELECT n.member_id, n.notification_id, n.message_id, n.created_at, m.unread, m.is_enabled
-        FROM {given} {newer} {inboxes}
-        WHERE n.{_TOLD} ORDER BY n.notification_id LIMIT {binder.value(limit)}"""
-    return cast("Sequence[Fresh]", await dialect.rows(connection, statement, tuple(binder.parameters)))
+        SELECT {alike}, {lists} FROM (
+            SELECT n.member_id, n.notification_id, n.message_id, n.created_at, m.unread, m.is_enabled
+            FROM {given} {newer} {inboxes}
+            WHERE n.{_TOLD} ORDER BY n.notification_id LIMIT {binder.value(limit)}) AS news
+        GROUP BY {alike}"""
+    rows = await dialect.rows(connection, statement, tuple(binder.parameters))
+    return [
+        Fresh(message_id, dialect.moment(at), is_enabled, list(zip(*map(orjson.loads, each), strict=True)))
+        for message_id, at, is_enabled, *each in rows
+    ]
 
 
 async def find_now(connection: AsyncConnection) -> datetime:
