@@ -231,9 +231,9 @@ async def test_a_stream_that_has_more_to_be_told_than_the_others_is_told_all_of_
         await page.until_live()
         ids, _ = await write(live.store, "m-1", 3)
         hub = live.gateway.hub
-        hub.deliver("m-1", ids[1], ids[2], b"", None, LONG_AGO)
+        hub.deliver([(ids[2], "m-1", None, b"")], {"m-1": ids[1]}, LONG_AGO)
         await page.until_told(ids)
-        assert hub.cursor_of("m-1") == ids[2]
+        assert hub.cursors(["m-1"]) == {"m-1": ids[2]}
 
 
 async def test_a_stream_that_becomes_live_between_two_of_a_members_is_not_told_past_the_first(
@@ -245,20 +245,21 @@ async def test_a_stream_that_becomes_live_between_two_of_a_members_is_not_told_p
         [stream] = hub.streams_of("m-1")
         deliver, calls = hub.deliver, 0
 
-        def deliver_late(member_id: str, after: int, notification_id: int, *what: Any) -> int:
+        def deliver_late(*what: Any) -> int:
             nonlocal calls
             calls += 1
             stream.is_live = calls != 1
             try:
-                return deliver(member_id, after, notification_id, *what)
+                return deliver(*what)
             finally:
                 stream.is_live = True
 
         monkeypatch.setattr(hub, "deliver", deliver_late)
+        monkeypatch.setattr(catchup, "PIECE", 1)
         ids, _ = await write(live.store, "m-1", 2)
         hub.catch_up.mark(["m-1"])
         await page.until_told(ids)
-        assert hub.cursor_of("m-1") == ids[-1]
+        assert hub.cursors(["m-1"]) == {"m-1": ids[-1]}
 
 
 async def test_what_a_member_does_not_want_is_read_once_and_is_behind_them(
@@ -273,7 +274,7 @@ async def test_what_a_member_does_not_want_is_read_once_and_is_behind_them(
         hub.catch_up.mark(["m-1"])
         async with asyncio.timeout(20):
             await hub.catch_up.idle.wait()
-        assert hub.cursor_of("m-1") == ids[-1]
+        assert hub.cursors(["m-1"]) == {"m-1": ids[-1]}
         assert page.told == []
 
 

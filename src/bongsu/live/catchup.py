@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from typing import Protocol
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -24,7 +24,12 @@ MEMBERS = 500
 CROWD = 1_000
 NEWS = 2_000
 # Notifications told before others have their turn, the reading of the next portion among them.
-PIECE = 50
+PIECE = 100
+
+
+# A notification's id, its reader, how many that one has not read, and what stands behind the id in its frame: nothing where
+# it is not to be told.
+Telling = tuple[int, str, int | None, bytes]
 
 
 class Present(Protocol):
@@ -32,11 +37,9 @@ class Present(Protocol):
 
     def members(self) -> list[str]: ...
 
-    def cursor_of(self, member_id: str) -> int | None: ...
+    def cursors(self, member_ids: Iterable[str]) -> dict[str, int]: ...
 
-    def deliver(
-        self, member_id: str, after: int, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime
-    ) -> int: ...
+    def deliver(self, news: Iterable[Telling], behind: dict[str, int], as_of: datetime) -> int: ...
 
     def count(self, member_id: str, unread: int, as_of: datetime) -> None: ...
 
@@ -107,8 +110,7 @@ class CatchUp(Loop):
             return None
         for one in members:
             del marks[one]
-        cursors = {one: cursor for one in members if (cursor := self._present.cursor_of(one)) is not None}
-        return _Portion(members, asyncio.create_task(self._read(connection, cursors, as_of)))
+        return _Portion(members, asyncio.create_task(self._read(connection, self._present.cursors(members), as_of)))
 
     async def _read(self, connection: AsyncConnection, cursors: dict[str, int], as_of: datetime | None) -> _Found:
         """Without a moment they are looked at one by one, those with nothing new too."""
@@ -116,23 +118,19 @@ class CatchUp(Loop):
         as_of = as_of or await statements.find_now(connection)
         fresh = await statements.find_news(connection, cursors, NEWS) if cursors else ()
         counts: dict[str, int] = {}
-        if with_counts and (others := cursors.keys() - {one for alike in fresh for _, one, _ in alike.each}):
+        if with_counts and (others := cursors.keys() - {one for alike in fresh for one in alike.member_ids}):
             counts = await statements.find_counts(connection, list(others))
-        if sum(len(alike.each) for alike in fresh) == NEWS:
+        if sum(len(alike.member_ids) for alike in fresh) == NEWS:
             # Of some there may be more, and of others nothing yet.
             self.mark(cursors)
         words = await self._vocabulary.learn(connection, {alike.message_id for alike in fresh})
         return _Found(cursors, fresh, counts, words, as_of)
 
     async def _tell(self, found: _Found) -> None:
-        told, behind, as_of, deliver = 0, found.cursors, found.as_of, self._present.deliver
-        for place, ((notification_id, member_id, unread), rest) in enumerate(found.in_order(), 1):
-            chunk = frames.notification(notification_id, rest) if rest else b""
-            told += deliver(member_id, behind[member_id], notification_id, chunk, unread, as_of)
-            # A stream that becomes live before the member's next one has missed this one, and is not told past it.
-            behind[member_id] = notification_id
-            if place % PIECE == 0:
-                await asyncio.sleep(0)
+        news, told = found.in_order(), 0
+        for first in range(0, len(news), PIECE):
+            told += self._present.deliver(news[first : first + PIECE], found.cursors, found.as_of)
+            await asyncio.sleep(0)
         for place, (member_id, unread) in enumerate(found.counts.items(), 1):
             self._present.count(member_id, unread, found.as_of)
             if place % PIECE == 0:
@@ -151,9 +149,13 @@ class _Found:
     words: Known
     as_of: datetime
 
-    def in_order(self) -> list[tuple[tuple[int, str, int | None], bytes]]:
-        """Each with what stands behind its id, which is nothing where it is not to be told."""
-        return sorted(one for alike in self.fresh for one in zip(alike.each, repeat(self._rest(alike)), strict=False))
+    def in_order(self) -> list[Telling]:
+        return sorted(
+            chain.from_iterable(
+                zip(alike.notification_ids, alike.member_ids, alike.unread, repeat(self._rest(alike)), strict=False)
+                for alike in self.fresh
+            )
+        )
 
     def _rest(self, alike: Fresh) -> bytes:
         phrase = self.words.get(alike.message_id)

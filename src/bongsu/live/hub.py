@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bongsu import telemetry
 from bongsu.errors import RedisUnreachable
 from bongsu.live import frames
-from bongsu.live.catchup import CatchUp
+from bongsu.live.catchup import CatchUp, Telling
 from bongsu.live.messages import CHAT, NOTIFICATION, member_topic, read_chat, read_notification
 from bongsu.live.registry import Registry
 from bongsu.live.stream import LONG_AGO, Stream
@@ -169,25 +169,27 @@ class Hub:
         else:
             self.catch_up.mark([member_id])
 
-    def deliver(
-        self, member_id: str, after: int, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime
-    ) -> int:
-        """The next that the store has for the member after that id. To how many streams it was news.
+    def deliver(self, news: Iterable[Telling], behind: dict[str, int], as_of: datetime) -> int:
+        """The next that the store has for members after the ids that are behind them. To how many streams it was news.
 
-        It is behind them then, also when the chunk is empty because the member does not want it.
+        It is behind them then, also when it is not said because the member does not want it.
         """
-        room = self._rooms.get(member_id)
-        if room is None:
-            return 0
-        told = 0
-        for stream in room.streams:
-            if not stream.is_live:
-                stream.has_missed = True
-            elif stream.cursor < after:
-                # It has become live since the others' cursors were taken, and has more to be told than they.
-                self.catch_up.mark([member_id])
-            else:
-                told += stream.tell(notification_id, chunk, unread, as_of)
+        told, rooms = 0, self._rooms
+        for notification_id, member_id, unread, rest in news:
+            after = behind[member_id]
+            # A stream that becomes live before the member's next one has missed this one, and is not told past it.
+            behind[member_id] = notification_id
+            if (room := rooms.get(member_id)) is None:
+                continue
+            chunk = frames.notification(notification_id, rest) if rest else b""
+            for stream in room.streams:
+                if not stream.is_live:
+                    stream.has_missed = True
+                elif stream.cursor < after:
+                    # It has become live since the others' cursors were taken, and has more to be told than they.
+                    self.catch_up.mark([member_id])
+                else:
+                    told += stream.tell(notification_id, chunk, unread, as_of)
         return told
 
     def count(self, member_id: str, unread: int, as_of: datetime) -> None:
@@ -205,15 +207,16 @@ class Hub:
     def members(self) -> list[str]:
         return list(self._rooms)
 
-    def cursor_of(self, member_id: str) -> int | None:
-        """What every live stream of the member has told; None when there is none. The others are told that they miss."""
-        cursor = None
-        for stream in self.streams_of(member_id):
-            if not stream.is_live:
-                stream.has_missed = True
-            elif cursor is None or stream.cursor < cursor:
-                cursor = stream.cursor
-        return cursor
+    def cursors(self, member_ids: Iterable[str]) -> dict[str, int]:
+        """What every live stream of a member has told, for those who have one. The others are told that they miss."""
+        cursors: dict[str, int] = {}
+        for member_id in member_ids:
+            for stream in self.streams_of(member_id):
+                if not stream.is_live:
+                    stream.has_missed = True
+                elif stream.cursor < cursors.get(member_id, stream.cursor + 1):
+                    cursors[member_id] = stream.cursor
+        return cursors
 
     def streams(self) -> Iterator[Stream]:
         for room in list(self._rooms.values()):

@@ -100,6 +100,10 @@ class Dialect:
         """Behind an UPDATE of rows called m: those that lie at the addresses selected, each of which is there once."""
         raise AssertionError(select)
 
+    def pairs(self, placeholder: str, key: str, value: str, kind: str) -> str:
+        """A table called given of the pairs in the text of a JSON object: of all ways the quickest for our side."""
+        raise AssertionError(placeholder, key, value, kind)
+
     def newer(self, outer: str, columns: Sequence[str]) -> str:
         """A join to the notifications of each row's member that are newer than its cursor, by the index."""
         raise AssertionError(outer, columns)
@@ -199,6 +203,10 @@ class Postgres(Dialect):
 
     def at_address(self, select: str) -> str:
         return f"FROM ({select}) AS there WHERE m.ctid = there.address"
+
+    def pairs(self, placeholder: str, key: str, value: str, kind: str) -> str:
+        each = f"json_each_text(CAST({placeholder} AS json))"
+        return f"(SELECT key AS {key}, CAST(value AS {kind}) AS {value} FROM {each}) AS given"
 
     def newer(self, outer: str, columns: Sequence[str]) -> str:
         # A limit of its own keeps the planner from reading the whole table; nobody is that far behind.
@@ -329,6 +337,9 @@ class Sqlite(Dialect):
     def at_address(self, select: str) -> str:
         # Not FROM: that would write down all new values first and put them in their places afterwards.
         return f"WHERE m.rowid IN ({select})"
+
+    def pairs(self, placeholder: str, key: str, value: str, kind: str) -> str:
+        return f"(SELECT key AS {key}, value AS {value} FROM json_each({placeholder})) AS given"
 
     def newer(self, outer: str, columns: Sequence[str]) -> str:
         return f"""CROSS JOIN bongsu_notifications AS n INDEXED BY bongsu_notifications_inbox

@@ -53,7 +53,9 @@ class Fresh:
     # Whether the readers want anything at all; None when they are nobody.
     is_enabled: bool | None
     # For each notification its id, its reader, and how many that one has not read.
-    each: list[tuple[int, str, int | None]]
+    notification_ids: Sequence[int]
+    member_ids: Sequence[str]
+    unread: Sequence[int | None]
 
 
 class Standing(NamedTuple):
@@ -125,7 +127,7 @@ async def find_news(connection: AsyncConnection, cursors: Mapping[str, int], lim
     """What these members have beyond their cursors, the oldest first, so many notifications at most."""
     dialect = dialect_named(connection.dialect.name)
     binder = Binder(dialect)
-    given = binder.table({"member_id": "text", "cursor": "bigint"}, list(cursors.items()))
+    given = dialect.pairs(binder.value(orjson.dumps(cursors).decode()), "member_id", "cursor", "bigint")
     newer = dialect.newer("given", ("member_id", "notification_id", "message_id", "channels", "created_at"))
     inboxes = dialect.look_up("bongsu_members", "m", "n", ["member_id"], ["unread", "is_enabled"])
     # As few rows as there are different ones: a row takes a driver longer than to tell of it takes us.
@@ -139,7 +141,7 @@ async def find_news(connection: AsyncConnection, cursors: Mapping[str, int], lim
         GROUP BY {alike}"""
     rows = await dialect.rows(connection, statement, tuple(binder.parameters))
     return [
-        Fresh(message_id, dialect.moment(at), is_enabled, list(zip(*map(orjson.loads, each), strict=True)))
+        Fresh(message_id, dialect.moment(at), is_enabled, *map(orjson.loads, each))
         for message_id, at, is_enabled, *each in rows
     ]
 
