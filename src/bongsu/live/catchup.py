@@ -85,13 +85,13 @@ class CatchUp(Loop):
             # One moment for a whole crowd: what changes for one of them meanwhile marks that one, and is read later.
             as_of = None if with_counts else await statements.find_now(connection)
             # Small ones first, so that telling begins soon, and no reading takes longer than the telling beside it.
-            size = limit // 8
+            size = step = limit // 8
             ahead = self._begin(connection, marks, min(left, size), as_of)
             try:
                 while ahead is not None:
                     found = await ahead.reading
                     left -= len(ahead.members)
-                    size = min(limit, 2 * size)
+                    size = min(limit, size + step)
                     ahead = self._begin(connection, marks, min(left, size), as_of)
                     await self._tell(found)
             except BaseException:

@@ -214,7 +214,7 @@ class Hub:
             for stream in self.streams_of(member_id):
                 if not stream.is_live:
                     stream.has_missed = True
-                elif stream.cursor < cursors.get(member_id, stream.cursor + 1):
+                elif member_id not in cursors or stream.cursor < cursors[member_id]:
                     cursors[member_id] = stream.cursor
         return cursors
 
