@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -98,6 +99,8 @@ class Contest:
 
 async def _calm() -> None:
     """Wait until the machine has little else to do, or patience ends. We do nothing meanwhile: what is busy are others."""
+    # What was written before is on the disk then: else who waits for the disk more often pays for all of it.
+    await asyncio.to_thread(os.sync)
     deadline = time.monotonic() + CALM_PATIENCE_SECONDS
     psutil.cpu_percent()
     while time.monotonic() < deadline:
