@@ -16,7 +16,7 @@ from bench.measure import Contest, Measure
 from bench.outbound import Outbound, SlowMail, outbound
 from bench.rivals import Rival
 from bench.serving import busiest
-from bongsu.dispatch import CONCURRENCY, Dispatcher
+from bongsu.dispatch import CONCURRENCY, SHARE, Dispatcher
 from bongsu.model import Channel, utc_now
 from bongsu.settings import Settings
 from bongsu.store import Store
@@ -34,11 +34,12 @@ SLOW_BUDGET = 1.10
 # About a second of ours.
 DELIVERIES = 10_000
 PROFILED = 20_000
-# A claim of the dispatcher's when all its slots are free.
-BATCH = CONCURRENCY[Channel.PUSH]
+# What the dispatcher has in hand at once, and what it claims at a time.
+SLOTS = CONCURRENCY[Channel.PUSH]
+BATCH = SLOTS // SHARE
 # What the slow channel can have under way.
 MAILS = CONCURRENCY[Channel.EMAIL]
-BATCHES = 10
+BATCHES = 40
 FINISHED = 5_000_000
 QUICK_FINISHED = 500_000
 SLOW_SECONDS = 10.0
@@ -87,7 +88,7 @@ async def notes(ground: Ground) -> dict[str, str]:
 
 def _against_bare(ours: Outbound) -> Contest:
     return Contest(
-        f"claim, send, record, {BATCH:,} at once", "the HTTP client alone in a loop", "delivery", Measure.SPEED,
+        f"claim, send, record, {SLOTS:,} at once", "the HTTP client alone in a loop", "delivery", Measure.SPEED,
         ours.post, ours.carry, ours.fill, units_a_turn=ours.count, budget=BARE_BUDGET,
     )  # fmt: skip
 
@@ -98,7 +99,7 @@ def _against(ours: Outbound, theirs: Rival, budget: float) -> Contest:
         await theirs.fill()
 
     return Contest(
-        f"claim, send, record, {BATCH:,} at once", theirs.name, "delivery", Measure.SPEED, theirs.send, ours.carry,
+        f"claim, send, record, {SLOTS:,} at once", theirs.name, "delivery", Measure.SPEED, theirs.send, ours.carry,
         prepare, units_a_turn=ours.count, baseline_units_a_turn=theirs.count, budget=budget,
     )  # fmt: skip
 

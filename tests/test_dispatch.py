@@ -14,7 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.channels.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
-from bongsu.dispatch import TURNS, Dispatcher
+from bongsu.dispatch import SHARE, TURNS, Dispatcher
 from bongsu.errors import StoreTooSlow, StoreUnreachable
 from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
 from bongsu.settings import Settings
@@ -274,7 +274,8 @@ async def test_high_goes_first_and_low_is_not_starved(store: Store, settings: Se
         await members(store, *who, device=True)
         await decide(store, settings, says(Listed(tuple(who)), kind), said())
     sender = Scripted()
-    await carry(store, sender, settings, concurrency=2)
+    # Claimed two at a time.
+    await carry(store, sender, settings, concurrency=2 * SHARE)
     order = [one.type for one in sender.sent]
     assert order[:10] == ["HIGH"] * 10
     assert "LOW" in order[: 4 * len(TURNS)]

@@ -34,8 +34,8 @@ from bongsu.store.deliveries import MOST_CLAIMS, Claimed, DeliveryStatus, Verdic
 # no more than these, and no other channel's. FCM lets a project send 10,000 a second and takes about 100 ms for each: a
 # thousand on the wire, and half as many again on their way into the store.
 CONCURRENCY = {Channel.PUSH: 1_536, Channel.EMAIL: 512, Channel.SMS: 512}
-# The next ones are claimed when this part of the slots is free, and outcomes recorded when this part of them has landed, so
-# that statements are about many rows at a time.
+# The next ones are claimed when this part of the slots is free, as many at a time, and outcomes recorded when this part of
+# them has landed, so that statements are about many rows.
 SHARE = 4
 # What has landed is recorded after this time, however little it is.
 LINGER_SECONDS = 0.1
@@ -228,13 +228,14 @@ class Dispatcher(Loop):
         return len(claimed)
 
     async def _claim(self) -> list[Claimed]:
-        """As many as can be sent now, in few and large portions."""
+        """A portion: so many that each costs little, so few that some are on the wire while the next are claimed."""
         free = self._concurrency - len(self._sending) - len(self._verdicts) - self._being_recorded
-        if free < max(1, self._concurrency // SHARE):
+        portion = max(1, self._concurrency // SHARE)
+        if free < portion:
             return []
         lanes = TURNS[self._turn % len(TURNS)]
         async with self._store.write_once() as tx:
-            claimed = await statements.claim(tx, self.channel, lanes, free, self._lease, self._worker)
+            claimed = await statements.claim(tx, self.channel, lanes, portion, self._lease, self._worker)
         if claimed:
             self._turn += 1
         return claimed
