@@ -262,6 +262,29 @@ async def test_a_stream_that_becomes_live_between_two_of_a_members_is_not_told_p
         assert hub.cursors(["m-1"]) == {"m-1": ids[-1]}
 
 
+async def test_messages_that_reached_two_readers_in_another_order_are_told_to_each_in_its_own(live: Live) -> None:
+    async with live.open("m-1") as one, live.open("m-2") as other:
+        await one.until_live()
+        await other.until_live()
+        mine, [first, second] = await write(live.store, "m-1", 2)
+        async with live.store.write() as tx:
+            # The second message before the first.
+            for message_id in (second, first):
+                await tx.execute(
+                    text("""
+                        INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
+                        SELECT 'm-2', :message_id, 8, created_at FROM bongsu_notifications WHERE notification_id = :same"""),
+                    {"message_id": message_id, "same": mine[0]},
+                )
+            found = await tx.execute(
+                text("SELECT notification_id FROM bongsu_notifications WHERE member_id = 'm-2' ORDER BY notification_id")
+            )
+            others = list(found.scalars())
+        live.gateway.hub.catch_up.mark(["m-1", "m-2"])
+        await one.until_told(mine)
+        await other.until_told(others)
+
+
 async def test_what_a_member_does_not_want_is_read_once_and_is_behind_them(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
