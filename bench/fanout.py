@@ -67,12 +67,14 @@ def _many(ground: Ground) -> int:
     return MEMBERS if ground.is_quick else MANY
 
 
+_REST = "begin, commit and Python"
 # What a step's statements are for, by words that no other has.
 _PURPOSES = {
     "INSERT INTO bongsu_judged": "lock the members and judge",
     "UPDATE bongsu_members": "count for each member",
     "INSERT INTO bongsu_notifications": "inbox rows",
     "INSERT INTO bongsu_deliveries": "deliveries",
+    "BEGIN": _REST,
 }
 
 
@@ -106,7 +108,7 @@ async def _parts(crowd: Crowd) -> str:
         total = time.perf_counter() - began
     finally:
         del dialect.run_all, dialect.rows
-    seconds["begin, commit and Python"] = total - sum(seconds.values())
+    seconds[_REST] += total - sum(seconds.values())
     lines = ["| | of a member's time | share |", "|---|--:|--:|"]
     for name, spent in sorted(seconds.items(), key=lambda item: -item[1]):
         lines.append(f"| {name} | {spent / crowd.count * 1e6:.1f} µs | {spent / total:.0%} |")

@@ -319,6 +319,7 @@ LONG = "x" * 5000
         ({"token": 5}, "message"),
         ({"tokn": "x"}, "message.tokn"),
         ({"data": {"price": 9900}}, "message.data.price"),
+        ({"notification": {"title": [1] * 1900}}, "message.notification.title"),
         ({"data": {"from": "x"}}, "message.data.from"),
         ({"data": {"message_type": "x"}}, "message.data.message_type"),
         ({"data": {"google.x": "x"}}, "message.data.google.x"),

@@ -104,6 +104,9 @@ def _violations(message: Message, size: int) -> Iterator[Violation]:
             yield Violation(f"message.data.{key}", "Invalid value: must be a string")
         if key in RESERVED or key.startswith(RESERVED_PREFIXES):
             yield Violation(f"message.data.{key}", f"Invalid data payload key: {key}")
+    for key, value in message.notification.items():
+        if not isinstance(value, str):
+            yield Violation(f"message.notification.{key}", "Invalid value: must be a string")
     if str(message.android.get("priority", "normal")).lower() not in ("normal", "high"):
         yield Violation("message.android.priority", "must be NORMAL or HIGH")
     if "ttl" in message.android and not DURATION.fullmatch(str(message.android["ttl"])):

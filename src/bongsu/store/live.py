@@ -124,7 +124,7 @@ def missed_statement(dialect: Dialect, only_unread: bool) -> str:
 
 
 async def find_news(connection: AsyncConnection, cursors: Mapping[str, int], limit: int) -> list[Fresh]:
-    """What these members have beyond their cursors, the oldest first, so many notifications at most."""
+    """What these members have beyond their cursors, in no order; of more than so many, the oldest."""
     dialect = dialect_named(connection.dialect.name)
     binder = Binder(dialect)
     given = dialect.pairs(binder.value(orjson.dumps(cursors).decode()), "member_id", "cursor", "bigint")
