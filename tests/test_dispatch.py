@@ -282,6 +282,15 @@ async def test_high_goes_first_and_low_is_not_starved(store: Store, settings: Se
     assert order.index("NORMAL") < order.index("LOW")
 
 
+async def test_a_part_of_the_slots_is_claimed_at_a_time(store: Store, settings: Settings) -> None:
+    """So that the first are on the wire while the next are claimed."""
+    await one_delivery(store, settings, MOST_ONCE, *(f"m{number}" for number in range(9)))
+    dispatcher = Dispatcher(store, Scripted(), settings, concurrency=2 * SHARE)
+    await dispatcher.tick()
+    assert [row[0] for row in await states(store, "status")].count("READY") == 9 - 2
+    await dispatcher.stop()
+
+
 def lose_the_store_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between a claim and the first send."""
     find, failures = statements.find_words, [ConnectionError("gone")]

@@ -1,8 +1,9 @@
 """Where PostgreSQL and SQLite differ, and nowhere else.
 
 Statements elsewhere are written once, with these fragments in the places where the two databases need other words.
-Many rows travel in one of two ways: `table` gives a statement a table of its own to read from (arrays through `unnest` on
-PostgreSQL, one JSON text through `json_each` on SQLite), and `load` adds new rows by the quickest way there is.
+Many rows travel in one of three ways: `table` gives a statement a table of its own to read from (arrays through `unnest` on
+PostgreSQL, one JSON text through `json_each` on SQLite), `pairs` does so for keys and values where our side is the narrow
+one, and `load` adds new rows by the quickest way there is.
 """
 
 from __future__ import annotations
