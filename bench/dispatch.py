@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import cProfile
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,11 +18,11 @@ from bench.outbound import Outbound, SlowMail, outbound
 from bench.rivals import Rival
 from bench.serving import busiest
 from bongsu.dispatch import CONCURRENCY, SHARE, Dispatcher
-from bongsu.model import Channel, utc_now
+from bongsu.model import Channel
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import DeliveryStatus, Verdict
+from bongsu.store.deliveries import Success
 
 TITLE = "dispatch to FCM"
 BARE_BUDGET = 0.7
@@ -198,13 +199,10 @@ class _Queue:
         """One batch, in the dispatcher's own order of statements and commits."""
         async with self.store.write_once() as tx:
             claimed = await statements.claim(tx, Channel.PUSH, (0, 1, 2), BATCH, 60, "bench")
-        now = utc_now()
-        verdicts = [
-            Verdict(one.delivery_id, one.epoch, DeliveryStatus.SUCCESS, reference="projects/shop/messages/1", at=now)
-            for one in claimed
-        ]
+        now = time.time()
+        successes = [Success(one.delivery_id, one.epoch, now, 40, "projects/shop/messages/1") for one in claimed]
         async with self.store.write() as tx:
-            recorded = await statements.record(tx, verdicts)
+            recorded = await statements.record(tx, successes)
         assert len(claimed) == len(recorded) == BATCH, "the sides did different work"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.channels.outcome import Outcome, Outgoing
+from bongsu.channels.outcome import Land, Outcome, Outgoing
 from bongsu.channels.push import Push
 from bongsu.dispatch import Dispatcher
 from bongsu.settings import Settings
@@ -46,6 +46,13 @@ class MortalPush(Push):
         outcome = await super().send(outgoing)
         self._death.passes(POINTS[2])
         return outcome
+
+    def send_at_once(self, outgoing: Outgoing, land: Land) -> bool:
+        def land_or_die(outcome: Outcome | None) -> None:
+            self._death.passes(POINTS[2])
+            land(outcome)
+
+        return super().send_at_once(outgoing, land_or_die)
 
 
 class Mortal(Dispatcher):

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.channels.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
+from bongsu.channels.outcome import Accepted, Gone, Land, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
 from bongsu.dispatch import SHARE, TURNS, Dispatcher
 from bongsu.errors import StoreTooSlow, StoreUnreachable
 from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
@@ -475,3 +475,88 @@ async def test_answers_that_trickle_in_are_recorded_together_and_soon(
     last.set()
     await dispatcher.stop()
     assert await states(store, "status") == [("SUCCESS",)] * len(who)
+
+
+# --- senders that need not be waited for --------------------------------------------------------------------------------
+
+
+class Prompt(Scripted):
+    """Takes everything at once, and lets it land when it is told to."""
+
+    def __init__(self, answer: Callable[[Outgoing], Outcome] | Outcome = ACCEPTED, takes: bool = True) -> None:
+        super().__init__(answer)
+        self._takes = takes
+        self.under_way: list[Land] = []
+
+    def send_at_once(self, outgoing: Outgoing, land: Land) -> bool:
+        self.under_way.append(land)
+        return self._takes
+
+
+async def test_what_goes_at_once_is_recorded_as_it_lands(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick, MOST_ONCE, "a", "b", "c")
+    sender = Prompt()
+    dispatcher = Dispatcher(store, sender, quick)
+    await dispatcher.tick()
+    assert sender.sent == []
+    outcomes: list[Outcome] = [ACCEPTED, Refused("NO"), Unknown("LOST")]
+    for land, outcome in zip(sender.under_way, outcomes, strict=True):
+        land(outcome)
+    await dispatcher.stop()
+    assert sorted(await states(store)) == [("FAIL", "NO"), ("SUCCESS", None), ("UNKNOWN", "LOST")]
+    assert [one[0] for one in await states(store, "attempts")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("takes", [True, False])
+async def test_what_cannot_go_at_once_is_waited_for(store: Store, quick: Settings, takes: bool) -> None:
+    await one_delivery(store, quick)
+    sender = Prompt(takes=takes)
+    dispatcher = Dispatcher(store, sender, quick)
+    await dispatcher.tick()
+    if takes:
+        sender.under_way[0](None)
+    await dispatcher.stop()
+    assert len(sender.sent) == 1
+    assert await states(store) == [("SUCCESS", None)]
+
+
+async def test_a_sender_that_raises_at_once_is_not_trusted_either(store: Store, quick: Settings) -> None:
+    class Raising(Prompt):
+        def send_at_once(self, outgoing: Outgoing, land: Land) -> bool:
+            raise RuntimeError("a bug")
+
+    await one_delivery(store, quick, MOST_ONCE, "a", "b")
+    dispatcher = Dispatcher(store, Raising(), quick)
+    await dispatcher.tick()
+    await dispatcher.stop()
+    assert await states(store) == [("UNKNOWN", "CRASHED")] * 2
+
+
+async def test_what_never_lands_is_given_up_and_too_late_when_it_does(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick)
+    soon = quick.model_copy(update={"send_timeout_seconds": 0.01})
+    sender = Prompt()
+    dispatcher = Dispatcher(store, sender, soon)
+    await dispatcher.tick()
+    async with asyncio.timeout(10):
+        while (await states(store)) == [("SENDING", None)]:
+            await dispatcher.tick()
+    sender.under_way[0](ACCEPTED)
+    await dispatcher.stop()
+    assert await states(store) == [("UNKNOWN", "TIMEOUT")]
+
+
+async def test_a_stop_waits_for_what_goes_at_once(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick)
+    sender = Prompt()
+    dispatcher = Dispatcher(store, sender, quick)
+    await dispatcher.start()
+    async with asyncio.timeout(10):
+        while not sender.under_way:
+            await asyncio.sleep(0.01)
+        stopping = asyncio.create_task(dispatcher.stop())
+        await asyncio.sleep(0.05)
+        assert not stopping.done()
+        sender.under_way[0](ACCEPTED)
+        await stopping
+    assert await states(store) == [("SUCCESS", None)]

@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
-import random
 import socket
 import time
-from binascii import b2a_base64
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 
 from bongsu import telemetry
-from bongsu.backoff import doubling
-from bongsu.channels.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Sender, Unknown
+from bongsu.channels.outcome import Outcome, PromptSender, Sender, Unknown
 from bongsu.errors import StoreError, StoreTooSlow
 from bongsu.loop import Loop
-from bongsu.model import Channel, Guarantee, Platform, Priority, utc_now
+from bongsu.model import Channel
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import MOST_CLAIMS, Claimed, DeliveryStatus, Verdict, Words
+from bongsu.store.deliveries import Claimed, DeliveryStatus, Success, Verdict, Words
+from bongsu.verdicts import outgoing, unsent, verdict
 
 # Deliveries of one channel in hand at once, on the wire or with an outcome yet to be recorded; a provider that hangs holds
 # no more than these, and no other channel's. FCM lets a project send 10,000 a second and takes about 100 ms for each: a
@@ -43,143 +41,46 @@ LINGER_SECONDS = 0.1
 WORDS_KEPT = 1_000
 # Of sixteen turns, which lane is asked first: HIGH goes before NORMAL before LOW, and none waits for ever.
 TURNS = ((0, 1, 2),) * 7 + ((1, 0, 2),) + ((0, 1, 2),) * 7 + ((2, 0, 1),)
-PRIORITIES = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
-PLATFORMS = {one.value: one for one in Platform}
 
 DELIVERIES_TOPIC = "deliveries"
-
-_URL_SAFE = bytes.maketrans(b"+/", b"-_")
-
-
-class Delivery(NamedTuple):
-    """A claimed delivery with all that is needed to send it."""
-
-    claimed: Claimed
-    words: Words
-
-    def outgoing(self) -> Outgoing:
-        claimed, words = self.claimed, self.words
-        assert claimed.address is not None
-        return Outgoing(
-            delivery_id=claimed.delivery_id,
-            notification_id=claimed.notification_id,
-            member_id=claimed.member_id,
-            message_id=claimed.message_id,
-            address=claimed.address,
-            type=words.type,
-            title=words.title,
-            body=words.body,
-            ref_id=words.ref_id,
-            data=words.data,
-            priority=PRIORITIES[words.lane],
-            platform=PLATFORMS[claimed.platform] if claimed.platform else None,
-            locale=words.locale or None,
-            collapse_id=collapse_id(claimed, words.event_id),
-            expires_at=words.expires_at,
-            attempt=claimed.attempts + 1,
-        )
-
-
-def collapse_id(claimed: Claimed, event_id: str) -> str:
-    """The same for every try of one notification on one device, and for no other. A replay may ask for a new series."""
-    named = f"{event_id} {claimed.message_id} {claimed.member_id} {claimed.device_id or ''} {claimed.series}"
-    return b2a_base64(hashlib.blake2b(named.encode(), digest_size=24).digest(), newline=False).translate(_URL_SAFE).decode()
-
-
-# --- decisions, without I/O ---------------------------------------------------------------------------------------------
-
-
-def unsent(claimed: Claimed, words: Words | None) -> Verdict:
-    """Why this one is not to be sent. What was left on the wire may have arrived, whatever ends it now."""
-    was_sending = claimed.status == DeliveryStatus.SENDING
-
-    def end(code: str, detail: str) -> Verdict:
-        status = DeliveryStatus.UNKNOWN if was_sending else DeliveryStatus.FAIL
-        return Verdict(claimed.delivery_id, claimed.epoch, status, code, detail, is_try=False)
-
-    if words is None:
-        return end("NO_MESSAGE", "what it was to say is no longer there")
-    if was_sending and words.guarantee is Guarantee.AT_MOST_ONCE:
-        return end("ABANDONED", "the dispatcher died while sending: it may have arrived")
-    if claimed.claims > MOST_CLAIMS:
-        return end("POISONED", f"every dispatcher that took it has died, {claimed.claims - 1} in a row")
-    if claimed.is_expired:
-        return end("EXPIRED", "it was due after the moment until which it is worth anything")
-    if claimed.address is None:
-        return end("NO_ADDRESS", "the device or address is gone, invalid or without consent")
-    return end("NO_MESSAGE", "what it was to say is no longer there")
-
-
-def verdict(delivery: Delivery, outcome: Outcome, settings: Settings) -> Verdict:  # noqa: PLR0911 (one case, one answer)
-    """What an answer means for a delivery."""
-    claimed, guarantee = delivery.claimed, delivery.words.guarantee
-    one, epoch = claimed.delivery_id, claimed.epoch
-    match outcome:
-        case Accepted(reference, is_simulated):
-            return Verdict(one, epoch, DeliveryStatus.SUCCESS, reference=reference, is_simulated=is_simulated)
-        case Retry(is_held=True) as held:
-            wait = max(held.after_seconds, settings.retry_base_seconds)
-            return Verdict(one, epoch, DeliveryStatus.READY, held.code, held.detail, wait, is_try=False)
-        case Retry(may_have_arrived=True) | Unknown() if guarantee is Guarantee.AT_MOST_ONCE:
-            return Verdict(one, epoch, DeliveryStatus.UNKNOWN, outcome.code, outcome.detail)
-        case Unknown():
-            return _again(claimed, outcome.code, outcome.detail, 0.0, DeliveryStatus.UNKNOWN, settings)
-        case Retry():
-            return _again(claimed, outcome.code, outcome.detail, outcome.after_seconds, DeliveryStatus.FAIL, settings)
-        case Gone():
-            gone = (claimed.member_id, claimed.device_id, claimed.address or "") if claimed.device_id else None
-            return Verdict(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail, gone=gone)
-        case Refused():
-            return Verdict(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail)
-        case Misconfigured():
-            # Ours to mend, and then it may go: the recovery job tries again.
-            return Verdict(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail, is_retryable=True)
-
-
-def _again(claimed: Claimed, code: str, detail: str, floor: float, at_last: DeliveryStatus, settings: Settings) -> Verdict:
-    """1 s, 2 s, 4 s with jitter, or longer if the provider asks for it; then that is the end."""
-    tries = claimed.attempts + 1
-    if tries > settings.max_retries:
-        return Verdict(claimed.delivery_id, claimed.epoch, at_last, code, detail, is_retryable=True)
-    # What a provider asks for is a least; those who were told the same are spread behind it.
-    asked = floor * random.uniform(1.0, 1.1)  # noqa: S311 (spreading load, not keeping secrets)
-    wait = max(doubling(settings.retry_base_seconds, tries), asked)
-    return Verdict(claimed.delivery_id, claimed.epoch, DeliveryStatus.READY, code, detail, wait)
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------------
 
 
 _OVERDUE = "overdue"
+_LATE = Unknown("TIMEOUT", "the channel did not come back")
 
 
-class _Sending(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Sending:
     """One on the wire."""
 
     claimed: Claimed
+    words: Words
+    # By two clocks: seconds since 1970, and what counts how long it takes.
+    at: float
     began: float
-    task: asyncio.Task[None]
+    # Who sees to it; nobody where the sender itself says when it is back.
+    task: asyncio.Task[None] | None = None
 
 
 class Dispatcher(Loop):
     """Carries one channel. Any number may run, in any number of processes."""
 
-    def __init__(
-        self, store: Store, sender: Sender, settings: Settings, concurrency: int | None = None,
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:  # fmt: skip
+    def __init__(self, store: Store, sender: Sender, settings: Settings, concurrency: int | None = None) -> None:
         super().__init__(f"dispatch-{sender.channel.value.lower()}", settings.poll_seconds)
         self.channel: Channel = sender.channel
         self._store = store
         self._sender = sender
         self._settings = settings
         self._concurrency = CONCURRENCY[sender.channel] if concurrency is None else concurrency
-        self._clock = clock
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
-        # In the order they were sent: when that was, and who sees to it.
+        self._at_once = sender.send_at_once if isinstance(sender, PromptSender) else None
+        # In the order they were sent.
         self._sending: dict[int, _Sending] = {}
         # Outcomes not yet recorded, and how many are just being. They hold slots too, so there are never more than those.
-        self._verdicts: list[Verdict] = []
+        self._verdicts: list[Verdict | Success] = []
         self._being_recorded = 0
         self._landed = asyncio.Event()
         # Until it is over, what has landed waits for more.
@@ -212,9 +113,11 @@ class Dispatcher(Loop):
     async def stop(self) -> None:
         """What is on the wire is waited for, up to the send timeout, and recorded."""
         await super().stop()
-        tasks = [one.task for one in self._sending.values()]
-        if tasks:
-            await asyncio.wait(tasks, timeout=self._settings.send_timeout_seconds + 1)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.send_timeout_seconds + 1):
+                while self._sending:
+                    self._landed.clear()
+                    await self._landed.wait()
         with contextlib.suppress(StoreError):
             if self._recording is not None:
                 await asyncio.wait({self._recording})
@@ -257,12 +160,10 @@ class Dispatcher(Loop):
             self._verdicts += (Verdict(c.delivery_id, c.epoch, DeliveryStatus.READY, is_try=False) for c in ready)
             self._is_to_record = True
             raise
-        began, loop = time.monotonic(), asyncio.get_running_loop()
         for one in claimed:
             words = self._words.get(one.message_id)
             if words is not None and one.can_go:
-                task = loop.create_task(self._send_one(Delivery(one, words)))
-                self._sending[one.delivery_id] = _Sending(one, began, task)
+                self._set_out(one, words)
             else:
                 self._verdicts.append(unsent(one, words))
                 self._is_to_record = True
@@ -275,37 +176,60 @@ class Dispatcher(Loop):
             async with self._store.read() as connection:
                 self._words.update(await statements.find_words(connection, missing))
 
-    async def _send_one(self, delivery: Delivery) -> None:
-        """Whatever else a sender does than to answer, nobody can tell how far it came."""
-        at, began = self._clock(), time.monotonic()
+    def _set_out(self, claimed: Claimed, words: Words) -> None:
+        sending = _Sending(claimed, words, time.time(), time.monotonic())
+        self._sending[claimed.delivery_id] = sending
         try:
-            outcome: object = await self._sender.send(delivery.outgoing())
+            if self._at_once is None or not self._at_once(outgoing(claimed, words), partial(self._heard, sending)):
+                self._wait_for(sending)
+        except Exception as error:
+            self._land(sending, self._crashed(error))
+
+    def _heard(self, sending: _Sending, outcome: Outcome | None) -> None:
+        if outcome is None:
+            self._wait_for(sending)
+        else:
+            self._land(sending, outcome)
+
+    def _wait_for(self, sending: _Sending) -> None:
+        sending.task = asyncio.create_task(self._send_one(sending))
+
+    async def _send_one(self, sending: _Sending) -> None:
+        try:
+            outcome = await self._sender.send(outgoing(sending.claimed, sending.words))
         except asyncio.CancelledError as cancelled:
             if cancelled.args != (_OVERDUE,):
                 raise
-            outcome = Unknown("TIMEOUT", "the channel did not come back")
+            outcome = _LATE
         except Exception as error:
-            self._log.error("a channel raised", channel=self.channel.value, exc_info=True)
-            outcome = Unknown("CRASHED", type(error).__name__)
-        if not isinstance(outcome, Outcome):
-            self._log.error("a channel gave no outcome", channel=self.channel.value, gave=repr(outcome)[:100])
-            outcome = Unknown("BAD_OUTCOME", "the channel's answer is none of those there are")
-        judged = verdict(delivery, outcome, self._settings)
-        if not (isinstance(outcome, Retry) and outcome.is_held):
-            judged.at, judged.millis = at, int((time.monotonic() - began) * 1000)
-        del self._sending[delivery.claimed.delivery_id]
-        self._land(judged)
+            outcome = self._crashed(error)
+        self._land(sending, outcome)
+
+    def _crashed(self, error: Exception) -> Outcome:
+        """Whatever else a sender does than to answer, nobody can tell how far it came."""
+        self._log.error("a channel raised", channel=self.channel.value, exc_info=error)
+        return Unknown("CRASHED", type(error).__name__)
 
     def _give_up_overdue(self) -> None:
         """Senders have a limit of their own; this one is for those that do not keep it."""
         limit = time.monotonic() - 2 * self._settings.send_timeout_seconds
-        for one in self._sending.values():
-            if one.began > limit:
-                break
-            one.task.cancel(_OVERDUE)
+        for one in list(takewhile(lambda one: one.began <= limit, self._sending.values())):
+            if one.task is not None:
+                one.task.cancel(_OVERDUE)
+            else:
+                self._land(one, _LATE)
 
-    def _land(self, judged: Verdict) -> None:
-        self._verdicts.append(judged)
+    def _land(self, sending: _Sending, outcome: object) -> None:
+        claimed = sending.claimed
+        if self._sending.get(claimed.delivery_id) is not sending:
+            return  # it was given up before
+        del self._sending[claimed.delivery_id]
+        if not isinstance(outcome, Outcome):
+            self._log.error("a channel gave no outcome", channel=self.channel.value, gave=repr(outcome)[:100])
+            outcome = Unknown("BAD_OUTCOME", "the channel's answer is none of those there are")
+        millis = int((time.monotonic() - sending.began) * 1000)
+        guarantee = sending.words.guarantee
+        self._verdicts.append(verdict(claimed, guarantee, outcome, sending.at, millis, self._settings))
         if not self._sending or len(self._verdicts) >= self._concurrency // SHARE:
             self._end_linger()
         elif self._linger is None:
@@ -335,9 +259,10 @@ class Dispatcher(Loop):
             self._being_recorded = 0
         return len(verdicts)
 
-    async def _record_all(self, verdicts: list[Verdict]) -> None:
+    async def _record_all(self, verdicts: list[Verdict | Success]) -> None:
         # When all went well it is one statement, which is its own transaction.
-        begin = self._store.write_once if all(one.is_success for one in verdicts) else self._store.write
+        is_one = all(isinstance(one, Success) for one in verdicts)
+        begin = self._store.write_once if is_one else self._store.write
         try:
             async with begin() as tx:
                 ours = await statements.record(tx, verdicts)
@@ -352,7 +277,7 @@ class Dispatcher(Loop):
             return
         self._tell([one for one in verdicts if one.delivery_id in ours])
 
-    async def _record_each(self, verdicts: list[Verdict]) -> None:
+    async def _record_each(self, verdicts: list[Verdict | Success]) -> None:
         failed: Exception | None = None
         for one in verdicts:
             try:
@@ -362,11 +287,13 @@ class Dispatcher(Loop):
         if failed is not None:
             raise failed
 
-    def _tell(self, verdicts: Sequence[Verdict]) -> None:
-        counts = Counter((one.status, one.code) for one in verdicts)
+    def _tell(self, verdicts: Sequence[Verdict | Success]) -> None:
+        others = [one for one in verdicts if isinstance(one, Verdict)]
+        counts = Counter((one.status.value, one.code or "") for one in others)
+        counts[DeliveryStatus.SUCCESS.value, ""] += len(verdicts) - len(others)
         for (status, code), count in counts.items():
-            telemetry.DELIVERIES.labels(self.channel.value, status.value, code or "").inc(count)
-        for one in verdicts:
+            telemetry.DELIVERIES.labels(self.channel.value, status, code).inc(count)
+        for one in others:
             if one.status in (DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN):
                 self._log.error(
                     "delivery ended", status=one.status.value, delivery_id=one.delivery_id, code=one.code, detail=one.detail

@@ -57,3 +57,30 @@ def test_no_minute_wherever_it_begins_holds_more_than_the_quota(pauses: list[flo
     for index, moment in enumerate(sent):
         # A hair less than a minute, because sums of fractions are not exact.
         assert sum(moment <= other < moment + 59.99 for other in sent[index:]) <= quota
+
+
+@given(
+    pauses=st.lists(st.floats(0, 3) | st.floats(0, 100), max_size=60),
+    quota=st.integers(100, 300),
+    ramp=st.sampled_from([0.0, 60.0]),
+)
+def test_a_place_is_taken_only_where_nobody_would_have_to_wait(pauses: list[float], quota: int, ramp: float) -> None:
+    takes, reserves = Pace(quota, ramp_seconds=ramp), Pace(quota, ramp_seconds=ramp)
+    now = 0.0
+    for pause in pauses:
+        now += pause
+        wait = reserves.reserve(now)
+        if takes.take(now):
+            assert wait == 0.0
+        else:
+            takes.reserve(now)
+        assert takes._tokens == pytest.approx(reserves._tokens)
+
+
+def test_a_place_given_back_is_there_for_the_next() -> None:
+    pace = Pace(100, ramp_seconds=0.0)
+    assert pace.reserve(0.0) == 0.0
+    assert not pace.take(0.0)
+    pace.give_back()
+    assert pace.take(0.0)
+    assert not pace.take(0.0)

@@ -9,11 +9,12 @@ import pytest
 from sqlalchemy import text
 
 from bongsu.clock.recover import Recovery
-from bongsu.dispatch import DELIVERIES_TOPIC, unsent
+from bongsu.dispatch import DELIVERIES_TOPIC
 from bongsu.model import Channel, Device, Platform
 from bongsu.signals import LocalSignals
 from bongsu.store import Store, people
 from bongsu.store import deliveries as statements
+from bongsu.verdicts import unsent
 from tests.dying import LONG_AGO, SOON, column, delivery, message, one_delivery
 
 KEPT = ("status", "attempts", "rounds", "epoch", "series", "code", "due", "finished_at")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,12 +20,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.clock.recover import Recovery
 from bongsu.dead import DeadFilter, Replay
-from bongsu.model import Channel, Device, Platform, utc_now
+from bongsu.model import Channel, Device, Platform
 from bongsu.settings import Settings
 from bongsu.signals import LocalSignals
 from bongsu.store import Store, migrate, people, recovery
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import MOST_CLAIMS, Claimed, DeliveryStatus, Verdict
+from bongsu.store.deliveries import MOST_CLAIMS, Claimed, DeliveryStatus, Success, Verdict
 from bongsu.store.recovery import MOST_ROUNDS
 from tests.dying import delivery, message
 
@@ -176,9 +177,12 @@ class DeliveryMachine(RuleBasedStateMachine):
         is_retryable = is_retryable and status in (FAIL, UNKNOWN)
         ours = {claim.delivery_id} if self.is_ours(claim) else set()
         code = None if status is SUCCESS else "C"
-        verdict = Verdict(
-            claim.delivery_id, claim.epoch, status, code, None, -1.0, is_try, is_retryable, at=utc_now() if is_try else None
+        at = time.time() if is_try else None
+        verdict: Verdict | Success = Verdict(
+            claim.delivery_id, claim.epoch, status, code, None, -1.0, is_try, is_retryable, at=at
         )
+        if status is SUCCESS and at is not None:
+            verdict = Success(claim.delivery_id, claim.epoch, at, 40)
         assert self.write(lambda tx: statements.record(tx, [verdict])) == ours
         if is_try:
             self.attempts.add((claim.delivery_id, claim.epoch))

@@ -33,6 +33,10 @@ class Breaker:
             return State.CLOSED
         return State.HALF_OPEN if self._is_probing or now >= self._until else State.OPEN
 
+    @property
+    def is_closed(self) -> bool:
+        return self._until is None
+
     def ask(self, now: float) -> float:
         """Nothing if a send may pass now, which then has to be told of; else the seconds until it is worth asking again."""
         if self._until is None:

@@ -206,7 +206,7 @@ def read_answer(
 ) -> Outcome:
     """What FCM's answer means. `spread`, between 0 and 1, is the dice for waits that should not all end together."""
     if 200 <= status < 300:
-        return _taken_on(status, body)
+        return taken_on(status, body)
     error = _parse(body)
     if status == 429:
         wait = _wait(QUOTA_SECONDS, attempt, spread, retry_after(headers, now))
@@ -223,7 +223,7 @@ def _wait(floor: float, attempt: int, spread: float, asked: float | None) -> flo
     return min(wait, LONGEST_WAIT if asked is None else LONGEST_ASKED) * (1 + SPREAD * spread)
 
 
-def _taken_on(status: int, body: bytes) -> Outcome:
+def taken_on(status: int, body: bytes) -> Outcome:
     try:
         name = orjson.loads(body)["name"]
     except (ValueError, TypeError, KeyError):

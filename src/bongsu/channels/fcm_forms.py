@@ -5,10 +5,14 @@ A fan-out sends the same words to thousands of devices. Building and weighing ea
 
 from __future__ import annotations
 
+import re
 import secrets
+import string
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import itemgetter
 
 import orjson
 
@@ -22,11 +26,15 @@ _COLLAPSE_ID = secrets.token_hex(16)
 _NOTIFICATION_ID = int.from_bytes(secrets.token_bytes(8)) | 1 << 63
 _TOKEN = secrets.token_hex(16)
 _HOLES = (f'"{_TOKEN}"'.encode(), str(_NOTIFICATION_ID).encode(), _COLLAPSE_ID.encode())
+_URL_SAFE = (string.ascii_letters + string.digits + "-_").encode()
+_HOLE = re.compile(b"|".join(_HOLES))
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
+    # The body with its holes marked for %, and the order in which what is put in stands there.
     body: bytes
+    order: Callable[[tuple[bytes, bytes, bytes]], tuple[bytes, ...]]
     # What it weighs without the digits of the notification's id. Collapse ids all have the same length.
     size: int
     # It says how many seconds it is worth something, so it is good for one of them.
@@ -40,29 +48,25 @@ class Forms:
         self._forms: OrderedDict[int, _Form] = OrderedDict()
 
     def request_body(self, outgoing: Outgoing, now: datetime) -> bytes | Refused:
-        form = self._form(outgoing, now)
-        notification_id = b"%d" % outgoing.notification_id
+        notification_id, collapse_id = b"%d" % outgoing.notification_id, outgoing.collapse_id.encode(errors="replace")
+        # Of no message, or without the usual ids, it has no form.
+        has_form = outgoing.message_id and outgoing.address and _is_usual(collapse_id)
+        form = self._form(outgoing, now) if has_form else None
         if form is None or form.size + len(notification_id) > fcm.PAYLOAD_LIMIT:
             return fcm.request_body(outgoing, now)
-        token, number, collapse_id = _HOLES
         try:
-            own_token = orjson.dumps(outgoing.address)
+            token = orjson.dumps(outgoing.address)
         except TypeError:
             return fcm.request_body(outgoing, now)
-        # The token last: nobody knows what is in it.
-        body = form.body.replace(number, notification_id).replace(collapse_id, outgoing.collapse_id.encode())
-        return body.replace(token, own_token)
+        return form.body % form.order((token, notification_id, collapse_id))
 
     def _form(self, outgoing: Outgoing, now: datetime) -> _Form | None:
-        """None for what has no form: of no message, without the usual ids, or not to be sent."""
-        if not outgoing.message_id or not outgoing.address or not _is_usual(outgoing.collapse_id):
-            return None
-        ttl = None
+        """None for what is not to be sent."""
+        form, ttl = self._forms.get(outgoing.message_id), None
         if outgoing.expires_at is not None:
             if outgoing.expires_at <= now:
                 return None
             ttl = fcm.ttl(outgoing.expires_at, now)
-        form = self._forms.get(outgoing.message_id)
         if form is None or form.ttl != ttl:
             form = self._cast(outgoing, now, ttl)
         return form
@@ -73,11 +77,17 @@ class Forms:
         if isinstance(body, Refused):
             return None
         size = fcm.payload_size(orjson.loads(body)["message"]) - len(str(_NOTIFICATION_ID))
-        form = self._forms[outgoing.message_id] = _Form(body, size, ttl)
+        form = self._forms[outgoing.message_id] = _Form(*_marked(body), size, ttl)
         if len(self._forms) > KEPT:
             self._forms.popitem(last=False)
         return form
 
 
-def _is_usual(collapse_id: str) -> bool:
-    return len(collapse_id) == len(_COLLAPSE_ID) and fcm.COLLAPSE_ID.fullmatch(collapse_id) is not None
+def _marked(body: bytes) -> tuple[bytes, Callable[[tuple[bytes, bytes, bytes]], tuple[bytes, ...]]]:
+    # There are at least two, the token and the id, so what the getter gets is a tuple.
+    found = [_HOLES.index(one) for one in _HOLE.findall(body)]
+    return _HOLE.sub(b"%b", body.replace(b"%", b"%%")), itemgetter(*found)
+
+
+def _is_usual(collapse_id: bytes) -> bool:
+    return len(collapse_id) == len(_COLLAPSE_ID) and not collapse_id.translate(None, _URL_SAFE)

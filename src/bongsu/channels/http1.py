@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -16,8 +16,7 @@ MOST_BYTES = 1 << 20
 MOST_HEAD_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """`headers` are found by name in capitals or not."""
 
     status: int
@@ -31,6 +30,10 @@ class Lost:
 
     is_timeout: bool
     detail: str
+
+
+# Told what became of a request, once, whenever that is known. It does not raise, and says whether anybody still listens.
+Hear = Callable[[Answer | Lost], bool]
 
 
 class Headers(Mapping[str, str]):
@@ -73,10 +76,9 @@ class Connection(asyncio.Protocol):
     """`ask` is called when the answer before is there, and not on one that is closing."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, keeper: Keeper) -> None:
-        self._loop = loop
         self._keeper = keeper
         self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[Answer | Lost] | None = None
+        self._hear: Hear | None = None
         # When what it waits for has to be there: an answer, or the next request.
         self.until = math.inf
         self.gone: asyncio.Future[None] = loop.create_future()
@@ -95,15 +97,14 @@ class Connection(asyncio.Protocol):
     def is_closing(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
-    def ask(self, request: bytes, until: float) -> asyncio.Future[Answer | Lost]:
-        """From here on the request may have gone out. The future has an answer or a loss, never an exception."""
+    def ask(self, request: bytes, until: float, hear: Hear) -> None:
+        """From here on the request may have gone out. One answer or loss is heard, never an exception."""
         assert self._transport is not None
         self.until = until
         self._received = 0
         self._has_head = False
-        answer = self._answer = self._loop.create_future()
+        self._hear = hear
         self._transport.write(request)
-        return answer
 
     def expire(self) -> None:
         """Nothing came until `until`."""
@@ -119,7 +120,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but ancestry
 
     def data_received(self, data: bytes) -> None:
-        if self._answer is None:
+        if self._hear is None:
             # Nobody has asked. Whatever it says would be taken for the answer to the next question.
             self.abort()
             return
@@ -142,7 +143,7 @@ class Connection(asyncio.Protocol):
         self._keeper.forget(self)
         if not self.gone.done():
             self.gone.set_result(None)
-        if exc is None and self._answer is not None and self._has_head and _ends_with_connection(self._lines):
+        if exc is None and self._hear is not None and self._has_head and _ends_with_connection(self._lines):
             self._tell(Answer(self._parser.get_status_code(), Headers(self._lines), b"".join(self._pieces)))
             return
         where = "in the middle of the answer" if self._received else "before the answer"
@@ -187,11 +188,8 @@ class Connection(asyncio.Protocol):
 
     def _tell(self, what: Answer | Lost) -> bool:
         """False when nobody listens any more."""
-        answer, self._answer = self._answer, None
-        if answer is None or answer.done():
-            return False
-        answer.set_result(what)
-        return True
+        hear, self._hear = self._hear, None
+        return hear is not None and hear(what)
 
 
 def _ends_with_connection(lines: Mapping[bytes, bytes]) -> bool:

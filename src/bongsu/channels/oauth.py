@@ -41,6 +41,15 @@ class AccessTokens:
         self._fetch: asyncio.Task[str | Misconfigured | Retry] | None = None
         self._log = telemetry.log("bongsu.push")
 
+    def at_hand(self) -> str | None:
+        """A token that is good now and need not be renewed yet."""
+        return self._token if self._token and self._clock() < self._renew_at else None
+
+    def reject(self, token: str) -> None:
+        """This one was not liked: it is not given again."""
+        if self._token == token:
+            self._token = ""
+
     async def get(self, rejected: str = "") -> str | Misconfigured | Retry:
         """A token that is good now, or why there is none. `rejected` is one that was not liked: it is not given again."""
         if self._token and self._token != rejected:

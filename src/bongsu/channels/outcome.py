@@ -6,11 +6,11 @@ it raises is a bug, and is treated as Unknown, because nobody can tell how far i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from bongsu.model import Channel, Platform, Priority
 
@@ -122,4 +122,17 @@ class Sender(Protocol):
 
     async def close(self) -> None:
         """Let go of connections. May be called twice."""
+        ...
+
+
+# Told what became of a send, once, whenever that is known; None when it is known that nothing was sent, and `send` is to.
+Land = Callable[[Outcome | None], None]
+
+
+@runtime_checkable
+class PromptSender(Sender, Protocol):
+    """One that need not be waited for: a task for each of thousands of sends costs as much as the send."""
+
+    def send_at_once(self, outgoing: Outgoing, land: Land) -> bool:
+        """As `send`, if nothing has to be waited for before it goes out. False when something has to: nothing was done."""
         ...

@@ -26,8 +26,7 @@ class Pace:
 
     def reserve(self, now: float) -> float:
         """Take the next place; the seconds until it is this send's turn."""
-        flow = self._flow * self._share(now - self._began)
-        self._tokens = min(self._capacity, self._tokens + flow * (now - self._last))
+        flow = self._refill(now)
         # After a minute's quiet the provider has forgotten us, and a flood would be a surprise again.
         is_quiet = now - self._last > MINUTE and self._tokens >= 0
         if self._is_to_begin or is_quiet:
@@ -38,6 +37,21 @@ class Pace:
         self._tokens -= 1
         return max(0.0, -self._tokens / flow)
 
+    def take(self, now: float) -> bool:
+        """A place whose turn is now, if there is one."""
+        if self._is_to_begin or now - self._last > MINUTE:
+            return False  # to begin gently is to reserve
+        self._refill(now)
+        self._last = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def give_back(self) -> None:
+        """A place that was not used."""
+        self._tokens += 1
+
     @property
     def waiting(self) -> int:
         """Sends that had to wait when the last one came."""
@@ -46,6 +60,12 @@ class Pace:
     def restart(self) -> None:
         """The provider has complained: begin as gently as the first time."""
         self._is_to_begin = True
+
+    def _refill(self, now: float) -> float:
+        """What has flowed in since the last; how much flows in a second."""
+        flow = self._flow * self._share(now - self._began)
+        self._tokens = min(self._capacity, self._tokens + flow * (now - self._last))
+        return flow
 
     def _share(self, seconds: float) -> float:
         if seconds >= self._ramp_seconds:

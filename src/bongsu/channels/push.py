@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
@@ -16,7 +17,7 @@ from bongsu.channels.brake import Brake
 from bongsu.channels.breaker import Breaker
 from bongsu.channels.fcm_forms import Forms
 from bongsu.channels.meter import Meter
-from bongsu.channels.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
+from bongsu.channels.outcome import Accepted, Gone, Land, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
 from bongsu.channels.pace import Pace
 from bongsu.channels.quarters import seconds_until_calm
 from bongsu.channels.quota import Quota
@@ -42,6 +43,9 @@ PROBE_SECONDS = 60.0
 COMPLAINT_SECONDS = 60.0
 # Answers about one token that, when they come about many, are about us: our payload, our project.
 SUSPECT = frozenset({"INVALID_ARGUMENT", "SENDER_ID_MISMATCH"})
+
+
+HEADERS = {"Content-Type": "application/json"}
 
 
 class Push:
@@ -78,6 +82,8 @@ class Push:
         self._pace = pace or Pace(per_minute, ramp_seconds=60.0 if self._is_google else 0.0)
         self._quota = None if store is None else Quota(store, self.channel, f"fcm {project}", per_minute, clock)
         self._forms = Forms()
+        # Of the last token. The same object for every call: the wire knows it by its contents.
+        self._written: tuple[str, dict[str, str]] = "", HEADERS
         self._quota_until = 0.0
         self._today = today
         # What is wrong with the channel, or with one platform, and when to try again whether it still is.
@@ -112,6 +118,21 @@ class Push:
         self._meter.answered(outcome, began)
         return self._learn(outgoing, outcome)
 
+    def send_at_once(self, outgoing: Outgoing, land: Land) -> bool:
+        """Nearly always: all is well with FCM, a connection is free, and neither pace nor quota is used up."""
+        now = self._clock()
+        token = self._tokens.at_hand() if self._tokens is not None else ""
+        if token is None or not self._is_well(outgoing, now):
+            return False
+        body = self._forms.request_body(outgoing, utc_now())
+        if isinstance(body, Refused) or not self._take(now):
+            return False
+        hear = partial(self._hear, outgoing, land, token, time.perf_counter())
+        is_sent = self._wire.post_at_once(self._url, self._headers(token), body, hear)
+        if not is_sent:
+            self._give_back()
+        return is_sent
+
     async def close(self) -> None:
         if self._tokens is not None:
             await self._tokens.close()
@@ -137,6 +158,26 @@ class Push:
             # This one goes out to see; the others go on waiting until it is back.
             self._wrongs[place] = self._wrongs[place][0], now + PROBE_SECONDS
         return None
+
+    def _is_well(self, outgoing: Outgoing, now: float) -> bool:
+        """Nothing that `_hold` would have to look at."""
+        is_free = not self._wrongs and self._breaker.is_closed and now >= self._quota_until
+        return is_free and not (self._is_google and outgoing.priority is Priority.LOW)
+
+    def _take(self, now: float) -> bool:
+        """A place in the pace and one of the quota, if both have one now."""
+        if self._quota is not None and not self._quota.take():
+            return False
+        if self._pace.take(now):
+            return True
+        if self._quota is not None:
+            self._quota.give_back()
+        return False
+
+    def _give_back(self) -> None:
+        self._pace.give_back()
+        if self._quota is not None:
+            self._quota.give_back()
 
     def _until_calm(self, outgoing: Outgoing) -> float:
         """Nothing when the wait would cost it its worth."""
@@ -169,10 +210,35 @@ class Push:
         return outcome
 
     async def _post(self, outgoing: Outgoing, body: bytes, token: str) -> Outcome:
-        headers = {"Content-Type": "application/json"}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        match await self._wire.post(self._url, headers, body):
+        return self._read(outgoing, await self._wire.post(self._url, self._headers(token), body))
+
+    def _headers(self, token: str) -> dict[str, str]:
+        if token != self._written[0]:
+            self._written = token, {**HEADERS, "Authorization": f"Bearer {token}"}
+        return self._written[1]
+
+    def _hear(self, outgoing: Outgoing, land: Land, token: str, began: float, what: Answer | Lost) -> bool:
+        try:
+            outcome = self._read(outgoing, what)
+            if isinstance(outcome, Misconfigured) and outcome.code == "UNAUTHENTICATED" and self._tokens is not None:
+                # Ended early, or taken back: `send` gets a new one.
+                self._tokens.reject(token)
+                land(None)
+                return True
+            self._meter.answered(outcome, began)
+            outcome = self._learn(outgoing, outcome)
+        except Exception as error:
+            self._meter.crashed(began)
+            self._log.error("push raised", exc_info=True)
+            outcome = Unknown("CRASHED", type(error).__name__)
+        land(outcome)
+        return True
+
+    @staticmethod
+    def _read(outgoing: Outgoing, what: Answer | NotSent | Lost) -> Outcome:
+        match what:
+            case Answer(200, _, content):
+                return fcm.taken_on(200, content)
             case Answer(status, answered, content):
                 dice = random.random()  # noqa: S311 (spreading load, not keeping secrets)
                 now = utc_now()

@@ -53,6 +53,10 @@ class Quota:
         self._left -= 1.0
         return True
 
+    def give_back(self) -> None:
+        """One that was taken and not sent."""
+        self._left += 1.0
+
     async def wait(self) -> bool:
         """One send, drawn if need be. False when none was to be had for so long that it is better put off."""
         deadline = self._clock() + MOST_WAIT_SECONDS

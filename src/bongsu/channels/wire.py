@@ -8,12 +8,13 @@ import math
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from bongsu.channels.heads import Head, Place, make_head
-from bongsu.channels.http1 import Answer, Connection, Lost
+from bongsu.channels.http1 import Answer, Connection, Hear, Lost
 from bongsu.channels.proxy import Proxies, open_tunnel
 
-__all__ = ["Answer", "Lost", "NotSent", "Wire"]
+__all__ = ["Answer", "Hear", "Lost", "NotSent", "Wire"]
 
 # Long enough for a slow handshake; short of the whole call's time, so that it is known which of the two ran out.
 CONNECT_SECONDS = 5.0
@@ -67,10 +68,8 @@ class Wire:
         connection = pool.take(now) or await self._connect(loop, pool)
         if isinstance(connection, NotSent):
             return connection
-        until = now + self._timeout
-        if until < self._sweep_at:
-            self._sweep_next(loop, until)
-        answer = connection.ask(b"%b%d\r\n\r\n%b" % (start, len(body), body), until)
+        answer: asyncio.Future[Answer | Lost] = loop.create_future()
+        self._ask(loop, connection, start, body, now, partial(_settle, answer))
         try:
             return await answer
         except asyncio.CancelledError:
@@ -78,6 +77,19 @@ class Wire:
             if answer.cancelled():
                 connection.abort()
             raise
+
+    def post_at_once(self, url: str, headers: Mapping[str, str], body: bytes, hear: Hear) -> bool:
+        """The same where a connection is open and free; what becomes of it is heard. False when there is none: no call."""
+        known, loop = self._heads.get((url, *headers.items())), self._loop
+        if known is None or loop is None:
+            return False  # the first of its kind opens the connection
+        pool, start = known
+        now = loop.time()
+        connection = pool.take(now)
+        if connection is None:
+            return False
+        self._ask(loop, connection, start, body, now, hear)
+        return True
 
     async def close(self) -> None:
         """May be called twice. What is under way is lost; what comes later is not sent."""
@@ -89,6 +101,14 @@ class Wire:
             connection.abort()
         if connections:
             await asyncio.wait([connection.gone for connection in connections], timeout=CLOSE_SECONDS)
+
+    def _ask(
+        self, loop: asyncio.AbstractEventLoop, connection: Connection, start: bytes, body: bytes, now: float, hear: Hear
+    ) -> None:
+        until = now + self._timeout
+        if until < self._sweep_at:
+            self._sweep_next(loop, until)
+        connection.ask(b"%b%d\r\n\r\n%b" % (start, len(body), body), until, hear)
 
     # --- before sending -----------------------------------------------------------------------------------------------
 
@@ -159,6 +179,13 @@ class Wire:
 
     def _connections(self) -> list[Connection]:
         return [connection for pool in self._pools.values() for connection in pool.open]
+
+
+def _settle(answer: asyncio.Future[Answer | Lost], what: Answer | Lost) -> bool:
+    if answer.done():
+        return False
+    answer.set_result(what)
+    return True
 
 
 class _Pool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -77,9 +78,21 @@ class Words:
     expires_at: datetime | None
 
 
+class Success(NamedTuple):
+    """A try that was taken on, with nothing more to say: nearly all of them."""
+
+    delivery_id: int
+    epoch: int
+    # When it began, in seconds since 1970, and how long it took.
+    at: float
+    millis: int
+    reference: str | None = None
+    is_simulated: bool = False
+
+
 @dataclass(slots=True)
 class Verdict:
-    """What became of a try. READY means: again, after that many seconds."""
+    """What else became of a try. READY means: again, after that many seconds."""
 
     delivery_id: int
     epoch: int
@@ -92,29 +105,20 @@ class Verdict:
     is_retryable: bool = False
     is_simulated: bool = False
     reference: str | None = None
-    # When it began and how long it took; None when nothing was sent.
-    at: datetime | None = None
+    # When it began, in seconds since 1970, and how long it took; None when nothing was sent.
+    at: float | None = None
     millis: int = 0
     # The device that is gone, and by which token: a token refreshed meanwhile is another.
     gone: tuple[str, str, str] | None = None
 
-    @property
-    def is_success(self) -> bool:
-        """Tried and taken on, with nothing more to say."""
-        is_plain = self.code is None and self.detail is None and self.is_try and not self.is_retryable
-        return self.status is DeliveryStatus.SUCCESS and self.at is not None and is_plain
-
     def __post_init__(self) -> None:
-        """What a provider said is cut to what every store takes: one odd answer must not keep others from being stored."""
-        self.reference = _storable(self.reference)
-        if self.status is DeliveryStatus.SUCCESS and self.code is None and self.detail is None:
-            return  # nearly always, and then there is nothing more
-        self.code, self.detail = _storable(self.code), _storable(self.detail)
+        self.code, self.detail, self.reference = storable(self.code), storable(self.detail), storable(self.reference)
         # What is not more than nothing, be it not even a number, is nothing.
         self.after_seconds = min(self.after_seconds, LONGEST_WAIT) if self.after_seconds > 0 else 0.0
 
 
-def _storable(said: str | None) -> str | None:
+def storable(said: str | None) -> str | None:
+    """What a provider said, cut to what every store takes: one odd answer must not keep others from being stored."""
     if not said or (len(said) <= SAID_LIMIT and said.isascii() and "\x00" not in said):
         return said
     return said.replace("\x00", "").encode(errors="replace").decode()[:SAID_LIMIT]
@@ -239,7 +243,7 @@ async def renew(tx: AsyncConnection, claims: Sequence[tuple[int, int]], lease_se
 _SUCCESS = {
     "delivery_id": "bigint",
     "epoch": "integer",
-    "at": "timestamptz",
+    "at": "double precision",
     "millis": "integer",
     "reference": "text",
     "is_simulated": "boolean",
@@ -256,39 +260,39 @@ _VERDICT = {
     "is_simulated": "boolean",
     "reference": "text",
 }
-_ATTEMPT = {"delivery_id": "bigint", "epoch": "integer", "at": "timestamptz", "millis": "integer", "code": "text"}
+_ATTEMPT = {"delivery_id": "bigint", "epoch": "integer", "at": "double precision", "millis": "integer", "code": "text"}
 _GONE = {"member_id": "text", "device_id": "text", "token": "text"}
 
 
-async def record(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[int]:
+async def record(tx: AsyncConnection, verdicts: Sequence[Verdict | Success]) -> set[int]:
     """Store what became of tries, each try itself, and which devices are gone. Answers which were still ours to judge."""
     dialect = dialect_named(tx.dialect.name)
-    successes: list[Verdict] = []
-    others: list[Verdict] = []
-    for one in sorted(verdicts, key=lambda v: v.delivery_id):
-        (successes if one.is_success else others).append(one)
+    # In one order, whoever records: nobody waits for a row of somebody who waits for one of his.
+    ordered = sorted(verdicts, key=attrgetter("delivery_id"))
+    successes = [one for one in ordered if isinstance(one, Success)]
+    others = [one for one in ordered if isinstance(one, Verdict)]
     ours = await _succeed(tx, dialect, successes) if successes else set()
     if others:
         ours |= await _judge(tx, dialect, others)
     # Also those of a dispatcher that came too late to judge: it was sent all the same.
-    too_late = [v for v in successes if v.delivery_id not in ours]
-    await _add_attempts(tx, dialect, [v for v in others if v.at is not None] + too_late)
+    tried = [(v.delivery_id, v.epoch, v.at, v.millis, v.code or v.status.value) for v in others if v.at is not None]
+    tried += [(v.delivery_id, v.epoch, v.at, v.millis, "SUCCESS") for v in successes if v.delivery_id not in ours]
+    await _add_attempts(tx, dialect, tried)
     await _invalidate(tx, dialect, [v.gone for v in others if v.gone is not None])
     return ours
 
 
-async def _succeed(tx: AsyncConnection, dialect: Dialect, successes: Sequence[Verdict]) -> set[int]:
+async def _succeed(tx: AsyncConnection, dialect: Dialect, successes: Sequence[Success]) -> set[int]:
     """Nearly all, and nothing happens to them afterwards: the try that succeeded needs no row of its own."""
     binder = Binder(dialect)
-    rows = [(v.delivery_id, v.epoch, v.at, v.millis, v.reference, v.is_simulated) for v in successes]
     touched = await dialect.run(
         tx,
         f"""
         UPDATE bongsu_deliveries
         SET status = 'SUCCESS', code = NULL, detail = NULL, reference = given.reference, is_retryable = false,
             is_simulated = given.is_simulated, attempts = bongsu_deliveries.attempts + 1, claims = 0, leased_by = NULL,
-            finished_at = {dialect.now}, sent_at = given.at, millis = given.millis
-        FROM {binder.table(_SUCCESS, rows)} WHERE {_OURS}""",
+            finished_at = {dialect.now}, sent_at = {dialect.at("given.at")}, millis = given.millis
+        FROM {binder.table(_SUCCESS, successes)} WHERE {_OURS}""",
         tuple(binder.parameters),
     )
     if touched == len(successes):
@@ -324,14 +328,13 @@ async def _judge(tx: AsyncConnection, dialect: Dialect, verdicts: Sequence[Verdi
     return {row[0] for row in found}
 
 
-async def _add_attempts(tx: AsyncConnection, dialect: Dialect, tried: Sequence[Verdict]) -> None:
+async def _add_attempts(tx: AsyncConnection, dialect: Dialect, tried: Sequence[tuple[Any, ...]]) -> None:
     if not tried:
         return
     binder = Binder(dialect)
-    rows = [(v.delivery_id, v.epoch, v.at, v.millis, v.code or v.status.value) for v in tried]
-    names = ", ".join(_ATTEMPT)
     await tx.exec_driver_sql(
-        f"INSERT INTO bongsu_attempts ({names}) SELECT {names} FROM {binder.table(_ATTEMPT, rows)} WHERE true "
+        f"INSERT INTO bongsu_attempts ({', '.join(_ATTEMPT)}) "
+        f"SELECT delivery_id, epoch, {dialect.at('at')}, millis, code FROM {binder.table(_ATTEMPT, tried)} WHERE true "
         "ON CONFLICT (delivery_id, epoch) DO NOTHING",
         tuple(binder.parameters),
     )

@@ -56,6 +56,10 @@ class Dialect:
     least: ClassVar[str]
     greatest: ClassVar[str]
 
+    def at(self, seconds: str) -> str:
+        """The moment so many seconds after 1970 (UTC) began, given as an SQL expression."""
+        raise AssertionError(seconds)
+
     def after(self, seconds: str) -> str:
         """This moment plus that many seconds, given as an SQL expression."""
         raise AssertionError(seconds)
@@ -165,6 +169,9 @@ class Postgres(Dialect):
     next_message = "nextval('bongsu_messages_message_id_seq')"
     returns_joined = True
     least, greatest = "least", "greatest"
+
+    def at(self, seconds: str) -> str:
+        return f"to_timestamp({seconds})"
 
     def after(self, seconds: str) -> str:
         return f"now() + make_interval(secs => {seconds})"
@@ -297,8 +304,11 @@ class Sqlite(Dialect):
     returns_joined = False
     least, greatest = "min", "max"
 
+    def at(self, seconds: str) -> str:
+        return f"CAST(({seconds}) * 1000000 AS INTEGER)"
+
     def after(self, seconds: str) -> str:
-        return f"{self.now} + CAST(({seconds}) * 1000000 AS INTEGER)"
+        return f"{self.now} + {self.at(seconds)}"
 
     def seconds_since(self, moment: str) -> str:
         return f"({self.now} - {moment}) / 1000000.0"
@@ -353,9 +363,9 @@ class Sqlite(Dialect):
         return f"json_group_array({expression})"
 
     def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
-        # Written by orjson, which knows how ids are written; times are ours to write.
+        # Written by orjson, which knows how ids are written; times are ours to write, and to it a named tuple is none.
         plain = self.plain(columns, rows) if "timestamptz" in columns.values() else rows
-        return [orjson.dumps(plain).decode()]
+        return [orjson.dumps(plain, default=tuple).decode()]
 
     async def load(
         self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]

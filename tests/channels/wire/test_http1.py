@@ -67,13 +67,20 @@ def heard(*pieces: bytes, ends: bool = False) -> tuple[Answer | Lost | None, Kep
         keeper, transport = Kept(), Transport()
         connection = Connection(loop, keeper)
         connection.connection_made(transport)
-        answer = connection.ask(b"request", until=1.0)
+        answers: list[Answer | Lost] = []
+
+        def hear(what: Answer | Lost) -> bool:
+            answers.append(what)
+            return True
+
+        connection.ask(b"request", 1.0, hear)
         assert transport.written == [b"request"]
         for piece in pieces:
             connection.data_received(piece)
         if ends:
             connection.connection_lost(None)
-        return (answer.result() if answer.done() else None), keeper, transport
+        assert len(answers) <= 1
+        return (answers[0] if answers else None), keeper, transport
     finally:
         loop.close()
 
