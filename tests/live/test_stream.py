@@ -231,9 +231,11 @@ async def test_a_stream_that_has_more_to_be_told_than_the_others_is_told_all_of_
         await page.until_live()
         ids, _ = await write(live.store, "m-1", 3)
         hub = live.gateway.hub
-        hub.deliver([(ids[2], "m-1", None, b"")], {"m-1": ids[1]}, LONG_AGO)
+        room = hub.rooms()[0]
+        found = catchup._Found([room], [ids[1]], (), (), {}, LONG_AGO)
+        hub.catch_up._deliver([(ids[2], 0, None, b"")], found)
         await page.until_told(ids)
-        assert hub.cursors(["m-1"]) == {"m-1": ids[2]}
+        assert room.cursor() == ids[2]
 
 
 async def test_a_stream_that_becomes_live_between_two_of_a_members_is_not_told_past_the_first(
@@ -243,7 +245,7 @@ async def test_a_stream_that_becomes_live_between_two_of_a_members_is_not_told_p
         await page.until_live()
         hub = live.gateway.hub
         [stream] = hub.streams_of("m-1")
-        deliver, calls = hub.deliver, 0
+        deliver, calls = hub.catch_up._deliver, 0
 
         def deliver_late(*what: Any) -> int:
             nonlocal calls
@@ -254,12 +256,12 @@ async def test_a_stream_that_becomes_live_between_two_of_a_members_is_not_told_p
             finally:
                 stream.is_live = True
 
-        monkeypatch.setattr(hub, "deliver", deliver_late)
+        monkeypatch.setattr(hub.catch_up, "_deliver", deliver_late)
         monkeypatch.setattr(catchup, "PIECE", 1)
         ids, _ = await write(live.store, "m-1", 2)
         hub.catch_up.mark(["m-1"])
         await page.until_told(ids)
-        assert hub.cursors(["m-1"]) == {"m-1": ids[-1]}
+        assert [room.cursor() for room in hub.rooms()] == [ids[-1]]
 
 
 async def test_messages_that_reached_two_readers_in_another_order_are_told_to_each_in_its_own(live: Live) -> None:
@@ -297,7 +299,7 @@ async def test_what_a_member_does_not_want_is_read_once_and_is_behind_them(
         hub.catch_up.mark(["m-1"])
         async with asyncio.timeout(20):
             await hub.catch_up.idle.wait()
-        assert hub.cursors(["m-1"]) == {"m-1": ids[-1]}
+        assert [room.cursor() for room in hub.rooms()] == [ids[-1]]
         assert page.told == []
 
 

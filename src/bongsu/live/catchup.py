@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, islice, repeat
@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu import telemetry
 from bongsu.live import frames
+from bongsu.live.room import Room
 from bongsu.live.vocabulary import Known, Vocabulary
 from bongsu.loop import Loop
 from bongsu.store import Store
@@ -27,21 +28,12 @@ NEWS = 2_000
 PIECE = 100
 
 
-# A notification's id, its reader, how many that one has not read, and what stands behind the id in its frame: nothing where
-# it is not to be told.
-Telling = tuple[int, str, int | None, bytes]
-
-
 class Present(Protocol):
-    """Who is here, and how they are told."""
+    """Who is here."""
 
-    def members(self) -> list[str]: ...
+    def rooms(self) -> list[Room]: ...
 
-    def cursors(self, member_ids: Iterable[str]) -> dict[str, int]: ...
-
-    def deliver(self, news: Iterable[Telling], behind: dict[str, int], as_of: datetime) -> int: ...
-
-    def count(self, member_id: str, unread: int, as_of: datetime) -> None: ...
+    def room(self, member_id: str) -> Room | None: ...
 
 
 class CatchUp(Loop):
@@ -54,7 +46,7 @@ class CatchUp(Loop):
         self._vocabulary = vocabulary
         # At most everybody who is here, each. In the order they were marked.
         self._marked: dict[str, None] = {}
-        self._crowd: dict[str, None] = {}
+        self._crowd: list[Room] = []
 
     def mark(self, member_ids: Iterable[str]) -> None:
         """These may have news, or another number of unread ones."""
@@ -66,108 +58,149 @@ class CatchUp(Loop):
 
         Everybody here is looked for: to ask first who of them is a reader would take as long as to ask what they have.
         """
+        everybody = self._present.rooms()
         if data is None:
-            self.mark(self._present.members())
+            self.mark(room.member_id for room in everybody)
             return
-        self._crowd.update(dict.fromkeys(self._present.members()))
+        self._crowd = everybody
         self.wake()
 
     async def tick(self) -> int:
-        done = await self._look(self._marked, MEMBERS, with_counts=True)
-        return done + await self._look(self._crowd, CROWD, with_counts=False)
+        done = await self._look(self._next_marked, len(self._marked), MEMBERS, with_counts=True)
+        return done + await self._look(self._next_of_crowd, len(self._crowd), CROWD, with_counts=False)
 
-    async def _look(self, marks: dict[str, None], limit: int, *, with_counts: bool) -> int:
+    def _next_marked(self, limit: int) -> list[Room]:
+        members = list(islice(self._marked, limit))
+        for one in members:
+            del self._marked[one]
+        return [room for one in members if (room := self._present.room(one)) is not None]
+
+    def _next_of_crowd(self, limit: int) -> list[Room]:
+        some, self._crowd = self._crowd[:limit], self._crowd[limit:]
+        return some
+
+    async def _look(self, take: Callable[[int], list[Room]], count: int, limit: int, *, with_counts: bool) -> int:
         """Those who are marked by now, a portion after the other. While one is told, the store is reading the next."""
-        marked = left = len(marks)
-        if not left:
+        if not count:
             return 0
+        # Small ones first, so that telling begins soon, and no reading takes longer than the telling beside it.
+        sizes = _portions(count, limit)
         async with self._store.read() as connection:
             # One moment for a whole crowd: what changes for one of them meanwhile marks that one, and is read later.
             as_of = None if with_counts else await statements.find_now(connection)
-            # Small ones first, so that telling begins soon, and no reading takes longer than the telling beside it.
-            size = step = limit // 8
-            ahead = self._begin(connection, marks, min(left, size), as_of)
+            ahead: _Portion | None = self._begin(connection, take(next(sizes)), as_of)
             try:
                 while ahead is not None:
                     found = await ahead.reading
-                    left -= len(ahead.members)
-                    size = min(limit, size + step)
-                    ahead = self._begin(connection, marks, min(left, size), as_of)
+                    size = next(sizes, 0)
+                    ahead = self._begin(connection, take(size), as_of) if size else None
                     await self._tell(found)
             except BaseException:
                 if ahead is not None:
                     ahead.reading.cancel()
                     await asyncio.wait({ahead.reading})
-                    marks.update(dict.fromkeys(ahead.members))
+                    self.mark(room.member_id for room in ahead.rooms)
                 raise
-        return marked
+        return count
 
-    def _begin(
-        self, connection: AsyncConnection, marks: dict[str, None], limit: int, as_of: datetime | None
-    ) -> _Portion | None:
-        members = list(islice(marks, limit))
-        if not members:
-            return None
-        for one in members:
-            del marks[one]
-        return _Portion(members, asyncio.create_task(self._read(connection, self._present.cursors(members), as_of)))
+    def _begin(self, connection: AsyncConnection, rooms: list[Room], as_of: datetime | None) -> _Portion:
+        seated = [(room, cursor) for room in rooms if (cursor := room.cursor()) is not None]
+        return _Portion(rooms, asyncio.create_task(self._read(connection, seated, as_of)))
 
-    async def _read(self, connection: AsyncConnection, cursors: dict[str, int], as_of: datetime | None) -> _Found:
+    async def _read(self, connection: AsyncConnection, seated: Sequence[tuple[Room, int]], as_of: datetime | None) -> _Found:
         """Without a moment they are looked at one by one, those with nothing new too."""
         with_counts = as_of is None
         as_of = as_of or await statements.find_now(connection)
+        rooms, behind = [room for room, _ in seated], [cursor for _, cursor in seated]
+        cursors = {room.member_id: cursor for room, cursor in seated}
         fresh = await statements.find_news(connection, cursors, NEWS) if cursors else ()
-        counts: dict[str, int] = {}
-        if with_counts and (others := cursors.keys() - {one for alike in fresh for one in alike.member_ids}):
-            counts = await statements.find_counts(connection, list(others))
-        if sum(len(alike.member_ids) for alike in fresh) == NEWS:
+        counts: list[tuple[Room, int]] = []
+        if with_counts:
+            news = {place for alike in fresh for place in alike.places}
+            others = [room for place, room in enumerate(rooms) if place not in news]
+            unread = await statements.find_counts(connection, [room.member_id for room in others]) if others else {}
+            counts = [(room, unread[room.member_id]) for room in others if room.member_id in unread]
+        if sum(len(alike.places) for alike in fresh) == NEWS:
             # Of some there may be more, and of others nothing yet.
             self.mark(cursors)
         words = await self._vocabulary.learn(connection, {alike.message_id for alike in fresh})
-        return _Found(cursors, fresh, counts, words, as_of)
+        return _Found(rooms, behind, fresh, counts, words, as_of)
 
     async def _tell(self, found: _Found) -> None:
         news, told = found.in_order(), 0
         for first in range(0, len(news), PIECE):
-            told += self._present.deliver(news[first : first + PIECE], found.cursors, found.as_of)
+            told += self._deliver(news[first : first + PIECE], found)
             await asyncio.sleep(0)
-        for place, (member_id, unread) in enumerate(found.counts.items(), 1):
-            self._present.count(member_id, unread, found.as_of)
+        for place, (room, unread) in enumerate(found.counts, 1):
+            room.count(unread, found.as_of)
             if place % PIECE == 0:
                 await asyncio.sleep(0)
         telemetry.LIVE_TOLD.inc(told)
 
+    def _deliver(self, news: Sequence[Telling], found: _Found) -> int:
+        """The next that the store has for those who were asked for. To how many streams it was news.
+
+        It is behind them then, also when it is not said because the member does not want it.
+        """
+        told, rooms, behind, as_of = 0, found.rooms, found.behind, found.as_of
+        for notification_id, place, unread, chunk in news:
+            after = behind[place]
+            # A stream that becomes live before the member's next one has missed this one, and is not told past it.
+            behind[place] = notification_id
+            for stream in rooms[place].streams:
+                if not stream.is_live:
+                    stream.has_missed = True
+                elif stream.cursor < after:
+                    # It has become live since the others' cursors were taken, and has more to be told than they.
+                    self.mark([stream.member_id])
+                else:
+                    told += stream.tell(notification_id, chunk, unread, as_of)
+        return told
+
+
+def _portions(count: int, limit: int) -> Iterator[int]:
+    size, step = limit // 4, limit // 16
+    while count > 0:
+        yield min(count, size)
+        count -= size
+        size = min(limit, size + step)
+
+
+# A notification's id, its reader's place, how many that one has not read, and its frame: nothing where it is not to be told.
+Telling = tuple[int, int, int | None, bytes]
+
 
 @dataclass(frozen=True)
 class _Found:
-    """What the store has for a portion of the members: beyond where, what, in which words; how many of the others' are
-    unread; and when that was so."""
+    """What the store has for a portion of those here: beyond which id of each, what, in which words; how many of the others'
+    are unread; and when that was so."""
 
-    cursors: dict[str, int]
+    rooms: list[Room]
+    behind: list[int]
     fresh: Sequence[Fresh]
-    counts: dict[str, int]
+    counts: Sequence[tuple[Room, int]]
     words: Known
     as_of: datetime
 
     def in_order(self) -> list[Telling]:
         return sorted(
             chain.from_iterable(
-                zip(alike.notification_ids, alike.member_ids, alike.unread, repeat(self._rest(alike)), strict=False)
+                zip(alike.notification_ids, alike.places, alike.unread, self._frames(alike), strict=False)
                 for alike in self.fresh
             )
         )
 
-    def _rest(self, alike: Fresh) -> bytes:
+    def _frames(self, alike: Fresh) -> Iterable[bytes]:
         phrase = self.words.get(alike.message_id)
         # Who wants nothing gets only what is critical; of whom nothing is known, everything.
         if phrase is None or not (alike.is_enabled or phrase.is_critical or alike.is_enabled is None):
-            return b""
-        return frames.rest(alike.created_at, phrase.end)
+            return repeat(b"")
+        return frames.notifications(alike.notification_ids, frames.rest(alike.created_at, phrase.end))
 
 
 @dataclass(frozen=True)
 class _Portion:
-    """Members who are being read."""
+    """Those who are being read."""
 
-    members: list[str]
+    rooms: list[Room]
     reading: asyncio.Task[_Found]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -86,13 +87,21 @@ def rest(created_at: datetime, end: bytes) -> bytes:
 
 
 def notification(notification_id: int, rest: bytes) -> bytes:
-    """One of thousands that differ in the id alone, so the chunk is written around it at once."""
-    one = b"%d" % notification_id
-    size = _NOTIFICATION_BYTES + 2 * len(one) + len(rest)
-    return b'%x\r\nid: %b\nevent: notification\ndata: {"id":"%b%b\r\n' % (size, one, one, rest)
+    return notifications([notification_id], rest)[0]
 
 
-_NOTIFICATION_BYTES = len(b'id: \nevent: notification\ndata: {"id":"')
+def notifications(ids: Iterable[int], rest: bytes) -> list[bytes]:
+    """Thousands that differ in the id alone, so what is around it is made once for all ids of one length."""
+    made, form, low, high = [], b"", 0, 0
+    for one in ids:
+        if not low <= one < high:
+            digits = len(str(one))
+            frame = b'id: %b\nevent: notification\ndata: {"id":"%b%b' % (b"0" * digits, b"0" * digits, rest)
+            end = rest.replace(b"%", b"%%")
+            form = b'%x\r\nid: %%d\nevent: notification\ndata: {"id":"%%d%b\r\n' % (len(frame), end)
+            low, high = 10 ** (digits - 1), 10**digits
+        made.append(form % (one, one))
+    return made
 
 
 def _json(value: dict[str, Any]) -> bytes:

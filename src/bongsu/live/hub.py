@@ -13,21 +13,20 @@ So nothing is told twice or out of order, whatever the order in which signals ar
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu import telemetry
 from bongsu.errors import RedisUnreachable
 from bongsu.live import frames
-from bongsu.live.catchup import CatchUp, Telling
+from bongsu.live.catchup import CatchUp
 from bongsu.live.messages import CHAT, NOTIFICATION, member_topic, read_chat, read_notification
 from bongsu.live.registry import Registry
+from bongsu.live.room import Room
 from bongsu.live.stream import LONG_AGO, Stream
 from bongsu.live.vocabulary import Known, Vocabulary, as_frames
 from bongsu.signals import Signals
@@ -53,16 +52,6 @@ class Missed:
     cursor: int
 
 
-class _Room:
-    """A member who is here: the streams, and what keeps the signals coming."""
-
-    __slots__ = ("listening", "streams")
-
-    def __init__(self, listening: contextlib.AbstractContextManager[None]) -> None:
-        self.streams: list[Stream] = []
-        self.listening = listening
-
-
 class Hub:
     def __init__(self, store: Store, signals: Signals, registry: Registry, replay: int) -> None:
         self._store = store
@@ -70,7 +59,7 @@ class Hub:
         self._registry = registry
         self._replay = replay
         self._vocabulary = Vocabulary()
-        self._rooms: dict[str, _Room] = {}
+        self._rooms: dict[str, Room] = {}
         self._count = 0
         self._readers = asyncio.Semaphore(READERS)
         self.catch_up = CatchUp(store, self, self._vocabulary)
@@ -107,7 +96,8 @@ class Hub:
         room = self._rooms.get(stream.member_id)
         if room is None:
             hear = functools.partial(self._hear, stream.member_id)
-            room = self._rooms[stream.member_id] = _Room(self._signals.listen(member_topic(stream.member_id), hear))
+            listening = self._signals.listen(member_topic(stream.member_id), hear)
+            room = self._rooms[stream.member_id] = Room(stream.member_id, listening)
             room.listening.__enter__()
         room.streams.append(stream)
         self._count += 1
@@ -169,54 +159,17 @@ class Hub:
         else:
             self.catch_up.mark([member_id])
 
-    def deliver(self, news: Iterable[Telling], behind: dict[str, int], as_of: datetime) -> int:
-        """The next that the store has for members after the ids that are behind them. To how many streams it was news.
-
-        It is behind them then, also when it is not said because the member does not want it.
-        """
-        told, rooms = 0, self._rooms
-        for notification_id, member_id, unread, rest in news:
-            after = behind[member_id]
-            # A stream that becomes live before the member's next one has missed this one, and is not told past it.
-            behind[member_id] = notification_id
-            if (room := rooms.get(member_id)) is None:
-                continue
-            chunk = frames.notification(notification_id, rest) if rest else b""
-            for stream in room.streams:
-                if not stream.is_live:
-                    stream.has_missed = True
-                elif stream.cursor < after:
-                    # It has become live since the others' cursors were taken, and has more to be told than they.
-                    self.catch_up.mark([member_id])
-                else:
-                    told += stream.tell(notification_id, chunk, unread, as_of)
-        return told
-
-    def count(self, member_id: str, unread: int, as_of: datetime) -> None:
-        """The store has nothing new for the member, and so many that are not read."""
-        for stream in self.streams_of(member_id):
-            if stream.is_live:
-                stream.badge(unread, as_of)
-
     # --- who is here --------------------------------------------------------------------------------------------------
 
     def streams_of(self, member_id: str) -> Sequence[Stream]:
         room = self._rooms.get(member_id)
         return () if room is None else room.streams
 
-    def members(self) -> list[str]:
-        return list(self._rooms)
+    def room(self, member_id: str) -> Room | None:
+        return self._rooms.get(member_id)
 
-    def cursors(self, member_ids: Iterable[str]) -> dict[str, int]:
-        """What every live stream of a member has told, for those who have one. The others are told that they miss."""
-        cursors: dict[str, int] = {}
-        for member_id in member_ids:
-            for stream in self.streams_of(member_id):
-                if not stream.is_live:
-                    stream.has_missed = True
-                elif member_id not in cursors or stream.cursor < cursors[member_id]:
-                    cursors[member_id] = stream.cursor
-        return cursors
+    def rooms(self) -> list[Room]:
+        return list(self._rooms.values())
 
     def streams(self) -> Iterator[Stream]:
         for room in list(self._rooms.values()):

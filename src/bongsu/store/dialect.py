@@ -106,8 +106,12 @@ class Dialect:
         raise AssertionError(select)
 
     def pairs(self, placeholder: str, key: str, value: str, kind: str) -> str:
-        """A table called given of the pairs in the text of a JSON object: of all ways the quickest for our side."""
+        """A table called given of the pairs in a JSON text, each with its place: of all ways the quickest for our side."""
         raise AssertionError(placeholder, key, value, kind)
+
+    def written(self, pairs: Mapping[str, int]) -> str:
+        """That text."""
+        raise AssertionError(pairs)
 
     def newer(self, outer: str, columns: Sequence[str]) -> str:
         """A join to the notifications of each row's member that are newer than its cursor, by the index."""
@@ -213,8 +217,11 @@ class Postgres(Dialect):
         return f"FROM ({select}) AS there WHERE m.ctid = there.address"
 
     def pairs(self, placeholder: str, key: str, value: str, kind: str) -> str:
-        each = f"json_each_text(CAST({placeholder} AS json))"
-        return f"(SELECT key AS {key}, CAST(value AS {kind}) AS {value} FROM {each}) AS given"
+        each = f"json_each_text(CAST({placeholder} AS json)) WITH ORDINALITY AS pair(key, value, place)"
+        return f"(SELECT key AS {key}, CAST(value AS {kind}) AS {value}, place - 1 AS place FROM {each}) AS given"
+
+    def written(self, pairs: Mapping[str, int]) -> str:
+        return orjson.dumps(pairs).decode()
 
     def newer(self, outer: str, columns: Sequence[str]) -> str:
         # A limit of its own keeps the planner from reading the whole table; nobody is that far behind.
@@ -350,7 +357,11 @@ class Sqlite(Dialect):
         return f"WHERE m.rowid IN ({select})"
 
     def pairs(self, placeholder: str, key: str, value: str, kind: str) -> str:
-        return f"(SELECT key AS {key}, value AS {value} FROM json_each({placeholder})) AS given"
+        pair = f"value ->> 0 AS {key}, value ->> 1 AS {value}, key AS place"
+        return f"(SELECT {pair} FROM json_each({placeholder})) AS given"
+
+    def written(self, pairs: Mapping[str, int]) -> str:
+        return orjson.dumps(list(pairs.items())).decode()
 
     def newer(self, outer: str, columns: Sequence[str]) -> str:
         return f"""CROSS JOIN bongsu_notifications AS n INDEXED BY bongsu_notifications_inbox

@@ -52,9 +52,9 @@ class Fresh:
     created_at: datetime
     # Whether the readers want anything at all; None when they are nobody.
     is_enabled: bool | None
-    # For each notification its id, its reader, and how many that one has not read.
+    # For each notification its id, its reader's place among those who were asked for, and how many that one has not read.
     notification_ids: Sequence[int]
-    member_ids: Sequence[str]
+    places: Sequence[int]
     unread: Sequence[int | None]
 
 
@@ -127,15 +127,15 @@ async def find_news(connection: AsyncConnection, cursors: Mapping[str, int], lim
     """What these members have beyond their cursors, in no order; of more than so many, the oldest."""
     dialect = dialect_named(connection.dialect.name)
     binder = Binder(dialect)
-    given = dialect.pairs(binder.value(orjson.dumps(cursors).decode()), "member_id", "cursor", "bigint")
+    given = dialect.pairs(binder.value(dialect.written(cursors)), "member_id", "cursor", "bigint")
     newer = dialect.newer("given", ("member_id", "notification_id", "message_id", "channels", "created_at"))
     inboxes = dialect.look_up("bongsu_members", "m", "n", ["member_id"], ["unread", "is_enabled"])
     # As few rows as there are different ones: a row takes a driver longer than to tell of it takes us.
     alike = "message_id, created_at, is_enabled"
-    lists = ", ".join(dialect.listed(column) for column in ("notification_id", "member_id", "unread"))
+    lists = ", ".join(dialect.listed(column) for column in ("notification_id", "place", "unread"))
     statement = f"""
         SELECT {alike}, {lists} FROM (
-            SELECT n.member_id, n.notification_id, n.message_id, n.created_at, m.unread, m.is_enabled
+            SELECT given.place, n.notification_id, n.message_id, n.created_at, m.unread, m.is_enabled
             FROM {given} {newer} {inboxes}
             WHERE n.{_TOLD} ORDER BY n.notification_id LIMIT {binder.value(limit)}) AS news
         GROUP BY {alike}"""
