@@ -28,7 +28,8 @@ class Readers:
         self._address = ("127.0.0.1", port)
         self._epoll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
-        self._received: dict[int, bytes] = {}
+        self._received: dict[int, bytearray] = {}
+        self._buffer = bytearray(65536)
 
     def __len__(self) -> int:
         return len(self._sockets)
@@ -63,17 +64,18 @@ class Readers:
             if time.perf_counter() > deadline:
                 raise StreamsSilent(f"{len(missing)} of {len(self)} streams did not receive {mark!r}")
             for number, _ in self._epoll.poll(1.0):
-                self._take(number, mark, missing)
+                size = self._sockets[number].recv_into(self._buffer)
+                if not size:
+                    raise StreamsSilent(f"a stream was closed by the server while {len(missing)} waited for {mark!r}")
+                if number not in self._received and self._buffer.find(mark, 0, size) >= 0:
+                    missing.discard(number)
+                elif number in missing:
+                    self._keep(number, mark, missing, self._buffer[:size])
         return time.perf_counter()
 
-    def _take(self, number: int, mark: bytes, missing: set[int]) -> None:
-        data = self._sockets[number].recv(65536)
-        if not data:
-            raise StreamsSilent(f"a stream was closed by the server while {len(missing)} waited for {mark!r}")
-        if number not in missing:
-            return
-        # A mark may arrive in two pieces.
-        data = self._received.pop(number, b"") + data
+    def _keep(self, number: int, mark: bytes, missing: set[int], data: bytearray) -> None:
+        """A mark may arrive in two pieces."""
+        data = self._received.pop(number, bytearray()) + data
         if mark in data:
             missing.discard(number)
         else:
