@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, islice, repeat
@@ -20,9 +21,9 @@ from bongsu.store import Store
 from bongsu.store import live as statements
 from bongsu.store.live import Fresh
 
-# Read in one statement: some milliseconds of work, so that whoever else uses the store or this loop does not notice.
+# Read in one statement: some milliseconds of work, so that whoever else uses the store or this loop does not notice, and
+# telling begins soon. Fewer, or portions that grow → reading one takes longer than the telling beside it.
 MEMBERS = 500
-CROWD = 1_000
 NEWS = 2_000
 # Notifications told before others have their turn, the reading of the next portion among them.
 PIECE = 100
@@ -66,34 +67,33 @@ class CatchUp(Loop):
         self.wake()
 
     async def tick(self) -> int:
-        done = await self._look(self._next_marked, len(self._marked), MEMBERS, with_counts=True)
-        return done + await self._look(self._next_of_crowd, len(self._crowd), CROWD, with_counts=False)
+        done = await self._look(self._next_marked, len(self._marked), with_counts=True)
+        return done + await self._look(self._next_of_crowd, len(self._crowd), with_counts=False)
 
-    def _next_marked(self, limit: int) -> list[Room]:
-        members = list(islice(self._marked, limit))
+    def _next_marked(self) -> list[Room]:
+        members = list(islice(self._marked, MEMBERS))
         for one in members:
             del self._marked[one]
         return [room for one in members if (room := self._present.room(one)) is not None]
 
-    def _next_of_crowd(self, limit: int) -> list[Room]:
-        some, self._crowd = self._crowd[:limit], self._crowd[limit:]
+    def _next_of_crowd(self) -> list[Room]:
+        some, self._crowd = self._crowd[:MEMBERS], self._crowd[MEMBERS:]
         return some
 
-    async def _look(self, take: Callable[[int], list[Room]], count: int, limit: int, *, with_counts: bool) -> int:
+    async def _look(self, take: Callable[[], list[Room]], count: int, *, with_counts: bool) -> int:
         """Those who are marked by now, a portion after the other. While one is told, the store is reading the next."""
         if not count:
             return 0
-        # Small ones first, so that telling begins soon, and no reading takes longer than the telling beside it.
-        sizes = _portions(count, limit)
         async with self._store.read() as connection:
             # One moment for a whole crowd: what changes for one of them meanwhile marks that one, and is read later.
             as_of = None if with_counts else await statements.find_now(connection)
-            ahead: _Portion | None = self._begin(connection, take(next(sizes)), as_of)
+            ahead: _Portion | None = self._begin(connection, take(), as_of)
+            left = math.ceil(count / MEMBERS)
             try:
                 while ahead is not None:
                     found = await ahead.reading
-                    size = next(sizes, 0)
-                    ahead = self._begin(connection, take(size), as_of) if size else None
+                    left -= 1
+                    ahead = self._begin(connection, take(), as_of) if left else None
                     await self._tell(found)
             except BaseException:
                 if ahead is not None:
@@ -156,14 +156,6 @@ class CatchUp(Loop):
                 else:
                     told += stream.tell(notification_id, chunk, unread, as_of)
         return told
-
-
-def _portions(count: int, limit: int) -> Iterator[int]:
-    size, step = limit // 4, limit // 16
-    while count > 0:
-        yield min(count, size)
-        count -= size
-        size = min(limit, size + step)
 
 
 # A notification's id, its reader's place, how many that one has not read, and its frame: nothing where it is not to be told.
