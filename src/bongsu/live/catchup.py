@@ -104,15 +104,20 @@ class CatchUp(Loop):
         return count
 
     def _begin(self, connection: AsyncConnection, rooms: list[Room], as_of: datetime | None) -> _Portion:
-        seated = [(room, cursor) for room in rooms if (cursor := room.cursor()) is not None]
-        return _Portion(rooms, asyncio.create_task(self._read(connection, seated, as_of)))
+        live: list[Room] = []
+        cursors: dict[str, int] = {}
+        for room in rooms:
+            if (cursor := room.cursor()) is not None:
+                live.append(room)
+                cursors[room.member_id] = cursor
+        return _Portion(rooms, asyncio.create_task(self._read(connection, live, cursors, as_of)))
 
-    async def _read(self, connection: AsyncConnection, seated: Sequence[tuple[Room, int]], as_of: datetime | None) -> _Found:
+    async def _read(
+        self, connection: AsyncConnection, rooms: list[Room], cursors: dict[str, int], as_of: datetime | None
+    ) -> _Found:
         """Without a moment they are looked at one by one, those with nothing new too."""
         with_counts = as_of is None
         as_of = as_of or await statements.find_now(connection)
-        rooms, behind = [room for room, _ in seated], [cursor for _, cursor in seated]
-        cursors = {room.member_id: cursor for room, cursor in seated}
         fresh = await statements.find_news(connection, cursors, NEWS) if cursors else ()
         counts: list[tuple[Room, int]] = []
         if with_counts:
@@ -124,7 +129,7 @@ class CatchUp(Loop):
             # Of some there may be more, and of others nothing yet.
             self.mark(cursors)
         words = await self._vocabulary.learn(connection, {alike.message_id for alike in fresh})
-        return _Found(rooms, behind, fresh, counts, words, as_of)
+        return _Found(rooms, list(cursors.values()), fresh, counts, words, as_of)
 
     async def _tell(self, found: _Found) -> None:
         news, told = found.in_order(), 0
