@@ -17,7 +17,7 @@ from bongsu.dispatch import Dispatcher
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import Claimed, Verdict
+from bongsu.store.deliveries import Claimed, Success, Verdict
 
 POINTS = ("in the middle of a claim", "after a claim", "after a send", "in the middle of a record")
 CONCURRENCY = 8
@@ -98,7 +98,7 @@ def _die_in_statements(store: Store, death: Death) -> None:
             death.passes(POINTS[0])
         return claimed
 
-    async def record_and_perhaps_die(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[int]:
+    async def record_and_perhaps_die(tx: AsyncConnection, verdicts: Sequence[Verdict | Success]) -> set[int]:
         ours = await record(tx, verdicts)
         death.passes(POINTS[3])
         return ours

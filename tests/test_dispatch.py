@@ -532,7 +532,10 @@ async def test_a_sender_that_raises_at_once_is_not_trusted_either(store: Store, 
     assert await states(store) == [("UNKNOWN", "CRASHED")] * 2
 
 
-async def test_what_never_lands_is_given_up_and_too_late_when_it_does(store: Store, quick: Settings) -> None:
+@pytest.mark.parametrize("outcome", [ACCEPTED, None])
+async def test_what_never_lands_is_given_up_and_too_late_when_it_does(
+    store: Store, quick: Settings, outcome: Outcome | None
+) -> None:
     await one_delivery(store, quick)
     soon = quick.model_copy(update={"send_timeout_seconds": 0.01})
     sender = Prompt()
@@ -541,9 +544,16 @@ async def test_what_never_lands_is_given_up_and_too_late_when_it_does(store: Sto
     async with asyncio.timeout(10):
         while (await states(store)) == [("SENDING", None)]:
             await dispatcher.tick()
-    sender.under_way[0](ACCEPTED)
+    sender.under_way[0](outcome)
     await dispatcher.stop()
     assert await states(store) == [("UNKNOWN", "TIMEOUT")]
+    assert sender.sent == []
+
+
+async def test_an_outcome_that_makes_no_sense_is_a_crash(store: Store, quick: Settings) -> None:
+    await one_delivery(store, quick)
+    await carry(store, Scripted(Accepted(12345)), quick)  # type: ignore[arg-type]
+    assert await states(store) == [("UNKNOWN", "CRASHED")]
 
 
 async def test_a_stop_waits_for_what_goes_at_once(store: Store, quick: Settings) -> None:

@@ -186,10 +186,10 @@ class Dispatcher(Loop):
             self._land(sending, self._crashed(error))
 
     def _heard(self, sending: _Sending, outcome: Outcome | None) -> None:
-        if outcome is None:
-            self._wait_for(sending)
-        else:
+        if outcome is not None:
             self._land(sending, outcome)
+        elif self._is_under_way(sending):
+            self._wait_for(sending)
 
     def _wait_for(self, sending: _Sending) -> None:
         sending.task = asyncio.create_task(self._send_one(sending))
@@ -219,17 +219,25 @@ class Dispatcher(Loop):
             else:
                 self._land(one, _LATE)
 
+    def _is_under_way(self, sending: _Sending) -> bool:
+        """Not when it was given up before."""
+        return self._sending.get(sending.claimed.delivery_id) is sending
+
     def _land(self, sending: _Sending, outcome: object) -> None:
-        claimed = sending.claimed
-        if self._sending.get(claimed.delivery_id) is not sending:
-            return  # it was given up before
+        if not self._is_under_way(sending):
+            return
+        claimed, guarantee = sending.claimed, sending.words.guarantee
         del self._sending[claimed.delivery_id]
         if not isinstance(outcome, Outcome):
             self._log.error("a channel gave no outcome", channel=self.channel.value, gave=repr(outcome)[:100])
             outcome = Unknown("BAD_OUTCOME", "the channel's answer is none of those there are")
         millis = int((time.monotonic() - sending.began) * 1000)
-        guarantee = sending.words.guarantee
-        self._verdicts.append(verdict(claimed, guarantee, outcome, sending.at, millis, self._settings))
+        try:
+            judged = verdict(claimed, guarantee, outcome, sending.at, millis, self._settings)
+        except Exception as error:
+            # A channel of the user's own may put anything into an outcome.
+            judged = verdict(claimed, guarantee, self._crashed(error), sending.at, millis, self._settings)
+        self._verdicts.append(judged)
         if not self._sending or len(self._verdicts) >= self._concurrency // SHARE:
             self._end_linger()
         elif self._linger is None:

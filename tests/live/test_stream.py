@@ -264,6 +264,32 @@ async def test_a_stream_that_becomes_live_between_two_of_a_members_is_not_told_p
         assert [room.cursor() for room in hub.rooms()] == [ids[-1]]
 
 
+async def test_signals_that_keep_coming_put_nobody_off(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As during a long fan-out: each is about everybody, and comes before everybody has been looked at."""
+    monkeypatch.setattr(catchup, "MEMBERS", 1)
+    find = live_statements.find_news
+    looked_at: list[str] = []
+
+    async def find_and_hear_again(connection: Any, cursors: dict[str, int], limit: int) -> Any:
+        looked_at.extend(cursors)
+        if len(looked_at) < 12:
+            live.gateway.hub.catch_up.hear(b"again")
+        return await find(connection, cursors, limit)
+
+    async with live.open("m-1") as one, live.open("m-2") as two, live.open("m-3") as three:
+        for page in (one, two, three):
+            await page.until_live()
+        catch_up = live.gateway.hub.catch_up
+        monkeypatch.setattr(live_statements, "find_news", find_and_hear_again)
+        catch_up.hear(b"once")
+        async with asyncio.timeout(20):
+            while len(looked_at) < 12:
+                await asyncio.sleep(0.01)
+            await catch_up.idle.wait()
+    assert looked_at[:12] == ["m-1", "m-2", "m-3"] * 4
+    assert len(looked_at) % 3 == 0
+
+
 async def test_messages_that_reached_two_readers_in_another_order_are_told_to_each_in_its_own(live: Live) -> None:
     async with live.open("m-1") as one, live.open("m-2") as other:
         await one.until_live()

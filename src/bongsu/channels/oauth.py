@@ -46,9 +46,9 @@ class AccessTokens:
         return self._token if self._token and self._clock() < self._renew_at else None
 
     def reject(self, token: str) -> None:
-        """This one was not liked: it is not given again."""
+        """This one was not liked: it is time for another. Until there is one, it may still serve."""
         if self._token == token:
-            self._token = ""
+            self._renew_at = 0.0
 
     async def get(self, rejected: str = "") -> str | Misconfigured | Retry:
         """A token that is good now, or why there is none. `rejected` is one that was not liked: it is not given again."""

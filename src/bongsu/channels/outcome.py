@@ -125,7 +125,8 @@ class Sender(Protocol):
         ...
 
 
-# Told what became of a send, once, whenever that is known; None when it is known that nothing was sent, and `send` is to.
+# Told what became of a send, once, whenever that is known; None when it is known that it was not taken on, and `send` is to
+# try.
 Land = Callable[[Outcome | None], None]
 
 

@@ -225,13 +225,14 @@ class Push:
                 self._tokens.reject(token)
                 land(None)
                 return True
-            self._meter.answered(outcome, began)
-            outcome = self._learn(outgoing, outcome)
+            learned = self._learn(outgoing, outcome)
         except Exception as error:
             self._meter.crashed(began)
             self._log.error("push raised", exc_info=True)
-            outcome = Unknown("CRASHED", type(error).__name__)
-        land(outcome)
+            land(Unknown("CRASHED", type(error).__name__))
+            return True
+        self._meter.answered(outcome, began)
+        land(learned)
         return True
 
     @staticmethod

@@ -166,10 +166,13 @@ class Wire:
         """End what has run out of time, and come back for the next."""
         now = loop.time() + TICK_SECONDS
         connections = self._connections()
-        for connection in connections:
-            if connection.until <= now:
-                connection.expire()
-        self._sweep_next(loop, min((connection.until for connection in connections), default=math.inf))
+        try:
+            for connection in connections:
+                if connection.until <= now:
+                    connection.expire()
+        finally:
+            # Whatever those who hear of it do, the others have their time.
+            self._sweep_next(loop, min((connection.until for connection in connections), default=math.inf))
 
     def _sweep_next(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
         if self._timer is not None:

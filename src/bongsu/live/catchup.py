@@ -45,9 +45,12 @@ class CatchUp(Loop):
         self._store = store
         self._present = present
         self._vocabulary = vocabulary
-        # At most everybody who is here, each. In the order they were marked.
+        # At most everybody who is here, in the order they were marked.
         self._marked: dict[str, None] = {}
+        # Those of everybody who are still to be looked at, and whether to begin with all of them again after that: a signal
+        # that comes while they are is not to put those at the end off.
         self._crowd: list[Room] = []
+        self._is_for_all = False
 
     def mark(self, member_ids: Iterable[str]) -> None:
         """These may have news, or another number of unread ones."""
@@ -59,14 +62,15 @@ class CatchUp(Loop):
 
         Everybody here is looked for: to ask first who of them is a reader would take as long as to ask what they have.
         """
-        everybody = self._present.rooms()
         if data is None:
-            self.mark(room.member_id for room in everybody)
+            self.mark(room.member_id for room in self._present.rooms())
             return
-        self._crowd = everybody
+        self._is_for_all = True
         self.wake()
 
     async def tick(self) -> int:
+        if self._is_for_all and not self._crowd:
+            self._crowd, self._is_for_all = self._present.rooms(), False
         done = await self._look(self._next_marked, len(self._marked), with_counts=True)
         return done + await self._look(self._next_of_crowd, len(self._crowd), with_counts=False)
 

@@ -69,8 +69,8 @@ class Stream:
         self._transport = transport
         self._send = send
         # What is enciphered on the way must not be written past that.
-        is_plain = transport.get_extra_info("sslcontext") is None and transport.get_extra_info("socket") is not None
-        self._socket: int = transport.get_extra_info("socket").fileno() if is_plain else -1
+        plain = transport.get_extra_info("socket") if transport.get_extra_info("sslcontext") is None else None
+        self._socket: int = plain.fileno() if plain is not None and os.name == "posix" else -1
         # Told is everything up to here, and nothing beyond.
         self.cursor = 0
         # Not before it has caught up with the store; what is new until then it has missed, and will look for.

@@ -357,7 +357,7 @@ class Sqlite(Dialect):
         return f"WHERE m.rowid IN ({select})"
 
     def pairs(self, placeholder: str, key: str, value: str, kind: str) -> str:
-        pair = f"value ->> 0 AS {key}, value ->> 1 AS {value}, key AS place"
+        pair = f"json_extract(value, '$[0]') AS {key}, json_extract(value, '$[1]') AS {value}, key AS place"
         return f"(SELECT {pair} FROM json_each({placeholder})) AS given"
 
     def written(self, pairs: Mapping[str, int]) -> str:
@@ -376,7 +376,7 @@ class Sqlite(Dialect):
     def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         # Written by orjson, which knows how ids are written; times are ours to write, and to it a named tuple is none.
         plain = self.plain(columns, rows) if "timestamptz" in columns.values() else rows
-        return [orjson.dumps(plain, default=tuple).decode()]
+        return [orjson.dumps(plain, default=_as_tuple).decode()]
 
     async def load(
         self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]
@@ -418,6 +418,12 @@ class Sqlite(Dialect):
 
     def stored(self, moment: datetime) -> Any:
         return (moment - _EPOCH) // _MICROSECOND
+
+
+def _as_tuple(row: Any) -> tuple[Any, ...]:
+    if isinstance(row, tuple):
+        return tuple(row)
+    raise TypeError(row)
 
 
 def _fetch(connection: sqlite3.Connection, asked: tuple[str, Parameters]) -> list[tuple[Any, ...]]:

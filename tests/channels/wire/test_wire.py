@@ -191,6 +191,30 @@ async def test_nobody_waits_for_the_end_of_what_has_none(wire: Wire, name: str) 
     assert not outcome.is_timeout
 
 
+async def test_whoever_raises_on_hearing_takes_nobody_elses_time_away() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.hear()
+        await peer.say(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        while await peer.hear():
+            pass
+
+    def raises(_: Answer | Lost) -> bool:
+        raise RuntimeError("somebody else's mistake")
+
+    loop, complaints = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    wire = Wire(0.2, uses_proxy=False)
+    async with serving(script) as server:
+        await asyncio.gather(*(wire.post(server.url, JSON, b"{}") for _ in range(2)))
+        assert wire.post_at_once(server.url, JSON, b"{}", raises)
+        await asyncio.sleep(0.1)  # so that their times end apart
+        outcome = await asyncio.wait_for(wire.post(server.url, JSON, b"{}"), 5)
+        assert isinstance(outcome, Lost)
+        assert outcome.is_timeout
+        await wire.close()
+    assert len(complaints) == 1
+
+
 async def test_a_reset_after_the_request_is_lost(wire: Wire) -> None:
     async def script(peer: Peer) -> None:
         await peer.hear()  # and the transport is aborted
