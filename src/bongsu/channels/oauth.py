@@ -45,11 +45,6 @@ class AccessTokens:
         """A token that is good now and need not be renewed yet."""
         return self._token if self._token and self._clock() < self._renew_at else None
 
-    def reject(self, token: str) -> None:
-        """This one was not liked: it is time for another. Until there is one, it may still serve."""
-        if self._token == token:
-            self._renew_at = 0.0
-
     async def get(self, rejected: str = "") -> str | Misconfigured | Retry:
         """A token that is good now, or why there is none. `rejected` is one that was not liked: it is not given again."""
         if self._token and self._token != rejected:

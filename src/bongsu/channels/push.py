@@ -127,7 +127,7 @@ class Push:
         body = self._forms.request_body(outgoing, utc_now())
         if isinstance(body, Refused) or not self._take(now):
             return False
-        hear = partial(self._hear, outgoing, land, token, time.perf_counter())
+        hear = partial(self._hear, outgoing, land, time.perf_counter())
         is_sent = self._wire.post_at_once(self._url, self._headers(token), body, hear)
         if not is_sent:
             self._give_back()
@@ -217,13 +217,11 @@ class Push:
             self._written = token, {**HEADERS, "Authorization": f"Bearer {token}"}
         return self._written[1]
 
-    def _hear(self, outgoing: Outgoing, land: Land, token: str, began: float, what: Answer | Lost) -> bool:
+    def _hear(self, outgoing: Outgoing, land: Land, began: float, what: Answer | Lost) -> bool:
         try:
             outcome = self._read(outgoing, what)
             if isinstance(outcome, Misconfigured) and outcome.code == "UNAUTHENTICATED" and self._tokens is not None:
-                # Ended early, or taken back: `send` gets a new one.
-                self._tokens.reject(token)
-                land(None)
+                land(None)  # the token has ended early, or was taken back: `send` gets a new one
                 return True
             learned = self._learn(outgoing, outcome)
         except Exception as error:
