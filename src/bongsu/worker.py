@@ -90,11 +90,11 @@ class EventWorker(Loop):
         room = BATCH - len(self._hand)
         if room <= 0:
             return []
-        async with self._store.write_once() as tx:
+        async with self._store.single() as tx:
             return await statements.claim(tx, room, self._settings.lease_seconds, self._worker)
 
     async def _claim_suspect(self) -> list[Claimed]:
-        async with self._store.write_once() as tx:
+        async with self._store.single() as tx:
             return await statements.claim_suspect(tx, self._settings.lease_seconds, self._worker)
 
     async def _keep_leases(self) -> None:

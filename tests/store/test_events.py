@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
@@ -245,7 +246,7 @@ async def test_bytes_that_are_no_text_do_not_stop_the_others(store: Store) -> No
 
 
 async def test_what_fails_below_sqlalchemy_is_raised_like_all_else(store: Store) -> None:
-    with pytest.raises(DBAPIError, match="nothing_here"):
+    with pytest.raises((DBAPIError, asyncpg.PostgresError), match="nothing_here"):
         async with store.write() as tx:
             await store.dialect.rows(tx, "SELECT * FROM nothing_here", ())
 

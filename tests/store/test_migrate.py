@@ -98,6 +98,7 @@ async def test_what_was_told_before_the_migration_is_known_to_have_been(empty: S
     first, last = NOON, NOON + timedelta(days=3)
     stored = empty.dialect.stored
     async with empty.write() as tx:
+        await tx.begin()  # or Alembic would begin and commit by itself
         await tx.run_sync(to_0004)
         for is_told in (True, False):
             await tx.execute(

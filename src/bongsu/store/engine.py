@@ -32,6 +32,7 @@ from bongsu.errors import (
 from bongsu.settings import Settings
 from bongsu.store.dialect import POSTGRES, SQLITE, Dialect
 from bongsu.store.pulse import watch
+from bongsu.store.transactions import on_postgres, on_sqlite
 
 # Two cores of database serve about this many busy connections well; more would queue there instead of here.
 POOL_SIZE = 10
@@ -42,9 +43,8 @@ POOL_TIMEOUT_SECONDS = 10
 STATEMENT_TIMEOUT_SECONDS = 30
 CONNECT_TIMEOUT_SECONDS = 5
 
-# SQLite's own waiting is not fair between processes, so after it has given up we queue again, up to this long in all.
+# How long SQLite itself waits for another process that writes. When it has given up, it is asked again.
 BUSY_TIMEOUT_MILLISECONDS = 5_000
-BUSY_TRIES = 6
 SQLITE_READERS = 4
 # For each connection, and only as far as it is used.
 SQLITE_CACHE_KIB = 32_768
@@ -60,6 +60,7 @@ class Store:
         self.place = place
         self._writer = writer
         self._reader = reader
+        self._transaction = on_sqlite if dialect is SQLITE else on_postgres
         self._turn: contextlib.AbstractAsyncContextManager[Any] = (
             asyncio.Lock() if dialect is SQLITE else contextlib.nullcontext()
         )
@@ -72,20 +73,29 @@ class Store:
         return _open_postgres(settings.database_url, statement_seconds or STATEMENT_TIMEOUT_SECONDS)
 
     @contextlib.asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction: committed when the block ends, rolled back when it raises."""
+    async def write(self, *first: str) -> AsyncIterator[AsyncConnection]:
+        """A transaction: committed when the block ends, rolled back when it raises.
+
+        The statements it is to begin with travel together with its BEGIN.
+        """
         async with self._turn:
             with translated(self.place):
-                async with self._writer.connect() as connection:
-                    await _begin(connection)
+                async with self._writer.connect() as connection, self._transaction(connection, first):
                     yield connection
-                    await connection.commit()
 
     @contextlib.asynccontextmanager
     async def write_once(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction of one statement, which on PostgreSQL need not be begun and committed: two round trips less."""
-        async with self.read() if self.dialect is POSTGRES else self.write() as connection:
+        """A transaction of one statement on PostgreSQL, where it need not be begun and committed; of some on SQLite."""
+        async with self.single() if self.dialect is POSTGRES else self.write() as connection:
             yield connection
+
+    @contextlib.asynccontextmanager
+    async def single(self) -> AsyncIterator[AsyncConnection]:
+        """For one statement by `dialect.rows`, which is a transaction by itself on both."""
+        async with self._turn:
+            with translated(self.place):
+                async with self._writer.connect() as connection:
+                    yield connection
 
     @contextlib.asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
@@ -108,6 +118,8 @@ def sqlite_path(settings: Settings) -> Path:
 def _open_postgres(url: str, statement_seconds: float) -> Store:
     engine = create_async_engine(
         _asyncpg_url(url),
+        # SQLAlchemy would begin with the first statement, in a round trip of its own and four times the Python of ours.
+        isolation_level="AUTOCOMMIT",
         pool_size=POOL_SIZE,
         max_overflow=POOL_OVERFLOW,
         pool_timeout=POOL_TIMEOUT_SECONDS,
@@ -121,6 +133,8 @@ def _open_postgres(url: str, statement_seconds: float) -> Store:
                 "idle_in_transaction_session_timeout": f"{int(statement_seconds * 2000)}ms",
                 "timezone": "UTC",
                 "jit": "off",
+                # What is said when a working table is there already is for nobody.
+                "client_min_messages": "warning",
                 # Our statements look up many rows one by one, and nearly always in memory. With the default of four the
                 # planner would rather read the whole of a table than a few hundred rows of it by their addresses.
                 "random_page_cost": "1.1",
@@ -129,8 +143,7 @@ def _open_postgres(url: str, statement_seconds: float) -> Store:
     )
     watch(engine.sync_engine)
     place = urlsplit(url)
-    reader = engine.execution_options(isolation_level="AUTOCOMMIT")
-    return Store(engine, reader, POSTGRES, f"PostgreSQL at {place.hostname or 'localhost'}:{place.port or 5432}")
+    return Store(engine, engine, POSTGRES, f"PostgreSQL at {place.hostname or 'localhost'}:{place.port or 5432}")
 
 
 # What may follow the question mark: libpq's name, and asyncpg's for it.
@@ -188,26 +201,6 @@ def _prepare_reader(connection: Any, record: object) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA query_only = ON")
     cursor.close()
-
-
-async def _begin(connection: AsyncConnection) -> None:
-    if connection.dialect.name != "sqlite":
-        return  # SQLAlchemy begins with the first statement
-    for tries in range(1, BUSY_TRIES + 1):
-        try:
-            # SQLAlchemy is to know of it, and to leave the statement to us: it would go to the driver's thread thrice.
-            await connection.begin()
-            await SQLITE.run(connection, "BEGIN IMMEDIATE")
-            return
-        except exc.OperationalError as error:
-            if not _is_busy(error) or tries == BUSY_TRIES:
-                raise
-            await connection.rollback()
-            _log.warning("SQLite is locked by another process, queueing again", tries=tries)
-
-
-def _is_busy(error: exc.DBAPIError) -> bool:
-    return _translation(error) is StoreBusy
 
 
 @contextlib.contextmanager

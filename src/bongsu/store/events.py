@@ -7,6 +7,7 @@ the newest epoch can record an outcome: a worker that was thought dead finishes 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,7 +37,7 @@ _READ = ", ".join(f"bongsu_events.{column}" for column in _ADDED if column != "p
 
 # Parameters of one statement: 700 of them, which every SQLite takes (older ones stop at 999).
 STATEMENT_EVENTS = 100
-# From here on loading and, now and then, doing it over is quicker than asking for each id.
+# From here on loading and, now and then, doing it over is quicker than asking for each id. What is less is one statement.
 LOAD_FROM = 50
 
 # A worker that dies takes a whole batch of claims with it, so a count of claims alone would condemn the innocent beside the
@@ -146,9 +147,13 @@ async def add(tx: AsyncConnection, events: Sequence[Event | Row]) -> set[UUID]:
     new: set[UUID] = set()
     for part in parts(events):
         statement = insert_statement(dialect, len(part), dialect.placeholder)
-        rows = await tx.exec_driver_sql(statement, tuple(insert_parameters(dialect, part)))
+        rows = await dialect.rows(tx, statement, tuple(insert_parameters(dialect, part)))
         new.update(as_uuid(row[0]) for row in rows)
     return new
+
+
+class _NotAllNew(Exception):
+    """Some of the events were there."""
 
 
 async def add_many(store: Store, events: Sequence[Event | Row]) -> list[bool]:
@@ -157,12 +162,13 @@ async def add_many(store: Store, events: Sequence[Event | Row]) -> list[bool]:
     Ids are hardly ever repeated, so many events are first taken to be new, and asked for one by one only when some are not.
     """
     if len(events) < LOAD_FROM:
-        async with store.write_once() as connection:
+        async with store.single() as connection:
             return told_apart(events, await add(connection, events))
-    async with store.write_once() as connection:
-        if await store.dialect.load(connection, "bongsu_events", _ADDED, _rows(sorted(events, key=_number))):
-            return [True] * len(events)
-        await connection.rollback()
+    with contextlib.suppress(_NotAllNew):
+        async with store.write() as tx:
+            if not await store.dialect.load(tx, "bongsu_events", _ADDED, _rows(sorted(events, key=_number))):
+                raise _NotAllNew
+        return [True] * len(events)
     async with store.write() as tx:
         return told_apart(events, await add(tx, events))
 
@@ -189,9 +195,10 @@ def claim_statement(dialect: Dialect, suspects: bool) -> str:
         WITH due AS MATERIALIZED (
             SELECT event_id FROM bongsu_events {dialect.by_index(index)}
             WHERE status = 'PENDING' AND due <= {dialect.now} AND claims {sign} {SUSPECT_AFTER}
-            ORDER BY due LIMIT :limit {dialect.skip_locked})
+            ORDER BY due LIMIT {dialect.placeholder(0)} {dialect.skip_locked})
         UPDATE bongsu_events
-        SET epoch = epoch + 1, claims = claims + 1, due = {dialect.after(":lease")}, leased_by = :worker
+        SET epoch = epoch + 1, claims = claims + 1, due = {dialect.after(dialect.placeholder(1))},
+            leased_by = {dialect.placeholder(2)}
         FROM due WHERE bongsu_events.event_id = due.event_id
         RETURNING {_READ}, epoch, attempts, claims"""
 
@@ -207,8 +214,7 @@ async def claim_suspect(tx: AsyncConnection, lease_seconds: float, worker: str) 
 
 async def _claim(tx: AsyncConnection, limit: int, lease_seconds: float, worker: str, *, suspects: bool) -> list[Claimed]:
     dialect = dialect_named(tx.dialect.name)
-    asked = {"limit": limit, "lease": lease_seconds, "worker": worker}
-    rows = await dialect.rows(tx, claim_statement(dialect, suspects), asked)
+    rows = await dialect.rows(tx, claim_statement(dialect, suspects), (limit, float(lease_seconds), worker))
     claimed = []
     # RETURNING has no order of its own; ids that were made in the order of time put the oldest first again.
     for row in sorted(rows, key=itemgetter(0)):
