@@ -44,9 +44,9 @@ class MortalFanOut(FanOut):
         super().__init__(Templates.load(), settings, CHUNK, lambda: QUIET_DAY)
         self._death = death
 
-    async def decide(self, tx: AsyncConnection, works: Sequence[Work]) -> Decision:
+    async def decide(self, tx: AsyncConnection, works: Sequence[Work], message_ids: Sequence[int]) -> Decision:
         self._death.passes(POINTS[1])
-        decision = await super().decide(tx, works)
+        decision = await super().decide(tx, works, message_ids)
         self._death.passes(POINTS[2])
         return decision
 

@@ -31,7 +31,8 @@ async def say(
     channels: Iterable[Channel] = BOTH,
 ) -> int:
     """Words, and their message id."""
-    (message_id,) = await decisions.draw_message_ids(tx, 1)
+    dialect = dialect_named(tx.dialect.name)
+    message_id = int((await dialect.rows(tx, f"SELECT {dialect.next_message}", ()))[0][0])
     message = Message(
         message_id=message_id,
         event_id=event_id or new_id(),
@@ -50,7 +51,7 @@ async def say(
         created_at=at,
         told_at=at,
     )
-    await decisions.add_messages(tx, [message])
+    await dialect.run_all(tx, [decisions.adding(dialect, [message])])
     return message_id
 
 

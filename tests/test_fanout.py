@@ -169,8 +169,8 @@ class Breaking(FanOut):
         super().__init__(Templates.load(), settings, 2, Clock())
         self._steps = steps
 
-    async def decide(self, tx: AsyncConnection, works: Sequence[Work]) -> Decision:
-        decision = await super().decide(tx, works)
+    async def decide(self, tx: AsyncConnection, works: Sequence[Work], message_ids: Sequence[int]) -> Decision:
+        decision = await super().decide(tx, works, message_ids)
         self._steps -= 1
         if self._steps < 0:
             raise ValueError("no more")
@@ -249,6 +249,16 @@ async def test_who_is_told_days_after_the_others_is_not_told_the_same_within_the
         **{one: {"TOLD": 2} for one in "ab"},
         **{one: {"TOLD": 1, "DUPLICATE": 1} for one in "cd"},
     }
+
+
+async def test_what_is_claimed_again_while_it_waits_in_hand_is_told_once(store: Store, settings: Settings) -> None:
+    """Of those about the same thing some wait, and the leases of these end at once."""
+    no_time = settings.model_copy(update={"lease_seconds": 0.0})
+    kind = NoticeType("SAID", IN_APP, duplicate_hours=0)
+    await decide(store, no_time, says(Listed(("a",)), kind, subject="p1"), *(said(str(one)) for one in range(7)))
+    assert await told(store) == {"a": 7}
+    ends = await rows(store, "SELECT status, attempts, count(*) FROM bongsu_events GROUP BY status, attempts")
+    assert [tuple(row) for row in ends] == [("DONE", 0, 7)]
 
 
 async def test_of_two_duplicates_in_one_step_the_first_is_told(store: Store, settings: Settings) -> None:

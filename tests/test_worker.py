@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from structlog.testing import capture_logs
 
 from bongsu.errors import StoreUnreachable
-from bongsu.fanout import Decision, FanOut, Work
+from bongsu.fanout import Decision, FanOut, Needs, Work
 from bongsu.model import Event, EventStatus, Everyone, Notice, NoticeType
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
@@ -67,7 +67,10 @@ class Decisions(FanOut):
         async with store.write() as tx:
             await tx.execute(text("CREATE TABLE decisions (event_id text, type text)"))
 
-    async def decide(self, tx: AsyncConnection, works: Sequence[Work]) -> Decision:
+    def foresee(self, _works: Sequence[Work]) -> Needs:
+        return Needs((), 0)
+
+    async def decide(self, tx: AsyncConnection, works: Sequence[Work], _message_ids: Sequence[int]) -> Decision:
         for work in works:
             values = {"event_id": str(work.event_id), "type": work.said.type.name}
             await tx.execute(text("INSERT INTO decisions VALUES (:event_id, :type)"), values)

@@ -1,14 +1,15 @@
 """Decide: an event's notices become inbox rows, deliveries and suppressions, for a bounded number of members at a time.
 
 All of one step is one transaction: the cursor, the duplicate window, the daily caps, the inbox and the ways out change
-together or not at all. Locks are taken in one order everywhere: the events, what the notices are about, the members by id.
+together or not at all. Locks are taken in one order everywhere: what the notices are about, the events, the members by id.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -19,12 +20,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu import audience, telemetry
 from bongsu.audience import Reached, Target, Wanted
+from bongsu.errors import BadTemplate
 from bongsu.guard import Quiet, local_day, quiet_until
 from bongsu.model import Notice, Priority, utc_now
 from bongsu.settings import Settings
 from bongsu.store import decisions
 from bongsu.store.decisions import UNPREPARED, Case, Count, Key, Message, Profile
-from bongsu.store.dialect import dialect_named
+from bongsu.store.dialect import Statement, dialect_named
 from bongsu.store.events import Claimed
 from bongsu.store.portions import Whose
 from bongsu.store.progress import Begun
@@ -106,6 +108,8 @@ class Decision:
     # Events that go on, and from where.
     unfinished: list[tuple[Work, tuple[int, str]]] = field(default_factory=list)
     messages: list[tuple[Work, str, int]] = field(default_factory=list)
+    # How many deliveries it has written: ways out of the house, for a dispatcher to take.
+    deliveries: int = 0
     # By type and reason; told where there is none.
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
 
@@ -126,6 +130,14 @@ class Decision:
                 telemetry.SUPPRESSIONS.labels(type_name, reason).inc(count)
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What a step of some events takes before it can be decided: names to be had alone, and ids for new messages."""
+
+    names: Sequence[str]
+    messages: int
+
+
 class FanOut:
     """Turns notices into what members get."""
 
@@ -141,11 +153,26 @@ class FanOut:
         # Those met last, at the end. Who has said nothing has the first.
         self._profiles = {Profile(): None}
 
-    async def decide(self, tx: AsyncConnection, works: Sequence[Work]) -> Decision:
-        """The next step of these events, which the transaction holds. Those there was no room for are not in the answer.
+    def foresee(self, works: Sequence[Work]) -> Needs:
+        """For the next step of these events, or of some of them."""
+        names = []
+        messages = 0
+        for work in works:
+            if work.is_silent:
+                continue
+            if key := self._duplicate_key(work):
+                names.append(f"{key[0]} {key[1]}")
+            # What has no words is heard of when there is somebody to say it to.
+            with contextlib.suppress(BadTemplate):
+                messages += len(self._missing([work]))
+        return Needs(names, messages)
 
-        Of each event the notice under way, never the one behind it: so one cursor says how far the event has come. Of two
-        about the same thing only the first, so that the second can see it when its turn comes.
+    async def decide(self, tx: AsyncConnection, works: Sequence[Work], message_ids: Sequence[int]) -> Decision:
+        """The next step of these events, which the transaction holds, as it does all they need.
+
+        Those there was no room for are not in the answer. Of each event the notice under way, never the one behind it: so
+        one cursor says how far the event has come. Of two about the same thing only the first, so that the second can see
+        it when its turn comes.
         """
         decision = Decision([work for work in works if work.is_silent])
         first: dict[tuple[str, str], Work] = {}
@@ -161,7 +188,10 @@ class FanOut:
             for place, work in enumerate(spoken)
         ]
         target = await audience.target(tx, wanted, self._chunk, self._together)
-        counts = [] if target.is_empty else await self._judge(tx, spoken, target, now, decision)
+        counts = []
+        if not target.is_empty:
+            words = self._words(spoken, message_ids)
+            counts = await self._judge(tx, spoken, words, target, now, decision)
         found: dict[int, tuple[int, str]] = {}
         for one in counts:
             count, last = found.get(one.place, (0, ""))
@@ -187,34 +217,33 @@ class FanOut:
             self._together = min(MOST_TOGETHER, self._together * 2)
 
     async def _judge(
-        self, tx: AsyncConnection, works: Sequence[Work], target: Target, now: datetime, decision: Decision
+        self,
+        tx: AsyncConnection,
+        works: Sequence[Work],
+        words: Mapping[tuple[int, str], int],
+        target: Target,
+        now: datetime,
+        decision: Decision,
     ) -> list[Count]:
-        await decisions.prepare(tx)
-        keys = self._keys(works, now)
-        if keys:
-            await dialect_named(tx.dialect.name).serialise(tx, *(f"{one.type} {one.subject}" for one in keys))
-        locales = sorted({profile.locale for profile in self._profiles})
-        words = await self._words(tx, works, locales)
-        own = set(words.values())
-        # A notice is no duplicate of itself: those of its members who were told by an earlier step are not in this one.
-        recent = [one for one in await decisions.recent_messages(tx, keys) if one[1] not in own] if keys else []
         case = Case(
             [self._notice(place, work, now) for place, work in enumerate(works)],
             [self._day_and_due(profile, now) for profile in self._profiles],
             [
                 (place, raw, words[place, self._locale(work.said, raw)])
                 for place, work in enumerate(works)
-                for raw in locales
+                for raw in self._locales
             ],
-            recent,
+            self._keys(works, now),
+            # A notice is no duplicate of itself: those of its members who were told by an earlier step are not in this one.
+            [one for work in works for (notice, _), one in work.messages.items() if notice == work.notice],
             self._settings.daily_limit,
         )
         counts = await decisions.judge(tx, lambda binder: target.select(binder, now), case)
         if any(one.reason == UNPREPARED for one in counts):
             raise await self._unprepared(tx)
-        await self._add_messages(tx, works, words, counts, now, decision)
+        said = await self._said(tx, works, words, counts, now, decision)
         channels = {channel for work in works for channel in work.said.type.channels}
-        await decisions.carry_out(tx, case, counts, decisions.as_bits(channels))
+        decision.deliveries = await decisions.carry_out(tx, case, counts, decisions.as_bits(channels), said)
         return counts
 
     async def _unprepared(self, tx: AsyncConnection) -> Unprepared:
@@ -228,15 +257,18 @@ class FanOut:
         return Unprepared(member_ids)
 
     def _keys(self, works: Sequence[Work], now: datetime) -> list[Key]:
-        keys = []
-        for place, work in enumerate(works):
-            said = work.said
-            hours = self._settings.duplicate_hours if said.type.duplicate_hours is None else said.type.duplicate_hours
-            # About the event itself, it can only be a duplicate of another of the event's own notices.
-            is_alone = sum((one.type.name, one.subject) == work.about for one in work.notices) == 1
-            if hours > 0 and not (said.subject == str(work.event_id) and is_alone):
-                keys.append(Key(place, said.type.name, said.subject, now - timedelta(hours=hours)))
-        return keys
+        keys = ((place, self._duplicate_key(work)) for place, work in enumerate(works))
+        return [Key(place, key[0], key[1], now - timedelta(hours=key[2])) for place, key in keys if key is not None]
+
+    def _duplicate_key(self, work: Work) -> tuple[str, str, float] | None:
+        """Type, subject and hours in which the notice under way may be a duplicate; None where it cannot be one."""
+        said = work.said
+        hours = self._settings.duplicate_hours if said.type.duplicate_hours is None else said.type.duplicate_hours
+        # About the event itself, it can only be a duplicate of another of the event's own notices.
+        is_alone = sum((one.type.name, one.subject) == work.about for one in work.notices) == 1
+        if hours <= 0 or (said.subject == str(work.event_id) and is_alone):
+            return None
+        return said.type.name, said.subject, hours
 
     def _notice(self, place: int, work: Work, now: datetime) -> tuple[int, str, int, bool, int, datetime]:
         kind = work.said.type
@@ -258,23 +290,28 @@ class FanOut:
             return ""  # said as it stands, to everybody
         return self._templates.locale_for(said.type.name, locale or None)
 
-    async def _words(self, tx: AsyncConnection, works: Sequence[Work], locales: Iterable[str]) -> dict[tuple[int, str], int]:
-        """A message's id for each notice and locale that may be needed: the one it has, or a new one."""
-        needed = [
-            (place, locale)
-            for place, work in enumerate(works)
-            for locale in dict.fromkeys(self._locale(work.said, raw) for raw in locales)
-        ]
-        words = {
-            (place, locale): known
-            for place, locale in needed
-            if (known := works[place].messages.get((works[place].notice, locale))) is not None
-        }
-        missing = [one for one in needed if one not in words]
-        ids = await decisions.draw_message_ids(tx, len(missing)) if missing else []
-        return words | dict(zip(missing, ids, strict=True))
+    @property
+    def _locales(self) -> list[str]:
+        return sorted({profile.locale for profile in self._profiles})
 
-    async def _add_messages(
+    def _needed(self, works: Sequence[Work]) -> dict[tuple[int, str], int | None]:
+        """The message's id, where it has one, for each notice and locale whose words may be needed."""
+        return {
+            (place, locale): work.messages.get((work.notice, locale))
+            for place, work in enumerate(works)
+            for locale in (self._locale(work.said, raw) for raw in self._locales)
+        }
+
+    def _missing(self, works: Sequence[Work]) -> list[tuple[int, str]]:
+        return [one for one, message_id in self._needed(works).items() if message_id is None]
+
+    def _words(self, works: Sequence[Work], new_ids: Sequence[int]) -> dict[tuple[int, str], int]:
+        """The same, with new ids for those that have none. There are at least as many as that takes."""
+        known = {one: message_id for one, message_id in self._needed(works).items() if message_id is not None}
+        missing = self._missing(works)
+        return known | dict(zip(missing, new_ids[: len(missing)], strict=True))
+
+    async def _said(
         self,
         tx: AsyncConnection,
         works: Sequence[Work],
@@ -282,8 +319,10 @@ class FanOut:
         counts: Sequence[Count],
         now: datetime,
         decision: Decision,
-    ) -> None:
-        """Of the words, those that somebody reads, or would have read; and that those were told that were."""
+    ) -> list[Statement]:
+        """What writes down those words that somebody reads, or would have read; and that those were told that were."""
+        dialect = dialect_named(tx.dialect.name)
+        statements = []
         met = {one.message_id for one in counts}
         told = {one.message_id for one in counts if one.reason is None}
         known = {message_id for work in works for message_id in work.messages.values()}
@@ -295,10 +334,11 @@ class FanOut:
                 self._message(work, locale, message_id, names.get(work.said.product_id or ""), message_id in told, now)
                 for work, locale, message_id in new
             ]
-            await decisions.add_messages(tx, messages)
+            statements.append(decisions.adding(dialect, messages))
             decision.messages += new
         if told_again := [one for one in told & known if one is not None]:
-            await decisions.mark_told(tx, told_again, now)
+            statements.append(decisions.marking_told(dialect, told_again, now))
+        return statements
 
     def _message(
         self, work: Work, locale: str, message_id: int, product_name: str | None, is_told: bool, now: datetime

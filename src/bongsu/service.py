@@ -169,7 +169,7 @@ async def _worker(base: Ground, rules: Rules) -> AsyncIterator[None]:
     announcer = Announcer(base.store, base.signals)
 
     def decided(decision: Decision) -> None:
-        if decision.counts:
+        if decision.deliveries:
             base.signals.send(DELIVERIES_TOPIC, _ways_out(decision))
         announcer.decided(decision)
 

@@ -21,7 +21,7 @@ from bongsu.loop import Loop
 from bongsu.model import EventStatus, Notice
 from bongsu.rules import Rules
 from bongsu.settings import Settings
-from bongsu.store import Store, people, portions, progress
+from bongsu.store import Store, decisions, people, portions, progress
 from bongsu.store import events as statements
 from bongsu.store.events import Claimed, Verdict
 
@@ -132,7 +132,9 @@ class EventWorker(Loop):
                 failed.append((one, said))
             else:
                 works.append(Work(one, said))
-        self._hand += works
+        # A lease that ended in our own hands, too, was another's to take: what was known under it is no longer so.
+        again = {one.event.event_id for one in claimed}
+        self._hand = [work for work in self._hand if work.event_id not in again] + works
         try:
             await self._resume(works)
             await self._fail(failed)
@@ -198,9 +200,10 @@ class EventWorker(Loop):
         await self._step_once(works)
 
     async def _step_once(self, works: Sequence[Work]) -> None:
-        async with self._store.write() as tx:
-            ours = await progress.hold(tx, [work.claim for work in works])
-            decision = await self._fanout.decide(tx, [work for work in works if work.event_id in ours])
+        needs = self._fanout.foresee(works)
+        async with self._store.write(*decisions.beginning(self._store.dialect)) as tx:
+            ours, message_ids = await progress.hold(tx, [work.claim for work in works], needs.names, needs.messages)
+            decision = await self._fanout.decide(tx, [work for work in works if work.claim in ours], message_ids)
             done = [Verdict(work.event_id, work.claimed.epoch, EventStatus.DONE) for work in decision.finished]
             if done:
                 await statements.record(tx, done)
@@ -209,9 +212,9 @@ class EventWorker(Loop):
         decision.settle()
         telemetry.EVENTS_FINISHED.labels(EventStatus.DONE.value).inc(len(decision.finished))
         # Finished, or another's by now.
-        kept = ours - {work.event_id for work in decision.finished}
-        gone = {work.event_id for work in works} - kept
-        self._hand = [work for work in self._hand if work.event_id not in gone]
+        kept = ours - {work.claim for work in decision.finished}
+        gone = {work.claim for work in works} - kept
+        self._hand = [work for work in self._hand if work.claim not in gone]
         self._on_decided(decision)
 
     async def _fail(self, failed: Sequence[tuple[Claimed, str]]) -> None:

@@ -16,7 +16,8 @@ from bongsu.errors import StoreNotMigrated, StoreTooNew
 from bongsu.model import new_id
 from bongsu.settings import Settings
 from bongsu.store import Store, check, migrate
-from bongsu.store.decisions import Key, recent_messages
+from bongsu.store.decisions import Key, recent_messages, rows_of
+from bongsu.store.dialect import Binder
 from bongsu.store.migrate import HEAD
 from tests.past import NOON
 from tests.processes import forks
@@ -123,7 +124,8 @@ async def test_what_was_told_before_the_migration_is_known_to_have_been(empty: S
     async with empty.read() as connection:
         found = (await connection.execute(text("SELECT told_at FROM bongsu_messages ORDER BY message_id"))).scalars().all()
         keys = [Key(0, "T", "s", last - timedelta(hours=1)), Key(1, "T", "s", last + timedelta(hours=1))]
-        recent = await recent_messages(connection, keys)
+        binder = Binder(empty.dialect)
+        recent = await rows_of(connection, recent_messages(binder, keys, ()), binder)
     assert [at and empty.dialect.moment(at) for at in found] == [last, None]
     assert [(place, message_id) for place, message_id, _ in recent] == [(0, 1)]
     await empty.close()

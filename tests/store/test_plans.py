@@ -68,7 +68,7 @@ async def test_a_claim_reads_only_the_index_of_what_is_due(full: Store, suspects
             assert "Seq Scan" not in plan
         else:
             rows = (await tx.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", asked)).all()
-            steps = [str(row[3]) for row in rows]
+            steps = [str(tuple(row)[3]) for row in rows]
             assert any(f"USING INDEX {index}" in step or f"USING COVERING INDEX {index}" in step for step in steps), steps
             assert not any(step == "SCAN bongsu_events" for step in steps), steps
 

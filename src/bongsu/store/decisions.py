@@ -85,35 +85,23 @@ _MESSAGE = {
 }
 
 
-async def draw_message_ids(tx: AsyncConnection, count: int) -> list[int]:
-    """Ids for messages that may be written in this transaction. Those that are not leave a gap."""
-    dialect = dialect_named(tx.dialect.name)
+def adding(dialect: Dialect, messages: Sequence[Message]) -> Statement:
     binder = Binder(dialect)
-    given = binder.table({"place": "integer"}, [(place,) for place in range(count)])
-    return [row[0] for row in await rows_of(tx, f"SELECT {dialect.next_message} FROM {given}", binder)]
-
-
-async def add_messages(tx: AsyncConnection, messages: Sequence[Message]) -> None:
-    binder = Binder(dialect_named(tx.dialect.name))
     names = ", ".join(_MESSAGE)
     rows = [tuple(getattr(message, column) for column in _MESSAGE) for message in messages]
-    await run(
-        tx, f"INSERT INTO bongsu_messages ({names}) SELECT {names} FROM {binder.table(_MESSAGE, rows)} WHERE true", binder
-    )
+    insert = f"INSERT INTO bongsu_messages ({names}) SELECT {names} FROM {binder.table(_MESSAGE, rows)} WHERE true"
+    return insert, tuple(binder.parameters)
 
 
-async def mark_told(tx: AsyncConnection, message_ids: Sequence[int], now: datetime) -> None:
+def marking_told(dialect: Dialect, message_ids: Sequence[int], now: datetime) -> Statement:
     """Somebody was told these just now: who looks for a duplicate looks by that, however long ago the first was told."""
-    binder = Binder(dialect_named(tx.dialect.name))
+    binder = Binder(dialect)
     given = binder.table({"message_id": "bigint", "now": "timestamptz"}, [(one, now) for one in message_ids])
     # Never back: the clocks of two workers may differ.
-    await run(
-        tx,
-        f"""
+    update = f"""
         UPDATE bongsu_messages SET told_at = given.now FROM {given} WHERE bongsu_messages.message_id = given.message_id
-          AND (bongsu_messages.told_at IS NULL OR bongsu_messages.told_at < given.now)""",
-        binder,
-    )
+          AND (bongsu_messages.told_at IS NULL OR bongsu_messages.told_at < given.now)"""
+    return update, tuple(binder.parameters)
 
 
 async def product_names(tx: AsyncConnection, product_ids: Sequence[str]) -> dict[str, str]:
@@ -141,43 +129,38 @@ class Key:
 _KEY = {"place": "integer", "type": "text", "subject": "text", "since": "timestamptz"}
 
 
-async def recent_messages(tx: AsyncConnection, keys: Sequence[Key]) -> list[tuple[int, int, datetime]]:
-    """Messages that somebody was told about the same thing since then, as (place, message, since).
+def recent_messages(binder: Binder, keys: Sequence[Key], own: Sequence[int]) -> str:
+    """A SELECT of messages that somebody was told about the same thing since then, other than the notices' own.
 
-    The caller has serialised the keys. Others may have heard it earlier: the notifications themselves decide.
+    The caller has the keys locked. Others may have heard it earlier: the notifications themselves decide.
     """
-    dialect = dialect_named(tx.dialect.name)
-    binder = Binder(dialect)
     given = binder.table(_KEY, [(one.place, one.type, one.subject, one.since) for one in keys])
-    found = await rows_of(
-        tx,
-        f"""
-        SELECT given.place, r.message_id FROM {given}
-        CROSS JOIN bongsu_messages r {dialect.by_index("bongsu_messages_recent")}
-        WHERE r.type = given.type AND r.subject = given.subject AND r.told_at > given.since""",
-        binder,
-    )
-    since = {one.place: one.since for one in keys}
-    return [(row[0], row[1], since[row[0]]) for row in found]
+    others = f"""
+        SELECT given.place, r.message_id, given.since FROM {given}
+        CROSS JOIN bongsu_messages r {binder.dialect.by_index("bongsu_messages_recent")}
+        WHERE r.type = given.type AND r.subject = given.subject AND r.told_at > given.since"""
+    if own:
+        ids = binder.table({"message_id": "bigint"}, [(one,) for one in own], "own")
+        others += f" AND r.message_id NOT IN (SELECT own.message_id FROM {ids})"
+    return others
 
 
-async def prepare(tx: AsyncConnection) -> None:
-    """Make sure of the temporary table, and that it is empty. It belongs to the connection."""
-    statements = _JUDGED_ON_POSTGRES if tx.dialect.name == "postgresql" else _JUDGED_ON_SQLITE
-    await dialect_named(tx.dialect.name).run_all(tx, [(one, ()) for one in statements])
+def beginning(dialect: Dialect) -> Sequence[str]:
+    """What a step's transaction begins with: the temporary table is there, and is empty. It belongs to the connection."""
+    return _JUDGED_ON_POSTGRES if dialect.name == "postgresql" else _JUDGED_ON_SQLITE
 
 
 # Steps are many, and their statements are written so that there is one good plan for each: to look for it anew every time
 # would take as long as the statement itself. They read the tables' rows side by side more than one by one, which is what the
 # planner's own default is made for.
 _JUDGED_ON_POSTGRES = [
+    "SET LOCAL plan_cache_mode = force_generic_plan",
+    "SET LOCAL random_page_cost = 4",
     """
-    SET LOCAL plan_cache_mode = force_generic_plan;
-    SET LOCAL random_page_cost = 4;
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_judged (
         place integer, member_id text COLLATE "C", address tid, message_id bigint, notification_id bigint, channels integer,
         lane integer, due timestamptz, now timestamptz, day integer, is_critical boolean, reason text)
-    ON COMMIT DELETE ROWS"""
+    ON COMMIT DELETE ROWS""",
 ]
 _PLANNED_BY_VALUES = "SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL random_page_cost = 1.1"
 _JUDGED_ON_SQLITE = [
@@ -215,8 +198,9 @@ class Case:
     profiles: Sequence[tuple[str, str, int, int, int, datetime]]
     # place, the member's locale, message
     words: Sequence[tuple[int, str, int]]
-    # place, message, since
-    recent: Sequence[tuple[int, int, datetime]]
+    # what makes which of them a duplicate, and the messages that some have written already
+    keys: Sequence[Key]
+    own: Sequence[int]
     daily_limit: int
 
 
@@ -225,7 +209,6 @@ _NOTICE = {"place": "integer", "type": "text", "channels": "integer", "is_critic
 _PROFILE = {"locale": "text", "timezone": "text", "quiet_start": "integer", "quiet_end": "integer", "day": "integer",
             "due": "timestamptz"}  # fmt: skip
 _WORDS = {"place": "integer", "locale": "text", "message_id": "bigint"}
-_RECENT = {"place": "integer", "message_id": "bigint", "since": "timestamptz"}
 
 # What can be pushed to.
 USABLE = "d.status = 'ACTIVE' AND d.has_consent"
@@ -255,11 +238,16 @@ async def judge(tx: AsyncConnection, audience: Callable[[Binder], str], case: Ca
     """
     dialect = dialect_named(tx.dialect.name)
     binder = Binder(dialect)
-    statements: list[Statement] = [(_judge_statement(binder, audience, case), tuple(binder.parameters))]
+    insert = _judge_statement(binder, audience, case)
+    by = "place, message_id, reason"
+    counts = f"SELECT {by}, count(*), min(member_id), max(member_id) FROM {{judged}} GROUP BY {by}"
     if dialect.name == "sqlite":
-        statements.append((_WITHOUT_NOBODY, ()))
-    judged = (await dialect.run_all(tx, statements))[0]
-    return await _count_judged(tx, judged, case)
+        judging = [(insert, tuple(binder.parameters)), (_WITHOUT_NOBODY, ())]
+        found = await dialect.rows(tx, counts.format(judged="bongsu_judged"), (), after=judging)
+    else:
+        both = f"WITH judged AS ({insert} RETURNING {by}, member_id) {counts.format(judged='judged')}"
+        found = await dialect.rows(tx, both, tuple(binder.parameters))
+    return [Count(*row) for row in found]
 
 
 def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Case) -> str:
@@ -269,9 +257,9 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
     notice = binder.table(_NOTICE, case.notices)
     profile = binder.table(_PROFILE, case.profiles)
     words = binder.table(_WORDS, case.words)
-    recent = f"recent AS MATERIALIZED (SELECT * FROM {binder.table(_RECENT, case.recent)})," if case.recent else ""
+    recent = f"recent AS MATERIALIZED ({recent_messages(binder, case.keys, case.own)})," if case.keys else ""
     # Sub-selects with a LIMIT, so that PostgreSQL looks by the index for each row instead of reading the other table whole.
-    heard = """(
+    heard = """(SELECT count(*) FROM recent) > 0 AND (
         SELECT 1 FROM recent CROSS JOIN bongsu_notifications n
         WHERE recent.place = l.place AND n.message_id = recent.message_id AND n.member_id = l.member_id
           AND n.created_at > recent.since LIMIT 1) IS NOT NULL"""
@@ -324,26 +312,13 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
                              THEN '{Reason.USER_OPTED_OUT}'
                         WHEN {ways} <= {_PUSH} AND ({ways} = 0 OR NOT ({device}))
                              THEN CASE WHEN {wanted} = 0 THEN '{Reason.USER_OPTED_OUT}' ELSE '{Reason.NO_ADDRESS}' END
-                        WHEN {heard if case.recent else "false"} THEN '{Reason.DUPLICATE}'
+                        WHEN {heard if case.keys else "false"} THEN '{Reason.DUPLICATE}'
                         WHEN {enough} THEN '{Reason.RATE_LIMITED}' END AS reason
             FROM known l {wish})
         INSERT INTO bongsu_judged
         SELECT place, member_id, address, message_id, {dialect.next_notification}, channels, lane, due, now, day,
                is_critical, {reason}
         FROM weighed"""
-
-
-async def _count_judged(tx: AsyncConnection, judged: int, case: Case) -> list[Count]:
-    if judged and len(case.words) == 1:
-        # One notice in one language: mostly all have the same fate, and to see that takes no sorting.
-        place, _, message_id = case.words[0]
-        seen = await rows_of(tx, "SELECT count(reason), min(member_id), max(member_id) FROM bongsu_judged")
-        reasons, first, last = seen[0]
-        if not reasons:
-            return [Count(place, message_id, None, judged, first, last)]
-    by = "place, message_id, reason"
-    found = await rows_of(tx, f"SELECT {by}, count(*), min(member_id), max(member_id) FROM bongsu_judged GROUP BY {by}")
-    return [Count(*row) for row in found]
 
 
 async def find_unprepared(tx: AsyncConnection) -> tuple[list[str], list[Profile]]:
@@ -362,10 +337,13 @@ async def find_unprepared(tx: AsyncConnection) -> tuple[list[str], list[Profile]
 # --- what follows from it ---------------------------------------------------------------------------------------------
 
 
-async def carry_out(tx: AsyncConnection, case: Case, counts: Sequence[Count], channels: int) -> None:
-    """Write what was judged: the members' counts, the inbox, the ways out; and who got nothing, and why.
+async def carry_out(
+    tx: AsyncConnection, case: Case, counts: Sequence[Count], channels: int, words: Sequence[Statement]
+) -> int:
+    """Write what was judged: words, the members' counts, the inbox, the ways out; and who got nothing, and why.
 
-    `channels` are all that any of the notices has, so that the others are not looked for.
+    `channels` are all that any of the notices has, so that the others are not looked for. Answers how many deliveries
+    there are to be.
     """
     dialect = dialect_named(tx.dialect.name)
     # One notice has each member once, and then there is nothing to add up.
@@ -373,15 +351,19 @@ async def carry_out(tx: AsyncConnection, case: Case, counts: Sequence[Count], ch
     if len(case.notices) > 1:
         counting = [_count_several(dialect)]
     statements: list[Statement] = []
+    deliveries = 0
     if told := sum(one.count for one in counts if one.reason is None):
         between = min(one.first for one in counts), max(one.last for one in counts)
         statements += [(one, ()) for one in (*counting, _ADD_NOTIFICATIONS)]
         statements += _delivery_statements(dialect, channels, between if told >= MANY else None)
+        deliveries = len(statements) - 1
+    statements += words
     if any(one.reason is not None for one in counts):
         statements.append((_ADD_SUPPRESSIONS, ()))
-    touched = await dialect.run_all(tx, statements)
+    touched = await dialect.run_all(tx, statements, is_brief=sum(one.count for one in counts) < MANY)
     if told and len(case.notices) == 1 and (counted := sum(touched[: len(counting)])) != told:
         raise AssertionError(f"{told} members were to be counted, {counted} were")
+    return touched[deliveries] if told else 0
 
 
 _ADD_NOTIFICATIONS = """

@@ -8,10 +8,11 @@ one, and `load` adds new rows by the quickest way there is.
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from typing import Any, ClassVar
 
@@ -141,21 +142,28 @@ class Dialect:
         """Insert rows that are all new, by the quickest way. If some were not: False, and it must be rolled back."""
         raise AssertionError(connection, table, columns, rows)
 
-    async def rows(self, tx: AsyncConnection, statement: str, parameters: Parameters) -> Sequence[Sequence[Any]]:
-        """What a statement returns that returns much. Parameters are `:name`, or the driver's own kind of places."""
-        raise AssertionError(tx, statement, parameters)
+    async def rows(
+        self, tx: AsyncConnection, statement: str, parameters: Parameters, *, after: Sequence[Statement] = ()
+    ) -> Sequence[Sequence[Any]]:
+        """What a statement returns, and others before it do. Parameters are `:name`, or the driver's own kind of places."""
+        raise AssertionError(tx, statement, parameters, after)
 
     async def run(self, tx: AsyncConnection, statement: str, parameters: tuple[Any, ...] = ()) -> int:
         """A statement that returns nothing: how many rows it has touched."""
         return (await self.run_all(tx, [(statement, parameters)]))[0]
 
-    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
-        """The same for several, one after the other."""
-        raise AssertionError(tx, statements)
+    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement], *, is_brief: bool = False) -> list[int]:
+        """The same for several, one after the other. Brief ones touch few rows, and none needs to see what another did."""
+        raise AssertionError(tx, statements, is_brief)
+
+    def locking(self, binder: Binder, names: Iterable[str]) -> str:
+        """What a statement selects so that, from there to the end of the transaction, nobody else has one of these names."""
+        raise AssertionError(binder, names)
 
     async def serialise(self, tx: AsyncConnection, *names: str) -> None:
-        """From here to the end of the transaction, nobody else is between here and there with one of these names."""
-        raise AssertionError(tx, names)
+        """The same as a statement of its own."""
+        binder = Binder(self)
+        await self.rows(tx, f"SELECT {self.locking(binder, names)}", tuple(binder.parameters))
 
     def moment(self, stored: Any) -> datetime:
         """A stored time as Python's."""
@@ -256,14 +264,30 @@ class Postgres(Dialect):
             return False
         return True
 
-    async def rows(self, tx: AsyncConnection, statement: str, parameters: Parameters) -> Sequence[Sequence[Any]]:
+    async def rows(
+        self, tx: AsyncConnection, statement: str, parameters: Parameters, *, after: Sequence[Statement] = ()
+    ) -> Sequence[Sequence[Any]]:
+        await self.run_all(tx, after)
         if isinstance(parameters, Mapping):
             return (await tx.execute(as_text(statement), parameters)).all()
         rows: list[Sequence[Any]] = await self.driver(tx).fetch(statement, *parameters)
         return rows
 
-    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
+    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement], *, is_brief: bool = False) -> list[int]:
+        if is_brief and len(statements) > 1:
+            return await self._run_together(tx, statements)
         return [await self._run(tx, statement, parameters) for statement, parameters in statements]
+
+    async def _run_together(self, tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
+        """As parts of one statement: to write down that each row was touched costs less than a round trip, if few were."""
+        parameters: list[Any] = []
+        parts = []
+        for place, (statement, its_own) in enumerate(statements):
+            parts.append(f"part_{place} AS ({_renumbered(statement, len(parameters))} RETURNING 1)")
+            parameters += its_own
+        counts = ", ".join(f"(SELECT count(*) FROM part_{place})" for place in range(len(parts)))
+        (touched,) = await self.driver(tx).fetch(f"WITH {', '.join(parts)} SELECT {counts}", *parameters)
+        return list(touched)
 
     async def _run(self, tx: AsyncConnection, statement: str, parameters: tuple[Any, ...]) -> int:
         # It answers "UPDATE 3", "INSERT 0 3", or only what it was.
@@ -279,10 +303,11 @@ class Postgres(Dialect):
         assert isinstance(driver, asyncpg.Connection)
         return driver
 
-    async def serialise(self, tx: AsyncConnection, *names: str) -> None:
+    def locking(self, binder: Binder, names: Iterable[str]) -> str:
         # All in one order, so that two who want the same ones wait for each other instead of locking up.
         numbers = sorted({int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True) for name in names})
-        await self.driver(tx).execute("SELECT pg_advisory_xact_lock(number) FROM unnest($1::bigint[]) AS number", numbers)
+        given = binder.table({"number": "bigint"}, [(number,) for number in numbers], "lock")
+        return f"(SELECT count(pg_advisory_xact_lock(lock.number)) FROM {given})"
 
     def moment(self, stored: Any) -> datetime:
         assert isinstance(stored, datetime)
@@ -290,6 +315,12 @@ class Postgres(Dialect):
 
     def stored(self, moment: datetime) -> Any:
         return moment
+
+
+@lru_cache(maxsize=256)
+def _renumbered(statement: str, before: int) -> str:
+    """With its parameters behind so many others."""
+    return re.sub(r"\$(\d+)", lambda found: f"${int(found[1]) + before}", statement) if before else statement
 
 
 class Sqlite(Dialect):
@@ -386,11 +417,13 @@ class Sqlite(Dialect):
         result = await connection.exec_driver_sql(statement, self.plain(columns, rows))
         return bool(result.rowcount == len(rows))
 
-    async def rows(self, tx: AsyncConnection, statement: str, parameters: Parameters) -> Sequence[Sequence[Any]]:
-        rows: list[tuple[Any, ...]] = await self._by_driver(tx, _fetch, (statement, parameters))
+    async def rows(
+        self, tx: AsyncConnection, statement: str, parameters: Parameters, *, after: Sequence[Statement] = ()
+    ) -> Sequence[Sequence[Any]]:
+        rows: list[tuple[Any, ...]] = await self._by_driver(tx, _fetch, *after, (statement, parameters))
         return rows
 
-    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
+    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement], *, is_brief: bool = False) -> list[int]:
         touched: list[int] = await self._by_driver(tx, _execute, *statements)
         return touched
 
@@ -405,7 +438,7 @@ class Sqlite(Dialect):
                 return await driver._execute(call, driver._conn, *statements)  # type: ignore[no-untyped-call]
             except sqlite3.Error as error:
                 # What has found the file locked before anything was begun has done nothing.
-                if tries < BUSY_TRIES and error.sqlite_errorcode == sqlite3.SQLITE_BUSY and not driver.in_transaction:
+                if tries < BUSY_TRIES and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY and not driver.in_transaction:
                     _log.warning("SQLite is locked by another process, queueing again", tries=tries)
                     continue
                 # As SQLAlchemy would have raised it, so that it is translated like all others.
@@ -421,8 +454,8 @@ class Sqlite(Dialect):
         assert isinstance(driver, aiosqlite.Connection)
         return driver
 
-    async def serialise(self, tx: AsyncConnection, *names: str) -> None:
-        """The one writer is alone already."""
+    def locking(self, binder: Binder, names: Iterable[str]) -> str:
+        return "0"  # the one writer is alone already
 
     def moment(self, stored: Any) -> datetime:
         return _EPOCH + timedelta(0, 0, stored)
@@ -437,8 +470,10 @@ def _as_tuple(row: Any) -> tuple[Any, ...]:
     raise TypeError(row)
 
 
-def _fetch(connection: sqlite3.Connection, asked: tuple[str, Parameters]) -> list[tuple[Any, ...]]:
-    """All rows, their texts read the quick way; and the whole over again the store's lenient way if one is no UTF-8."""
+def _fetch(connection: sqlite3.Connection, *statements: Statement) -> list[tuple[Any, ...]]:
+    """All rows of the last, their texts read the quick way; and it over again the store's lenient way if one is no UTF-8."""
+    *before, asked = statements
+    _execute(connection, *before)
     lenient = connection.text_factory
     # RETURNING has changed its rows before the first can be read: what could not be read must not have happened.
     connection.execute("SAVEPOINT bongsu_fetch")

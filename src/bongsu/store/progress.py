@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -18,19 +19,28 @@ _CLAIM = {"event_id": "uuid", "epoch": "integer"}
 _OURS = "bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND bongsu_events.status = 'PENDING'"
 
 
-async def hold(tx: AsyncConnection, claims: Sequence[tuple[UUID, int]]) -> set[UUID]:
-    """Keep claimed events to ourselves until the transaction ends; answer which still are ours. A zombie waits here."""
+async def hold(
+    tx: AsyncConnection, claims: Sequence[tuple[UUID, int]], names: Iterable[str] = (), messages: int = 0
+) -> tuple[set[tuple[UUID, int]], list[int]]:
+    """Keep those names and claimed events to ourselves until the transaction ends. A zombie waits here.
+
+    Answers which claims still hold and, if any does, ids for so many messages: those that are not written leave a gap.
+    """
     dialect = dialect_named(tx.dialect.name)
     binder = Binder(dialect)
+    locks = dialect.locking(binder, names)
+    places = binder.table({"place": "integer"}, [(place,) for place in range(messages)], "places")
     given = binder.table(_CLAIM, sorted(claims))
-    ours = await rows_of(
+    held = await rows_of(
         tx,
         f"""
-        SELECT bongsu_events.event_id FROM {given} CROSS JOIN bongsu_events {dialect.by_index(_EVENT_BY_ID)}
+        SELECT bongsu_events.event_id, bongsu_events.epoch, {locks},
+               (SELECT {dialect.listed("id")} FROM (SELECT {dialect.next_message} AS id FROM {places}) AS drawn)
+        FROM {given} CROSS JOIN bongsu_events {dialect.by_index(_EVENT_BY_ID)}
         WHERE {_OURS} ORDER BY bongsu_events.event_id {dialect.locked.replace("OF m", "OF bongsu_events")}""",
         binder,
     )
-    return {as_uuid(row[0]) for row in ours}
+    return {(as_uuid(row[0]), row[1]) for row in held}, json.loads(held[0][3] or "[]") if held else []
 
 
 async def advance(tx: AsyncConnection, reached: Mapping[tuple[UUID, int], str], lease_seconds: float) -> None:
