@@ -123,6 +123,8 @@ def _open_postgres(url: str, statement_seconds: float) -> Store:
         pool_size=POOL_SIZE,
         max_overflow=POOL_OVERFLOW,
         pool_timeout=POOL_TIMEOUT_SECONDS,
+        # The one that was used last knows the statements, and is warm.
+        pool_use_lifo=True,
         connect_args={
             "timeout": CONNECT_TIMEOUT_SECONDS,
             # The server's own limit should speak first; this one is for a server that no longer speaks.
