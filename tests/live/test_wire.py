@@ -12,7 +12,12 @@ from typing import Any, cast
 
 import pytest
 
-from bongsu.live.stream import LONG_AGO, Stream
+from bongsu.live.stream import LONG_AGO, Carrier, Stream
+
+
+class Wire(Carrier):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
 
 
 @contextlib.asynccontextmanager
@@ -21,9 +26,9 @@ async def connected() -> AsyncIterator[tuple[Stream, asyncio.Transport, socket.s
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     theirs.setblocking(False)
-    transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
+    transport, wire = await asyncio.get_running_loop().create_connection(Wire, sock=ours)
     try:
-        yield Stream("m-1", "c-1", transport, cast(Any, None)), transport, theirs
+        yield Stream("m-1", "c-1", wire, cast(Any, None)), transport, theirs
     finally:
         transport.abort()
         theirs.close()
@@ -62,6 +67,27 @@ async def test_a_reader_that_is_gone_is_found_out_and_nothing_is_raised() -> Non
         assert not stream.tell(2, b"to nobody", None, LONG_AGO)
 
 
+async def test_nothing_is_written_to_the_socket_that_has_the_number_of_one_that_is_lost() -> None:
+    async with connected() as (stream, transport, reader):
+        number = transport.get_extra_info("socket").fileno()
+        assert stream.tell(1, b"heard", None, LONG_AGO)
+        assert reader.recv(100) == b"heard"
+        transport.abort()
+        async with asyncio.timeout(20):
+            while transport.get_extra_info("socket") is not None and transport.get_extra_info("socket").fileno() >= 0:
+                await asyncio.sleep(0)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            assert number in (ours.fileno(), theirs.fileno())
+            assert not stream.tell(2, b"somebody else's", 1, LONG_AGO)
+            stream.write(b"somebody else's")
+            assert not stream.hint(b"somebody else's")
+            for one in (ours, theirs):
+                one.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    one.recv(100)
+
+
 async def test_what_is_enciphered_on_the_way_is_not_written_past_that() -> None:
     class Enciphered:
         """A connection whose bytes are not those that are written to it."""
@@ -85,7 +111,9 @@ async def test_what_is_enciphered_on_the_way_is_not_written_past_that() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         transport = Enciphered(ours)
-        Stream("m-1", "c-1", cast(Any, transport), cast(Any, None)).tell(1, b"secret", None, LONG_AGO)
+        wire = Wire()
+        wire.connection_made(cast(Any, transport))
+        Stream("m-1", "c-1", wire, cast(Any, None)).tell(1, b"secret", None, LONG_AGO)
         assert transport.written == [b"secret"]
         theirs.setblocking(False)
         with pytest.raises(BlockingIOError):

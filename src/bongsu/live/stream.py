@@ -26,19 +26,34 @@ STALLED_BYTES = 1024 * 1024
 # A reader that does not take the last words within this time is not waited for.
 FAREWELL_SECONDS = 5.0
 
-TRANSPORT = "bongsu.transport"
+CONNECTION = "bongsu.connection"
 _NO_LINGER = struct.pack("ii", 1, 0)
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": True}
 _END: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
-class StreamingProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, handing the connection to who writes to it directly."""
+class Carrier(asyncio.Protocol):
+    """A connection that a stream may write to past the loop, because it tells the stream before its socket is closed."""
+
+    # A place of its own: with one attribute more, each connection would have a dictionary of its own.
+    __slots__ = ("stream",)
+    transport: asyncio.Transport
+    stream: Stream
+
+    def connection_lost(self, error: Exception | None) -> None:
+        # The number of a socket that is closed is the next connection's.
+        if (stream := getattr(self, "stream", None)) is not None:
+            stream.lose()
+        super().connection_lost(error)
+
+
+class StreamingProtocol(Carrier, HttpToolsProtocol):
+    """uvicorn's protocol, handing itself to who writes to its connection directly."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {TRANSPORT: self.transport}  # type: ignore[dict-item]
+        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
 
 
 class Stream:
@@ -47,6 +62,7 @@ class Stream:
     __slots__ = (
         "_as_of",
         "_farewell",
+        "_is_clear",
         "_send",
         "_socket",
         "_transport",
@@ -63,14 +79,17 @@ class Stream:
         "time_limit",
     )
 
-    def __init__(self, member_id: str, connection_id: str, transport: asyncio.Transport, send: Send) -> None:
+    def __init__(self, member_id: str, connection_id: str, connection: Carrier, send: Send) -> None:
         self.member_id = member_id
         self.connection_id = connection_id
-        self._transport = transport
+        self._transport = transport = connection.transport
         self._send = send
+        connection.stream = self
         # What is enciphered on the way must not be written past that.
         plain = transport.get_extra_info("socket") if transport.get_extra_info("sslcontext") is None else None
         self._socket: int = plain.fileno() if plain is not None and os.name == "posix" else -1
+        # Nothing waits in the connection, which is neither ended nor closed: what is said can go to the system itself.
+        self._is_clear = False
         # Told is everything up to here, and nothing beyond.
         self.cursor = 0
         # Not before it has caught up with the store; what is new until then it has missed, and will look for.
@@ -97,19 +116,15 @@ class Stream:
                 self.badge(unread, as_of)
             return False
         self.cursor = notification_id
-        transport = self._transport
-        if self.is_ended or transport.is_closing():
-            return False
-        waiting = transport.get_write_buffer_size()
-        if waiting > STALLED_BYTES:
-            self.cut()
+        waiting = 0 if self._is_clear else self._backlog()
+        if waiting < 0:
             return False
         if unread is not None and self._is_new(unread, as_of):
             self._unread = -1
             if waiting <= SLOW_BYTES:
                 self._unread = unread
                 chunk += frames.badge(unread)
-        self._put(chunk, waiting)
+        self._put(chunk)
         return True
 
     def tell_all(self, chunks: Sequence[tuple[int, bytes]]) -> None:
@@ -119,37 +134,43 @@ class Stream:
 
     def write(self, chunk: bytes) -> None:
         """What must arrive, or the reader is cut."""
-        transport = self._transport
-        if self.is_ended or transport.is_closing():
-            return
-        waiting = transport.get_write_buffer_size()
-        if waiting > STALLED_BYTES:
-            self.cut()
-        else:
-            self._put(chunk, waiting)
+        if self._backlog() >= 0:
+            self._put(chunk)
 
     def hint(self, chunk: bytes) -> bool:
         """What may be left out, because it will be said again. False if it was."""
-        transport = self._transport
-        if self.is_ended or transport.is_closing():
+        if not 0 <= self._backlog() <= SLOW_BYTES:
             return False
-        waiting = transport.get_write_buffer_size()
-        if waiting > SLOW_BYTES:
-            return False
-        self._put(chunk, waiting)
+        self._put(chunk)
         return True
 
-    def _put(self, chunk: bytes, waiting: int) -> None:
-        """To the system itself where nothing waits before it: the loop's way there is a tenth of the whole."""
-        if waiting or self._socket < 0:
-            sent = 0
-        else:
+    def _backlog(self) -> int:
+        """How many bytes wait for the reader: less than none if nothing can be said any more. One who takes none is cut."""
+        if self._is_clear:
+            return 0
+        transport = self._transport
+        if self.is_ended or transport.is_closing():
+            return -1
+        waiting = transport.get_write_buffer_size()
+        if waiting > STALLED_BYTES:
+            self.cut()
+            return -1
+        self._is_clear = waiting == 0 and self._socket >= 0
+        return waiting
+
+    def _put(self, chunk: bytes) -> None:
+        """To the system itself where nothing waits before it: the loop's way, and asking it, is a sixth of the whole."""
+        if self._is_clear:
             try:
                 sent = os.write(self._socket, chunk)
             except OSError:  # full, or gone: the connection finds that out for itself
                 sent = 0
-        if sent < len(chunk):
-            self._transport.write(chunk[sent:])
+            if sent == len(chunk):
+                return
+            chunk = chunk[sent:]
+            self._is_clear = False
+        if not self._transport.is_closing():
+            self._transport.write(chunk)
 
     def badge(self, unread: int, as_of: datetime) -> None:
         """Say how many are unread, unless that is known, or something newer."""
@@ -176,20 +197,25 @@ class Stream:
         if self.is_ended:
             return
         self.write(farewell)
-        self.is_ended, self.last_word = True, last_word
+        self.is_ended, self.last_word, self._is_clear = True, last_word, False
         if not self._transport.is_closing():
             self._farewell = asyncio.create_task(self._finish())
 
     def cut(self) -> None:
         if self.is_ended:
             return
-        self.is_ended, self.last_word = True, "stalled"
+        self.is_ended, self.last_word, self._is_clear = True, "stalled", False
         telemetry.LIVE_CUT.inc()
         # Else the system would keep what the reader does not take, megabytes of it, and go on offering it for minutes.
         connection = self._transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._transport.abort()
+
+    def lose(self) -> None:
+        """The connection is gone, and its socket's number is another's in a moment."""
+        self._is_clear = False
+        self._socket = -1
 
     async def _finish(self) -> None:
         # Also when all was given to the connection: one that never takes it would stay for ever.
