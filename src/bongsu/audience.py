@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bongsu.errors import BadAudience
 from bongsu.model import Audience, Everyone, Interested, Listed, Selected
 from bongsu.store import portions
+from bongsu.store.decisions import MANY
 from bongsu.store.dialect import Binder, dialect_named
 from bongsu.store.portions import Whose
 
@@ -56,6 +57,11 @@ class Target:
     @property
     def is_empty(self) -> bool:
         return not self.rows and not self.looked_up
+
+    @property
+    def is_brief(self) -> bool:
+        """Surely few, and not only perhaps."""
+        return not self.looked_up and len(self.rows) < MANY
 
     def select(self, binder: Binder, now: datetime) -> str:
         parts = []

@@ -238,7 +238,7 @@ class FanOut:
             [one for work in works for (notice, _), one in work.messages.items() if notice == work.notice],
             self._settings.daily_limit,
         )
-        counts = await decisions.judge(tx, lambda binder: target.select(binder, now), case)
+        counts = await decisions.judge(tx, lambda binder: target.select(binder, now), case, is_brief=target.is_brief)
         if any(one.reason == UNPREPARED for one in counts):
             raise await self._unprepared(tx)
         said = await self._said(tx, works, words, counts, now, decision)

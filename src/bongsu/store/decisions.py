@@ -230,24 +230,36 @@ class Count:
     last: str
 
 
-async def judge(tx: AsyncConnection, audience: Callable[[Binder], str], case: Case) -> list[Count]:
+async def judge(tx: AsyncConnection, audience: Callable[[Binder], str], case: Case, *, is_brief: bool) -> list[Count]:
     """Decide for each member of the audience, a SELECT of (place, member_id), and keep their rows locked from here on.
 
     Whoever does not want it, cannot be reached, has heard it, or has heard enough today gets nothing, for the first of these
-    reasons that holds. A member may stand there for several notices; the earlier one is counted first.
+    reasons that holds. A member may stand there for several notices; the earlier one is counted first. It is brief if there
+    are few of them.
     """
     dialect = dialect_named(tx.dialect.name)
     binder = Binder(dialect)
     insert = _judge_statement(binder, audience, case)
-    by = "place, message_id, reason"
-    counts = f"SELECT {by}, count(*), min(member_id), max(member_id) FROM {{judged}} GROUP BY {by}"
+    if dialect.writes_within and is_brief:
+        judged = f"WITH judged AS ({insert} RETURNING *) {_counting('judged')}"
+        return [Count(*row) for row in await rows_of(tx, judged, binder)]
+    judging: list[Statement] = [(insert, tuple(binder.parameters))]
     if dialect.name == "sqlite":
-        judging = [(insert, tuple(binder.parameters)), (_WITHOUT_NOBODY, ())]
-        found = await dialect.rows(tx, counts.format(judged="bongsu_judged"), (), after=judging)
-    else:
-        both = f"WITH judged AS ({insert} RETURNING {by}, member_id) {counts.format(judged='judged')}"
-        found = await dialect.rows(tx, both, tuple(binder.parameters))
-    return [Count(*row) for row in found]
+        judging.append((_WITHOUT_NOBODY, ()))
+    if len(case.words) == 1:
+        # One notice in one language: mostly all have the same fate, and to see that takes no sorting.
+        seen = "SELECT count(*), count(reason), min(member_id), max(member_id) FROM bongsu_judged"
+        [(count, reasons, first, last)] = await dialect.rows(tx, seen, (), after=judging)
+        if count and not reasons:
+            place, _, message_id = case.words[0]
+            return [Count(place, message_id, None, count, first, last)]
+        judging = []
+    return [Count(*row) for row in await dialect.rows(tx, _counting("bongsu_judged"), (), after=judging)]
+
+
+def _counting(judged: str) -> str:
+    by = "place, message_id, reason"
+    return f"SELECT {by}, count(*), min(member_id), max(member_id) FROM {judged} GROUP BY {by}"
 
 
 def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Case) -> str:

@@ -60,6 +60,8 @@ class Dialect:
     next_message: ClassVar[str]
     # Whether RETURNING can name columns of the tables that an UPDATE is joined with.
     returns_joined: ClassVar[bool]
+    # Whether a statement that writes can be part of another.
+    writes_within: ClassVar[bool]
     # The functions that answer the least and the greatest of what they are given.
     least: ClassVar[str]
     greatest: ClassVar[str]
@@ -187,6 +189,7 @@ class Postgres(Dialect):
     next_notification = "nextval('bongsu_notifications_notification_id_seq')"
     next_message = "nextval('bongsu_messages_message_id_seq')"
     returns_joined = True
+    writes_within = True
     least, greatest = "least", "greatest"
 
     def at(self, seconds: str) -> str:
@@ -340,6 +343,7 @@ class Sqlite(Dialect):
         "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_messages') + row_number() OVER ()"
     )
     returns_joined = False
+    writes_within = False
     least, greatest = "min", "max"
 
     def at(self, seconds: str) -> str:
