@@ -1,6 +1,7 @@
 """The one shape of everything that runs: start, stop, tick.
 
-A Loop ticks while ticks find work, then waits for a wake or the poll interval. A tick that crashes is logged, counted and
+A Loop ticks while ticks find work, then waits for a wake or the poll interval. One that knows when there is hardly more
+waits a moment before it looks. A tick that crashes is logged, counted and
 backed off; the loop goes on. Nothing else in Bongsu has a `while True`.
 """
 
@@ -37,6 +38,11 @@ class Loop(ABC):
     @abstractmethod
     async def tick(self) -> int:
         """Do one bounded piece of work; return its size."""
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long to wait after a tick that found work before the next, unless woken."""
+        return 0.0
 
     def wake(self) -> None:
         """There may be work: tick now instead of at the next poll. Waking many times is waking once."""
@@ -80,6 +86,8 @@ class Loop(ABC):
                 if not self._wake.is_set():
                     self.idle.set()
                 await self._pause(self._wake, self._poll_seconds)
+            elif self.pause_seconds:
+                await self._pause(self._wake, self.pause_seconds)
 
     @staticmethod
     async def _pause(until: asyncio.Event, seconds: float) -> None:

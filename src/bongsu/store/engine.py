@@ -125,6 +125,8 @@ def _open_postgres(url: str, statement_seconds: float) -> Store:
         pool_timeout=POOL_TIMEOUT_SECONDS,
         # The one that was used last knows the statements, and is warm.
         pool_use_lifo=True,
+        # What was begun has been committed or rolled back by then.
+        pool_reset_on_return=None,
         connect_args={
             "timeout": CONNECT_TIMEOUT_SECONDS,
             # The server's own limit should speak first; this one is for a server that no longer speaks.
