@@ -52,6 +52,29 @@ async def test_it_ticks_until_there_is_nothing_left_then_waits_to_be_woken() -> 
     await work.stop()
 
 
+class Patient(Work):
+    pause_seconds = FOREVER
+
+
+async def test_one_that_pauses_after_work_goes_on_when_it_is_woken_even_before_and_stops_at_once() -> None:
+    work = Patient()
+    work.todo = [1, 2, 3]
+    work.may_leave.clear()
+    await work.start()
+    await work.entered.wait()
+    work.wake()  # there is more than the tick under way has seen
+    work.may_leave.set()
+    async with asyncio.timeout(20):
+        while work.done != [1, 2]:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.02)
+        assert work.done == [1, 2]
+        work.wake()
+        while work.done != [1, 2, 3]:
+            await asyncio.sleep(0)
+        await work.stop()
+
+
 async def test_without_a_wake_it_finds_work_at_the_next_poll() -> None:
     work = Work(poll_seconds=0.01)
     await work.start()

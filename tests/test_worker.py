@@ -18,7 +18,7 @@ from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import events as statements
-from bongsu.store.events import DEATHS_ALONE, SUSPECT_AFTER, EventRow
+from bongsu.store.events import DEATHS_ALONE, SUSPECT_AFTER, Claimed, EventRow
 from bongsu.templates import Templates
 from bongsu.worker import EventWorker
 
@@ -96,6 +96,31 @@ def say(kind: str) -> Rules:
         yield Notice(NoticeType(kind, ()), Everyone())
 
     return rules
+
+
+async def test_what_comes_during_a_turn_without_a_word_is_found_before_the_next_poll(store: Store, quick: Settings) -> None:
+    """As in a process of its own without Redis, where nobody can say that there is more."""
+    first, second = Event(event_type="product.updated"), Event(event_type="product.updated")
+    is_there = asyncio.Event()
+
+    class Overtaken(EventWorker):
+        async def _finish(self, claimed: Sequence[Claimed]) -> int:
+            done = await super()._finish(claimed)
+            if any(one.event.event_id == first.event_id for one in claimed):
+                await add(store, second)
+                is_there.set()
+            return done
+
+    seldom = quick.model_copy(update={"poll_seconds": 3600.0})
+    worker = Overtaken(store, Rules(), seldom, FanOut(Templates.load(), seldom))
+    await add(store, first)
+    await worker.start()
+    async with asyncio.timeout(20):
+        await is_there.wait()
+        while await pending(store):
+            await asyncio.sleep(0.01)
+    assert (await fate(store, second)).status is EventStatus.DONE
+    await worker.stop()
 
 
 async def test_an_event_no_rule_is_about_is_done(store: Store, quick: Settings) -> None:
