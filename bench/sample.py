@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from bongsu.model import new_id
-from bongsu.store.dialect import SQLITE
+from bongsu.store.sqlite import SQLITE
 
 COLUMNS = ("event_id", "event_type", "occurred_at", "actor_id", "target_id", "ref_id", "payload")
 TYPE = "product.price_changed"

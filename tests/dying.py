@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Event, utc_now
 from bongsu.store import Store, events
-from bongsu.store.dialect import dialect_named
+from bongsu.store.databases import dialect_named
 from tests.past import say, tell
 
 SOON, LONG_AGO = timedelta(hours=1), timedelta(hours=-1)

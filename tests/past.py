@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Channel, new_id
 from bongsu.store import decisions, people
+from bongsu.store.databases import dialect_named
 from bongsu.store.decisions import Message, as_bits
-from bongsu.store.dialect import dialect_named
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 BOTH = (Channel.PUSH, Channel.IN_APP)

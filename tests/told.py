@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.store import people
-from bongsu.store.dialect import dialect_named
+from bongsu.store.databases import dialect_named
 
 WORDS = {
     "type": "POST_LIKE",

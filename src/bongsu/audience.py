@@ -18,8 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bongsu.errors import BadAudience
 from bongsu.model import Audience, Everyone, Interested, Listed, Selected
 from bongsu.store import portions
+from bongsu.store.databases import dialect_named
 from bongsu.store.decisions import MANY
-from bongsu.store.dialect import Binder, dialect_named
+from bongsu.store.dialect import Binder
 from bongsu.store.portions import Whose
 
 

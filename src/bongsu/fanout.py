@@ -25,8 +25,9 @@ from bongsu.guard import Quiet, local_day, quiet_until
 from bongsu.model import Notice, Priority, utc_now
 from bongsu.settings import Settings
 from bongsu.store import decisions
+from bongsu.store.databases import dialect_named
 from bongsu.store.decisions import UNPREPARED, Case, Count, Key, Message, Profile
-from bongsu.store.dialect import Statement, dialect_named
+from bongsu.store.dialect import Statement
 from bongsu.store.events import Claimed
 from bongsu.store.portions import Whose
 from bongsu.store.progress import Begun

@@ -20,7 +20,10 @@ from sqlalchemy.orm import Session, scoped_session
 from bongsu.errors import BadEvent, NotATransaction, NoTransactionOpen
 from bongsu.model import Event
 from bongsu.store import events as statements
-from bongsu.store.dialect import POSTGRES, SQLITE, Dialect, dialect_named
+from bongsu.store.databases import dialect_named
+from bongsu.store.dialect import Dialect
+from bongsu.store.postgres import POSTGRES
+from bongsu.store.sqlite import SQLITE
 
 Rows = Sequence[Sequence[Any]]
 

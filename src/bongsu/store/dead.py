@@ -16,7 +16,8 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Channel
-from bongsu.store.dialect import Dialect, as_text, dialect_named
+from bongsu.store.databases import dialect_named
+from bongsu.store.dialect import Dialect, as_text
 from bongsu.store.events import as_uuid
 from bongsu.store.history import LARGEST_ID
 

@@ -16,7 +16,8 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Channel, Reason
-from bongsu.store.dialect import Binder, Dialect, Statement, dialect_named
+from bongsu.store.databases import dialect_named
+from bongsu.store.dialect import Binder, Dialect, Statement
 
 # Channels as bits, in an order that must never change: it is stored.
 BITS = {Channel.PUSH: 1, Channel.SMS: 2, Channel.EMAIL: 4, Channel.IN_APP: 8}

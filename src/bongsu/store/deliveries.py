@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Channel, Guarantee, read_payload
+from bongsu.store.databases import dialect_named
 from bongsu.store.decisions import USABLE
-from bongsu.store.dialect import Binder, Dialect, dialect_named
+from bongsu.store.dialect import Binder, Dialect
 
 # A delivery that has been claimed so often without any outcome ends whoever takes it.
 MOST_CLAIMS = 6

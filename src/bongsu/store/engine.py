@@ -30,8 +30,10 @@ from bongsu.errors import (
     StoreUnreachable,
 )
 from bongsu.settings import Settings
-from bongsu.store.dialect import POSTGRES, SQLITE, Dialect
+from bongsu.store.dialect import Dialect
+from bongsu.store.postgres import POSTGRES
 from bongsu.store.pulse import watch
+from bongsu.store.sqlite import SQLITE
 from bongsu.store.transactions import on_postgres, on_sqlite
 
 # Two cores of database serve about this many busy connections well; more would queue there instead of here.

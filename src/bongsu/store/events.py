@@ -19,7 +19,8 @@ from uuid import UUID, SafeUUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Event, EventStatus, no_payload, read_payload, utc_now
-from bongsu.store.dialect import Dialect, Placeholder, as_text, dialect_named
+from bongsu.store.databases import dialect_named
+from bongsu.store.dialect import Dialect, Placeholder, as_text
 from bongsu.store.engine import Store
 
 _ADDED = {

@@ -18,9 +18,11 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Channel, Reason
+from bongsu.store.databases import dialect_named
 from bongsu.store.decisions import BITS
-from bongsu.store.dialect import POSTGRES, Dialect, as_text, dialect_named
+from bongsu.store.dialect import Dialect, as_text
 from bongsu.store.events import as_uuid
+from bongsu.store.postgres import POSTGRES
 from bongsu.store.ways import DeliveryRow, find_deliveries
 
 # Where a page begins that begins with the newest. No id is larger: the text is the last character there is, more often than

@@ -15,7 +15,8 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import read_payload
-from bongsu.store.dialect import Dialect, as_text, dialect_named
+from bongsu.store.databases import dialect_named
+from bongsu.store.dialect import Dialect, as_text
 
 # Ids of both databases end here; a page that begins with the newest begins below it.
 LARGEST_ID = 2**63 - 1

@@ -9,7 +9,8 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.store.dialect import Dialect, as_text, dialect_named
+from bongsu.store.databases import dialect_named
+from bongsu.store.dialect import Dialect, as_text
 
 
 @dataclass(frozen=True)

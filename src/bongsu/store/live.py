@@ -15,8 +15,9 @@ import orjson
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Channel
+from bongsu.store.databases import dialect_named
 from bongsu.store.decisions import BITS
-from bongsu.store.dialect import Binder, Dialect, as_text, dialect_named
+from bongsu.store.dialect import Binder, Dialect, as_text
 
 _TOLD = f"channels & {BITS[Channel.IN_APP]} <> 0"
 

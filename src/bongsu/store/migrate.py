@@ -8,8 +8,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.errors import StoreNotMigrated, StoreTooNew
-from bongsu.store.dialect import POSTGRES
 from bongsu.store.engine import Store
+from bongsu.store.postgres import POSTGRES
 
 # The newest migration. Revisions are numbers with leading zeros, so that older and newer can be told without loading them.
 HEAD = "0005"

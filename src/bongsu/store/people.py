@@ -23,8 +23,9 @@ from bongsu.model import (
     QuietHours,
     TypePreference,
 )
+from bongsu.store.databases import dialect_named
 from bongsu.store.decisions import BITS, as_bits
-from bongsu.store.dialect import Dialect, dialect_named
+from bongsu.store.dialect import Dialect
 
 # Rows of one statement; more would only make a longer text.
 STATEMENT_ROWS = 1_000

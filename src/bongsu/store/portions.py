@@ -15,8 +15,9 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from bongsu.store.databases import dialect_named
 from bongsu.store.decisions import run
-from bongsu.store.dialect import Binder, as_text, dialect_named
+from bongsu.store.dialect import Binder, as_text
 
 
 class Whose(NamedTuple):

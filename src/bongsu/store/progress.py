@@ -9,8 +9,9 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from bongsu.store.databases import dialect_named
 from bongsu.store.decisions import rows_of, run
-from bongsu.store.dialect import Binder, dialect_named
+from bongsu.store.dialect import Binder
 from bongsu.store.events import as_uuid
 
 # SQLite's own name for the index of the primary key.

@@ -6,7 +6,8 @@ from functools import cache
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.store.dialect import Dialect, as_text, dialect_named
+from bongsu.store.databases import dialect_named
+from bongsu.store.dialect import Dialect, as_text
 
 
 @cache

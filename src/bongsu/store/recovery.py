@@ -14,7 +14,8 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Channel
-from bongsu.store.dialect import Dialect, as_text, dialect_named
+from bongsu.store.databases import dialect_named
+from bongsu.store.dialect import Dialect, as_text
 
 # A round is four tries. After so many more, what still fails wants an operator. The index of the retryable ones says it too.
 MOST_ROUNDS = 3

@@ -13,7 +13,8 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Event, EventStatus
-from bongsu.store.dialect import Dialect, as_text, dialect_named
+from bongsu.store.databases import dialect_named
+from bongsu.store.dialect import Dialect, as_text
 
 # What a called-off event keeps as its error: it is DONE, because nothing more will come of it and nothing is to be replayed.
 CANCELLED = "CANCELLED"

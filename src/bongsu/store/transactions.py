@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 import asyncpg
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.store.dialect import POSTGRES, SQLITE
+from bongsu.store.postgres import POSTGRES
+from bongsu.store.sqlite import SQLITE
 
 
 @contextlib.asynccontextmanager

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.store.dialect import dialect_named
+from bongsu.store.databases import dialect_named
 
 
 @dataclass(frozen=True)

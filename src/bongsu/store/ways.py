@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Channel
-from bongsu.store.dialect import Dialect, dialect_named
+from bongsu.store.databases import dialect_named
+from bongsu.store.dialect import Dialect
 from bongsu.store.tries import Try, find_tries
 
 
