@@ -26,7 +26,7 @@ async def tell(tx: AsyncConnection, member_id: str, count: int = 1, **words: Any
     event_id = uuid4() if dialect.name == "postgresql" else str(uuid4())
     values = {"member_id": member_id, "event_id": event_id, "count": count}
     await people.mention(tx, [member_id])
-    await tx.execute(text(f"SELECT 1 FROM bongsu_members m WHERE member_id = :member_id {dialect.locked}"), values)
+    await tx.execute(text(f"SELECT 1 FROM bongsu_members m WHERE member_id = :member_id {dialect.locked('m')}"), values)
     await tx.execute(
         text(f"""
             WITH RECURSIVE numbered (number) AS (

@@ -165,7 +165,7 @@ class FanOut:
                 names.append(f"{key[0]} {key[1]}")
             # What has no words is heard of when there is somebody to say it to.
             with contextlib.suppress(BadTemplate):
-                messages += len(self._missing([work]))
+                messages += sum(known is None for known in self._needed([work]).values())
         return Needs(names, messages)
 
     async def decide(self, tx: AsyncConnection, works: Sequence[Work], message_ids: Sequence[int]) -> Decision:
@@ -303,14 +303,10 @@ class FanOut:
             for locale in (self._locale(work.said, raw) for raw in self._locales)
         }
 
-    def _missing(self, works: Sequence[Work]) -> list[tuple[int, str]]:
-        return [one for one, message_id in self._needed(works).items() if message_id is None]
-
     def _words(self, works: Sequence[Work], new_ids: Sequence[int]) -> dict[tuple[int, str], int]:
         """The same, with new ids for those that have none. There are at least as many as that takes."""
-        known = {one: message_id for one, message_id in self._needed(works).items() if message_id is not None}
-        missing = self._missing(works)
-        return known | dict(zip(missing, new_ids[: len(missing)], strict=True))
+        new = iter(new_ids)
+        return {one: next(new) if known is None else known for one, known in self._needed(works).items()}
 
     async def _said(
         self,

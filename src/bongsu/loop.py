@@ -1,8 +1,8 @@
 """The one shape of everything that runs: start, stop, tick.
 
 A Loop ticks while ticks find work, then waits for a wake or the poll interval. One that knows when there is hardly more
-waits a moment before it looks. A tick that crashes is logged, counted and
-backed off; the loop goes on. Nothing else in Bongsu has a `while True`.
+waits a moment before it looks. A tick that crashes is logged, counted and backed off; the loop goes on. Nothing else in
+Bongsu has a `while True`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LAST_BACKOFF = 15.0
 
 
 class Loop(ABC):
-    """Subclass it, say what one `tick` does and return how much it did: more than nothing means 'again at once'."""
+    """Subclass it, say what one `tick` does and return how much it did: more than nothing means 'again', mostly at once."""
 
     def __init__(self, name: str, poll_seconds: float) -> None:
         self.name = name

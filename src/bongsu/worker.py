@@ -82,7 +82,9 @@ class EventWorker(Loop):
         steps += await self._go_on()
         if not steps or time.monotonic() >= self._suspects_at:
             # In a transaction and a step of its own: if it ends this process too, it takes nothing else along.
-            steps += await self._finish(await self._claim_suspect())
+            suspects = await self._claim_suspect()
+            steps += await self._finish(suspects)
+            self._is_more_due |= bool(suspects)
             self._suspects_at = time.monotonic() + self._settings.poll_seconds
         return steps
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bongsu.fanout import FanOut
 from bongsu.live import announce, catchup, hub
 from bongsu.live.messages import MESSAGES_TOPIC
-from bongsu.live.stream import LONG_AGO
+from bongsu.live.stream import LONG_AGO, StreamingProtocol
 from bongsu.model import Listed
 from bongsu.store import events as statements
 from bongsu.store import live as live_statements
@@ -363,3 +365,21 @@ async def test_a_step_that_told_few_is_announced_to_each_without_counting(
             await page.until_seen("notification")
     is_many = readers > announce.FEW
     assert (bool(named), bool(counted)) == (is_many, is_many)
+
+
+async def test_a_connection_that_has_ended_is_gone_without_being_looked_for(live: Live) -> None:
+    """Ten thousand readers who leave must not stay until the collector has a reason to look at what is old."""
+    known = weakref.WeakSet(one for one in gc.get_objects() if isinstance(one, StreamingProtocol))
+    gc.disable()
+    try:
+        async with live.open() as page:
+            await page.until_live()
+            await live.ring()
+            await page.until_seen("badge", 2)
+            here = weakref.WeakSet(one for one in gc.get_objects() if isinstance(one, StreamingProtocol)) - known
+            assert len(here) == 1
+        async with asyncio.timeout(20):
+            while len(here):
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import resource
 import sqlite3
 import threading
 from pathlib import Path
@@ -11,11 +12,15 @@ from pathlib import Path
 import asyncpg
 import pytest
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from bongsu.errors import StoreDamaged, StoreUnreachable
 from bongsu.model import Event, new_id
 from bongsu.settings import Settings
 from bongsu.store import Store, engine, migrate
 from bongsu.store import events as statements
+from bongsu.store.postgres import POSTGRES
+from bongsu.store.sqlite import SQLITE
 from tests.deciding import rows
 
 ATTEMPTS = 60
@@ -31,7 +36,7 @@ async def nothing_is_open(store: Store) -> bool:
     """On connections of ours to this store."""
     if store.dialect.name == "sqlite":
         async with store.single() as connection:
-            return not store.dialect.driver(connection).in_transaction  # type: ignore[attr-defined]
+            return not SQLITE.driver(connection).in_transaction
     found = await rows(
         store,
         """SELECT count(*) FROM pg_stat_activity
@@ -129,3 +134,50 @@ async def test_who_finds_the_file_locked_with_one_statement_queues_again(
     rival.close()
     assert await stored(store) == {str(event.event_id)}
     await store.close()
+
+
+async def test_after_a_commit_that_failed_the_next_is_one(tmp_path: Path) -> None:
+    store = Store.open(Settings(data_dir=tmp_path))
+    await migrate(store)
+    lost, kept = Event(event_type="x"), Event(event_type="y")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # No room for one page more in the file that commits are written to.
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "bongsu.db-wal").stat().st_size + 2000, limits[1]))
+    try:
+        with pytest.raises(StoreDamaged):
+            await statements.add_many(store, [lost])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert await nothing_is_open(store)
+    assert await statements.add_many(store, [kept]) == [True]
+    other = sqlite3.connect(tmp_path / "bongsu.db")
+    assert other.execute("SELECT event_id FROM bongsu_events").fetchall() == [(str(kept.event_id),)]
+    other.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("how", ["write", "single", "read"])
+async def test_a_connection_that_is_lost_between_two_statements_is_a_store_away(store: Store, how: str) -> None:
+    with pytest.raises(StoreUnreachable):
+        async with getattr(store, how)() as connection:
+            await hang_up(store, connection)
+            await store.dialect.rows(connection, "SELECT 1", ())
+
+
+@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
+async def test_a_connection_that_is_lost_before_the_commit_is_a_store_away(store: Store) -> None:
+    with pytest.raises(StoreUnreachable):
+        async with store.write() as tx:
+            await statements.add(tx, [Event(event_type="x")])
+            await hang_up(store, tx)
+    assert await stored(store) == set()
+
+
+async def hang_up(store: Store, connection: AsyncConnection) -> None:
+    """The server ends the connection, and that is known here."""
+    driver = POSTGRES.driver(connection)
+    await rows(store, f"SELECT pg_terminate_backend({driver.get_server_pid()})")
+    async with asyncio.timeout(20):
+        while not driver.is_closed():
+            await asyncio.sleep(0.01)

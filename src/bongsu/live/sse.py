@@ -22,7 +22,7 @@ from bongsu.http.problems import problem, problem_of
 from bongsu.live import frames
 from bongsu.live.hub import Hub
 from bongsu.live.registry import Registry
-from bongsu.live.stream import CONNECTION, Stream
+from bongsu.live.stream import TRANSPORT, Stream
 from bongsu.live.wheel import Wheel
 from bongsu.settings import Settings
 from bongsu.store.inbox import LARGEST_ID
@@ -64,20 +64,20 @@ class SseEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         cors = self._cors(request)
-        connection = scope.get("extensions", {}).get(CONNECTION)
+        transport = scope.get("extensions", {}).get(TRANSPORT)
         try:
             member_id, expires_at = self._gate.member_until(request)
         except BongsuError as error:
             await _refuse(problem_of(error), cors, scope, receive, send)
             return
-        if connection is None:
+        if transport is None:
             answer = problem(503, "This server cannot stream: run it with `bongsu serve`")
             await _refuse(answer, cors, scope, receive, send)
             return
         after = _last_event_id(request)
         del request
         await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *cors]})
-        stream = Stream(member_id, self._registry.new_id(), connection, send)
+        stream = Stream(member_id, self._registry.new_id(), transport, send)
         try:
             await self._open(stream, after, expires_at)
             # Nothing more comes in on this connection but its end, ours or theirs.

@@ -26,7 +26,7 @@ STALLED_BYTES = 1024 * 1024
 # A reader that does not take the last words within this time is not waited for.
 FAREWELL_SECONDS = 5.0
 
-CONNECTION = "bongsu.connection"
+TRANSPORT = "bongsu.transport"
 _NO_LINGER = struct.pack("ii", 1, 0)
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": True}
@@ -36,24 +36,23 @@ _END: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": 
 class Carrier(asyncio.Protocol):
     """A connection that a stream may write to past the loop, because it tells the stream before its socket is closed."""
 
-    # A place of its own: with one attribute more, each connection would have a dictionary of its own.
     __slots__ = ("stream",)
-    transport: asyncio.Transport
     stream: Stream
 
     def connection_lost(self, error: Exception | None) -> None:
         # The number of a socket that is closed is the next connection's.
         if (stream := getattr(self, "stream", None)) is not None:
             stream.lose()
+            del self.stream
         super().connection_lost(error)
 
 
 class StreamingProtocol(Carrier, HttpToolsProtocol):
-    """uvicorn's protocol, handing itself to who writes to its connection directly."""
+    """uvicorn's protocol, handing the connection to who writes to it directly. Not itself: it would keep itself alive."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
+        self.scope["extensions"] = {TRANSPORT: self.transport}  # type: ignore[dict-item]
 
 
 class Stream:
@@ -79,15 +78,17 @@ class Stream:
         "time_limit",
     )
 
-    def __init__(self, member_id: str, connection_id: str, connection: Carrier, send: Send) -> None:
+    def __init__(self, member_id: str, connection_id: str, transport: asyncio.Transport, send: Send) -> None:
         self.member_id = member_id
         self.connection_id = connection_id
-        self._transport = transport = connection.transport
+        self._transport = transport
         self._send = send
-        connection.stream = self
+        self._socket = -1
+        carrier, plain = transport.get_protocol(), transport.get_extra_info("socket")
         # What is enciphered on the way must not be written past that.
-        plain = transport.get_extra_info("socket") if transport.get_extra_info("sslcontext") is None else None
-        self._socket: int = plain.fileno() if plain is not None and os.name == "posix" else -1
+        if isinstance(carrier, Carrier) and plain is not None and transport.get_extra_info("sslcontext") is None:
+            carrier.stream = self
+            self._socket = plain.fileno() if os.name == "posix" else -1
         # Nothing waits in the connection, which is neither ended nor closed: what is said can go to the system itself.
         self._is_clear = False
         # Told is everything up to here, and nothing beyond.
@@ -138,7 +139,7 @@ class Stream:
             self._put(chunk)
 
     def hint(self, chunk: bytes) -> bool:
-        """What may be left out, because it will be said again. False if it was."""
+        """What may be left out, because it will be said again. False if it was, or if the reader takes nothing any more."""
         if not 0 <= self._backlog() <= SLOW_BYTES:
             return False
         self._put(chunk)

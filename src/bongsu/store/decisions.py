@@ -364,19 +364,19 @@ async def carry_out(
     if len(case.notices) > 1:
         counting = [_count_several(dialect)]
     statements: list[Statement] = []
-    deliveries = 0
+    place_of_deliveries = 0
     if told := sum(one.count for one in counts if one.reason is None):
         between = min(one.first for one in counts), max(one.last for one in counts)
         statements += [(one, ()) for one in (*counting, _ADD_NOTIFICATIONS)]
         statements += _delivery_statements(dialect, channels, between if told >= MANY else None)
-        deliveries = len(statements) - 1
+        place_of_deliveries = len(statements) - 1
     statements += words
     if any(one.reason is not None for one in counts):
         statements.append((_ADD_SUPPRESSIONS, ()))
     touched = await dialect.run_all(tx, statements, is_brief=sum(one.count for one in counts) < MANY)
     if told and len(case.notices) == 1 and (counted := sum(touched[: len(counting)])) != told:
         raise AssertionError(f"{told} members were to be counted, {counted} were")
-    return touched[deliveries] if told else 0
+    return touched[place_of_deliveries] if told else 0
 
 
 _ADD_NOTIFICATIONS = """

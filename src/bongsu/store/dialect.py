@@ -31,8 +31,6 @@ class Dialect:
     name: ClassVar[str]
     now: ClassVar[str]
     skip_locked: ClassVar[str]
-    # Behind a SELECT of rows called m: keep them to ourselves, in the order they come, until the transaction ends.
-    locked: ClassVar[str]
     # Behind a SELECT of members whose rows are to be locked, and before the brackets of a WITH that locks them.
     in_lock_order: ClassVar[str]
     at_once: ClassVar[str]
@@ -61,6 +59,10 @@ class Dialect:
     def seconds_since(self, moment: str) -> str:
         """How long ago that was, given as an SQL expression."""
         raise AssertionError(moment)
+
+    def locked(self, alias: str) -> str:
+        """Behind a SELECT: keep the rows of that table to ourselves, in the order they come, until the transaction ends."""
+        raise AssertionError(alias)
 
     def by_index(self, name: str) -> str:
         """Behind a table's name: read it by this index. PostgreSQL's planner sees by itself which is the smallest."""

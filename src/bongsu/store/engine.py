@@ -80,10 +80,8 @@ class Store:
 
         The statements it is to begin with travel together with its BEGIN.
         """
-        async with self._turn:
-            with translated(self.place):
-                async with self._writer.connect() as connection, self._transaction(connection, first):
-                    yield connection
+        async with self._turn, self._connected(self._writer) as connection, self._transaction(connection, first):
+            yield connection
 
     @contextlib.asynccontextmanager
     async def write_once(self) -> AsyncIterator[AsyncConnection]:
@@ -93,18 +91,27 @@ class Store:
 
     @contextlib.asynccontextmanager
     async def single(self) -> AsyncIterator[AsyncConnection]:
-        """For one statement by `dialect.rows`, which is a transaction by itself on both."""
-        async with self._turn:
-            with translated(self.place):
-                async with self._writer.connect() as connection:
-                    yield connection
+        """For one statement by `dialect.rows`, which is a transaction by itself on both. A second would be another."""
+        async with self._turn, self._connected(self._writer) as connection:
+            yield connection
 
     @contextlib.asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """A connection for looking: each statement sees what was committed when it began."""
+        async with self._connected(self._reader) as connection:
+            yield connection
+
+    @contextlib.asynccontextmanager
+    async def _connected(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         with translated(self.place):
-            async with self._reader.connect() as connection:
-                yield connection
+            async with engine.connect() as connection:
+                try:
+                    yield connection
+                except asyncpg.InterfaceError as error:
+                    # All it says of a connection that was lost meanwhile is that one cannot use it.
+                    if POSTGRES.driver(connection).is_closed():
+                        raise asyncpg.ConnectionDoesNotExistError(str(error)) from error
+                    raise
 
     async def close(self) -> None:
         await self._writer.dispose()

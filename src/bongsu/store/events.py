@@ -166,7 +166,7 @@ async def add_many(store: Store, events: Sequence[Event | Row]) -> list[bool]:
         async with store.single() as connection:
             return told_apart(events, await add(connection, events))
     with contextlib.suppress(_NotAllNew):
-        async with store.write() as tx:
+        async with store.write_once() as tx:
             if not await store.dialect.load(tx, "bongsu_events", _ADDED, _rows(sorted(events, key=_number))):
                 raise _NotAllNew
         return [True] * len(events)

@@ -151,7 +151,7 @@ async def read_between(tx: AsyncConnection, member_id: str, after: int, last: in
 async def _hold(tx: AsyncConnection, dialect: Dialect, member_id: str) -> int:
     """A statement of its own: only the statements after it see all that was done under the lock before us."""
     found = await tx.execute(
-        as_text(f"SELECT m.unread FROM bongsu_members m WHERE m.member_id = :member_id {dialect.locked}"),
+        as_text(f"SELECT m.unread FROM bongsu_members m WHERE m.member_id = :member_id {dialect.locked('m')}"),
         {"member_id": member_id},
     )
     return found.scalar_one_or_none() or 0

@@ -30,7 +30,8 @@ async def migrate(store: Store) -> tuple[str | None, str]:
         if before is not None and before > HEAD:
             raise StoreTooNew(f"{store.place} is at revision {before}, this Bongsu knows {HEAD}")
         if before != HEAD:
-            assert tx.in_transaction(), "Alembic would commit by itself"
+            if not tx.in_transaction():
+                raise AssertionError("Alembic would commit by itself")
             await tx.run_sync(_upgrade)
         return before, HEAD
 

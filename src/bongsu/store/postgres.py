@@ -21,8 +21,6 @@ class Postgres(Dialect):
     # Not clock_timestamp(): that one is volatile and would keep the planner from the index. Transactions here are short.
     now = "now()"
     skip_locked = "FOR UPDATE SKIP LOCKED"
-    # NO KEY: registering a device, which refers to the member, need not wait for it.
-    locked = "FOR NO KEY UPDATE OF m"
     in_lock_order = "ORDER BY member_id"
     at_once = "MATERIALIZED"
     address = "ctid"
@@ -40,6 +38,10 @@ class Postgres(Dialect):
 
     def seconds_since(self, moment: str) -> str:
         return f"CAST(extract(epoch FROM now() - {moment}) AS double precision)"
+
+    def locked(self, alias: str) -> str:
+        # NO KEY: registering a device, which refers to the member, need not wait for it.
+        return f"FOR NO KEY UPDATE OF {alias}"
 
     def by_index(self, name: str) -> str:
         return ""

@@ -38,7 +38,7 @@ async def hold(
         SELECT bongsu_events.event_id, bongsu_events.epoch, {locks},
                (SELECT {dialect.listed("id")} FROM (SELECT {dialect.next_message} AS id FROM {places}) AS drawn)
         FROM {given} CROSS JOIN bongsu_events {dialect.by_index(_EVENT_BY_ID)}
-        WHERE {_OURS} ORDER BY bongsu_events.event_id {dialect.locked.replace("OF m", "OF bongsu_events")}""",
+        WHERE {_OURS} ORDER BY bongsu_events.event_id {dialect.locked("bongsu_events")}""",
         binder,
     )
     return {(as_uuid(row[0]), row[1]) for row in held}, json.loads(held[0][3] or "[]") if held else []

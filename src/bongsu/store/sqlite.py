@@ -30,7 +30,6 @@ class Sqlite(Dialect):
     name = "sqlite"
     now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
     skip_locked = ""
-    locked = ""
     # The one writer has locked everything already.
     in_lock_order = ""
     at_once = "NOT MATERIALIZED"
@@ -52,6 +51,9 @@ class Sqlite(Dialect):
 
     def seconds_since(self, moment: str) -> str:
         return f"({self.now} - {moment}) / 1000000.0"
+
+    def locked(self, alias: str) -> str:
+        return ""
 
     def by_index(self, name: str) -> str:
         return f"INDEXED BY {name}"
@@ -140,7 +142,8 @@ class Sqlite(Dialect):
                 return await driver._execute(call, driver._conn, *statements)  # type: ignore[no-untyped-call]
             except sqlite3.Error as error:
                 # What has found the file locked before anything was begun has done nothing.
-                if tries < BUSY_TRIES and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY and not driver.in_transaction:
+                is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+                if is_busy and tries < BUSY_TRIES and not driver.in_transaction:
                     _log.warning("SQLite is locked by another process, queueing again", tries=tries)
                     continue
                 # As SQLAlchemy would have raised it, so that it is translated like all others.
@@ -159,6 +162,9 @@ class Sqlite(Dialect):
     def locking(self, binder: Binder, names: Iterable[str]) -> str:
         return "0"  # the one writer is alone already
 
+    async def serialise(self, tx: AsyncConnection, *names: str) -> None:
+        """Not worth the way to the thread."""
+
     def moment(self, stored: Any) -> datetime:
         return _EPOCH + timedelta(0, 0, stored)
 
@@ -175,6 +181,7 @@ def _as_tuple(row: Any) -> tuple[Any, ...]:
 def _fetch(connection: sqlite3.Connection, *statements: Statement) -> list[tuple[Any, ...]]:
     """All rows of the last, their texts read the quick way; and it over again the store's lenient way if one is no UTF-8."""
     *before, asked = statements
+    is_alone = not connection.in_transaction
     _execute(connection, *before)
     lenient = connection.text_factory
     # RETURNING has changed its rows before the first can be read: what could not be read must not have happened.
@@ -192,7 +199,17 @@ def _fetch(connection: sqlite3.Connection, *statements: Statement) -> list[tuple
         connection.text_factory = lenient
         # Whatever happened: a savepoint left open would keep the connection in a transaction.
         if connection.in_transaction:
-            connection.execute("RELEASE bongsu_fetch")
+            _release(connection, is_alone)
+
+
+def _release(connection: sqlite3.Connection, is_alone: bool) -> None:
+    """If it is alone this is its commit. One that fails leaves the transaction open, and what came next would be in it."""
+    try:
+        connection.execute("RELEASE bongsu_fetch")
+    except sqlite3.Error:
+        if is_alone:
+            connection.rollback()
+        raise
 
 
 def _execute(connection: sqlite3.Connection, *statements: Statement) -> list[int]:
