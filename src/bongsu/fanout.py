@@ -109,6 +109,7 @@ class Decision:
     # Events that go on, and from where.
     unfinished: list[tuple[Work, tuple[int, str]]] = field(default_factory=list)
     messages: list[tuple[Work, str, int]] = field(default_factory=list)
+    words: list[Message] = field(default_factory=list)
     # How many deliveries it has written: ways out of the house, for a dispatcher to take.
     deliveries: int = 0
     # By type and reason; told where there is none.
@@ -327,12 +328,12 @@ class FanOut:
         products = sorted({work.said.product_id for work, _, _ in new if work.said.product_id is not None})
         names = await decisions.product_names(tx, products) if products else {}
         if new:
-            messages = [
+            decision.messages += new
+            decision.words += (
                 self._message(work, locale, message_id, names.get(work.said.product_id or ""), message_id in told, now)
                 for work, locale, message_id in new
-            ]
-            statements.append(decisions.adding(dialect, messages))
-            decision.messages += new
+            )
+            statements.append(decisions.adding(dialect, decision.words))
         if told_again := [one for one in told & known if one is not None]:
             statements.append(decisions.marking_told(dialect, told_again, now))
         return statements

@@ -341,6 +341,34 @@ async def test_what_was_decided_last_is_announced_before_the_worker_ends(live: L
         await page.until_told(ids)
 
 
+async def test_what_a_step_has_written_is_announced_in_the_stores_words_without_reading_them(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_for: list[int] = []
+    find = live_statements.find_words
+
+    async def find_words(connection: AsyncConnection, messages: Sequence[int]) -> dict[int, live_statements.Words]:
+        looked_for.extend(messages)
+        return await find(connection, messages)
+
+    monkeypatch.setattr(live_statements, "find_words", find_words)
+    rules = says(Listed(("m-1",)), ref_id='사과\n"1"', data={"big": 12345678901234567890123, "text": "line\nline"})
+    announcer = announce.Announcer(live.store, live.signals)
+    async with live.open() as page:
+        await page.until_live()
+        async with live.store.write() as tx:
+            await statements.add(tx, [said("1")])
+        settings = live.settings
+        await work(EventWorker(live.store, rules, settings, FanOut(Templates.load(), settings), announcer.decided))
+        await announcer.stop()
+        await page.until_seen("notification", 1)
+        assert looked_for == []
+    async with live.open() as later:
+        await later.until_seen("notification", 1)
+    assert later.seen("notification") == page.seen("notification")
+    assert looked_for
+
+
 @pytest.mark.parametrize("readers", [1, announce.FEW, announce.FEW + 1])
 async def test_a_step_that_told_few_is_announced_to_each_without_counting(
     live: Live, monkeypatch: pytest.MonkeyPatch, readers: int

@@ -46,6 +46,7 @@ class Announcer(Loop):
         told = sum(count for (_, reason), count in decision.counts.items() if reason is None)
         if not told:
             return
+        self._vocabulary.know(decision.words)
         works = [*decision.finished, *(work for work, _ in decision.unfinished)]
         messages = [one for work in works for one in work.messages.values()]
         # Events that were decided whole in this one step have no readers beside those it told.

@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.live import frames
 from bongsu.store import live as statements
-from bongsu.store.live import News, Standing
+from bongsu.store.decisions import Message
+from bongsu.store.live import News, Standing, Words
 
 # A message is told to all its readers within seconds; at about a kilobyte each these are nothing.
 KEPT = 1_000
@@ -38,6 +39,11 @@ class Vocabulary:
             found |= {one: Phrase(frames.tail(said), said.is_critical) for one, said in words.items()}
         self._keep(found)
         return found
+
+    def know(self, messages: Iterable[Message]) -> None:
+        """Just written: they need not be read."""
+        words = (Words(m.message_id, m.type, m.title, m.body, m.ref_id, m.data, m.is_critical) for m in messages)
+        self._keep({said.message_id: Phrase(frames.tail(said), said.is_critical) for said in words})
 
     def _keep(self, phrases: Known) -> None:
         for message_id, phrase in phrases.items():
