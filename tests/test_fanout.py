@@ -10,7 +10,20 @@ from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.fanout import Decision, FanOut, Work
-from bongsu.model import Action, Channel, Device, Event, Everyone, Interested, Listed, Notice, NoticeType, Platform, Selected
+from bongsu.model import (
+    Action,
+    Audience,
+    Channel,
+    Device,
+    Event,
+    Everyone,
+    Interested,
+    Listed,
+    Notice,
+    NoticeType,
+    Platform,
+    Selected,
+)
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, decisions, people
@@ -259,6 +272,27 @@ async def test_what_is_claimed_again_while_it_waits_in_hand_is_told_once(store: 
     assert await told(store) == {"a": 7}
     ends = await rows(store, "SELECT status, attempts, count(*) FROM bongsu_events GROUP BY status, attempts")
     assert [tuple(row) for row in ends] == [("DONE", 0, 7)]
+
+
+@pytest.mark.parametrize(("audience", "kind", "expected"), [
+    (Listed(("a", "b")), NoticeType("SAID", PUSH), 2),
+    (Everyone(), NoticeType("SAID", PUSH), 2),
+    (Listed(("a", "b")), NoticeType("SAID", IN_APP), 0),
+    (Listed(("nobody-yet",)), NoticeType("SAID", PUSH), 0),
+])  # fmt: skip
+async def test_a_step_says_how_many_deliveries_there_are_to_be(
+    store: Store, settings: Settings, audience: Audience, kind: NoticeType, expected: int
+) -> None:
+    """Dispatchers are woken by that, and by nothing else before their next poll."""
+    await members(store, "a", "b", device=True)
+    decided: list[int] = []
+    async with store.write() as tx:
+        await statements.add(tx, [said()])
+    fanout = FanOut(Templates.load(), settings, clock=Clock())
+    rules = says(audience, kind)
+    await work(EventWorker(store, rules, settings, fanout, lambda decision: decided.append(decision.deliveries)))
+    assert decided == [expected]
+    assert len(await deliveries(store)) == expected
 
 
 async def test_of_two_duplicates_in_one_step_the_first_is_told(store: Store, settings: Settings) -> None:
