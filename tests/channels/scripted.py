@@ -48,7 +48,9 @@ class Scripted:
                 return rest
 
     def ledger(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._ledger.read_text().splitlines()]
+        """The rows written to their end: a long one may be read while it is being written."""
+        *rows, _unfinished = self._ledger.read_text().split("\n")
+        return [json.loads(row) for row in rows]
 
     def __enter__(self) -> Scripted:
         return self
