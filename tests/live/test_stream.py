@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import weakref
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from bongsu.errors import StoreUnreachable
 from bongsu.fanout import FanOut
 from bongsu.live import announce, catchup, hub
 from bongsu.live.messages import MESSAGES_TOPIC
@@ -234,7 +236,7 @@ async def test_a_stream_that_has_more_to_be_told_than_the_others_is_told_all_of_
         ids, _ = await write(live.store, "m-1", 3)
         hub = live.gateway.hub
         room = hub.rooms()[0]
-        found = catchup._Found([room], [ids[1]], (), (), {}, LONG_AGO)
+        found = catchup._Found([room], [ids[1]], (), (), {}, LONG_AGO, is_full=False)
         hub.catch_up._deliver([(ids[2], 0, None, b"")], found)
         await page.until_told(ids)
         assert room.cursor() == ids[2]
@@ -290,6 +292,32 @@ async def test_signals_that_keep_coming_put_nobody_off(live: Live, monkeypatch: 
             await catch_up.idle.wait()
     assert looked_at[:12] == ["m-1", "m-2", "m-3"] * 4
     assert len(looked_at) % 3 == 0
+
+
+async def test_those_who_were_being_read_when_the_store_failed_are_read_again(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catchup, "MEMBERS", 1)
+    find = live_statements.find_news
+    calls = 0
+
+    async def find_or_fail(connection: Any, cursors: dict[str, int], limit: int) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise StoreUnreachable("gone for a moment")
+        return await find(connection, cursors, limit)
+
+    members = ["m-1", "m-2", "m-3", "m-4"]
+    async with contextlib.AsyncExitStack() as stack:
+        pages = [await stack.enter_async_context(live.open(one)) for one in members]
+        for page in pages:
+            await page.until_live()
+        monkeypatch.setattr(live_statements, "find_news", find_or_fail)
+        ids = [(await write(live.store, one))[0] for one in members]
+        live.gateway.hub.catch_up.hear(b"once")
+        for page, written in zip(pages, ids, strict=True):
+            await page.until_told(written)
 
 
 async def test_messages_that_reached_two_readers_in_another_order_are_told_to_each_in_its_own(live: Live) -> None:

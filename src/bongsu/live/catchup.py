@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, islice, repeat
@@ -15,15 +15,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bongsu import telemetry
 from bongsu.live import frames
 from bongsu.live.room import Room
+from bongsu.live.stream import LONG_AGO
 from bongsu.live.vocabulary import Known, Vocabulary
 from bongsu.loop import Loop
 from bongsu.store import Store
 from bongsu.store import live as statements
 from bongsu.store.live import Fresh
 
-# Read in one statement: some milliseconds of work, so that whoever else uses the store or this loop does not notice, and
-# telling begins soon. Fewer, or portions that grow → reading one takes longer than the telling beside it.
+# Read in one statement: some milliseconds of work, so that whoever else uses the store or this loop does not notice. The
+# first are fewer, because nobody is told meanwhile.
 MEMBERS = 500
+FIRST_MEMBERS = 50
+# Portions read while one is told: the store is late with one now and then.
+AHEAD = 2
 NEWS = 2_000
 # Notifications told before others have their turn, the reading of the next portion among them.
 PIECE = 100
@@ -49,7 +53,7 @@ class CatchUp(Loop):
         self._marked: dict[str, None] = {}
         # Those of everybody who are still to be looked at, and whether to begin with all of them again after that: a signal
         # that comes while they are is not to put those at the end off.
-        self._crowd: list[Room] = []
+        self._crowd: deque[Room] = deque()
         self._is_for_all = False
 
     def mark(self, member_ids: Iterable[str]) -> None:
@@ -70,70 +74,39 @@ class CatchUp(Loop):
 
     async def tick(self) -> int:
         if self._is_for_all and not self._crowd:
-            self._crowd, self._is_for_all = self._present.rooms(), False
+            self._crowd, self._is_for_all = deque(self._present.rooms()), False
         done = await self._look(self._next_marked, len(self._marked), with_counts=True)
         return done + await self._look(self._next_of_crowd, len(self._crowd), with_counts=False)
 
-    def _next_marked(self) -> list[Room]:
-        members = list(islice(self._marked, MEMBERS))
+    def _next_marked(self, count: int) -> list[Room]:
+        members = list(islice(self._marked, count))
         for one in members:
             del self._marked[one]
         return [room for one in members if (room := self._present.room(one)) is not None]
 
-    def _next_of_crowd(self) -> list[Room]:
-        some, self._crowd = self._crowd[:MEMBERS], self._crowd[MEMBERS:]
-        return some
+    def _next_of_crowd(self, count: int) -> list[Room]:
+        return [self._crowd.popleft() for _ in range(count)]
 
-    async def _look(self, take: Callable[[], list[Room]], count: int, *, with_counts: bool) -> int:
+    async def _look(self, take: Callable[[int], list[Room]], count: int, *, with_counts: bool) -> int:
         """Those who are marked by now, a portion after the other. While one is told, the store is reading the next."""
         if not count:
             return 0
+        sizes, ahead = _sizes(count), deque[_Portion]()
         async with self._store.read() as connection:
-            # One moment for a whole crowd: what changes for one of them meanwhile marks that one, and is read later.
-            as_of = None if with_counts else await statements.find_now(connection)
-            ahead: _Portion | None = self._begin(connection, take(), as_of)
-            left = math.ceil(count / MEMBERS)
+            reader = _Reader(connection, self._vocabulary, with_counts)
             try:
-                while ahead is not None:
-                    found = await ahead.reading
-                    left -= 1
-                    ahead = self._begin(connection, take(), as_of) if left else None
+                ahead.extend(reader.begin(take(size)) for size in islice(sizes, AHEAD))
+                while ahead:
+                    found = await ahead[0].reading
+                    ahead.popleft()
+                    ahead.extend(reader.begin(take(size)) for size in islice(sizes, 1))
                     await self._tell(found)
-            except BaseException:
-                if ahead is not None:
-                    ahead.reading.cancel()
-                    await asyncio.wait({ahead.reading})
-                    self.mark(room.member_id for room in ahead.rooms)
-                raise
+            finally:
+                for portion in ahead:
+                    portion.reading.cancel()
+                    await asyncio.wait({portion.reading})
+                    self.mark(room.member_id for room in portion.rooms)
         return count
-
-    def _begin(self, connection: AsyncConnection, rooms: list[Room], as_of: datetime | None) -> _Portion:
-        live: list[Room] = []
-        cursors: dict[str, int] = {}
-        for room in rooms:
-            if (cursor := room.cursor()) is not None:
-                live.append(room)
-                cursors[room.member_id] = cursor
-        return _Portion(rooms, asyncio.create_task(self._read(connection, live, cursors, as_of)))
-
-    async def _read(
-        self, connection: AsyncConnection, rooms: list[Room], cursors: dict[str, int], as_of: datetime | None
-    ) -> _Found:
-        """Without a moment they are looked at one by one, those with nothing new too."""
-        with_counts = as_of is None
-        as_of = as_of or await statements.find_now(connection)
-        fresh = await statements.find_news(connection, cursors, NEWS) if cursors else ()
-        counts: list[tuple[Room, int]] = []
-        if with_counts:
-            news = {place for alike in fresh for place in alike.places}
-            others = [room for place, room in enumerate(rooms) if place not in news]
-            unread = await statements.find_counts(connection, [room.member_id for room in others]) if others else {}
-            counts = [(room, unread[room.member_id]) for room in others if room.member_id in unread]
-        if sum(len(alike.places) for alike in fresh) == NEWS:
-            # Of some there may be more, and of others nothing yet.
-            self.mark(cursors)
-        words = await self._vocabulary.learn(connection, {alike.message_id for alike in fresh})
-        return _Found(rooms, list(cursors.values()), fresh, counts, words, as_of)
 
     async def _tell(self, found: _Found) -> None:
         news, told = found.in_order(), 0
@@ -145,6 +118,9 @@ class CatchUp(Loop):
             if place % PIECE == 0:
                 await asyncio.sleep(0)
         telemetry.LIVE_TOLD.inc(told)
+        if found.is_full:
+            # Of some there may be more, and of others nothing yet.
+            self.mark(room.member_id for room in found.rooms)
 
     def _deliver(self, news: Sequence[Telling], found: _Found) -> int:
         """The next that the store has for those who were asked for. To how many streams it was news.
@@ -182,6 +158,8 @@ class _Found:
     counts: Sequence[tuple[Room, int]]
     words: Known
     as_of: datetime
+    # There may be more than was asked for.
+    is_full: bool
 
     def in_order(self) -> list[Telling]:
         return sorted(
@@ -205,3 +183,50 @@ class _Portion:
 
     rooms: list[Room]
     reading: asyncio.Task[_Found]
+
+
+class _Reader:
+    """Reads portions over one connection, one after the other."""
+
+    def __init__(self, connection: AsyncConnection, vocabulary: Vocabulary, with_counts: bool) -> None:
+        self._connection = connection
+        self._vocabulary = vocabulary
+        # Whether those with nothing new are looked at too, for how many they have not read.
+        self._with_counts = with_counts
+        self._turn = asyncio.Lock()
+
+    def begin(self, rooms: list[Room]) -> _Portion:
+        live: list[Room] = []
+        cursors: dict[str, int] = {}
+        for room in rooms:
+            if (cursor := room.cursor()) is not None:
+                live.append(room)
+                cursors[room.member_id] = cursor
+        return _Portion(rooms, asyncio.create_task(self._read(live, cursors)))
+
+    async def _read(self, rooms: list[Room], cursors: dict[str, int]) -> _Found:
+        async with self._turn:
+            fresh = await statements.find_news(self._connection, cursors, NEWS) if cursors else []
+            words = await self._vocabulary.learn(self._connection, {alike.message_id for alike in fresh})
+            as_of, counts = fresh[0].as_of if fresh else LONG_AGO, []
+            if self._with_counts:
+                # A moment before the counts, so that none of them is taken for newer than it is.
+                as_of = as_of if fresh else await statements.find_now(self._connection)
+                counts = await self._count_others(rooms, fresh)
+        is_full = sum(len(alike.places) for alike in fresh) == NEWS
+        return _Found(rooms, list(cursors.values()), fresh, counts, words, as_of, is_full)
+
+    async def _count_others(self, rooms: list[Room], fresh: Sequence[Fresh]) -> list[tuple[Room, int]]:
+        """How much those with nothing new have not read."""
+        news = {place for alike in fresh for place in alike.places}
+        others = [room for place, room in enumerate(rooms) if place not in news]
+        unread = await statements.find_counts(self._connection, [room.member_id for room in others]) if others else {}
+        return [(room, unread[room.member_id]) for room in others if room.member_id in unread]
+
+
+def _sizes(count: int) -> Iterator[int]:
+    size = min(FIRST_MEMBERS, MEMBERS)
+    while count > 0:
+        yield min(size, count)
+        count -= size
+        size = min(2 * size, MEMBERS)

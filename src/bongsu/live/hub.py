@@ -84,7 +84,7 @@ class Hub:
         room = self._rooms.get(stream.member_id)
         if room is None or stream not in room.streams:
             return
-        room.streams.remove(stream)
+        room.streams = tuple(one for one in room.streams if one is not stream)
         self._count -= 1
         telemetry.LIVE_STREAMS.dec()
         if not room.streams:
@@ -99,7 +99,7 @@ class Hub:
             listening = self._signals.listen(member_topic(stream.member_id), hear)
             room = self._rooms[stream.member_id] = Room(stream.member_id, listening)
             room.listening.__enter__()
-        room.streams.append(stream)
+        room.streams += (stream,)
         self._count += 1
         telemetry.LIVE_STREAMS.inc()
 
@@ -173,7 +173,7 @@ class Hub:
 
     def streams(self) -> Iterator[Stream]:
         for room in list(self._rooms.values()):
-            yield from list(room.streams)
+            yield from room.streams
 
     def __len__(self) -> int:
         return self._count
@@ -184,6 +184,6 @@ class Hub:
             self._registry.enter_again()
             return
         told = json.loads(data)
-        for stream in list(self.streams_of(told["memberId"])):
+        for stream in self.streams_of(told["memberId"]):
             if stream.connection_id == told["connectionId"]:
                 stream.end(frames.bye("replaced", frames.replaced_milliseconds()), "replaced")

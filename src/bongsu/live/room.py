@@ -15,7 +15,8 @@ class Room:
 
     def __init__(self, member_id: str, listening: contextlib.AbstractContextManager[None]) -> None:
         self.member_id = member_id
-        self.streams: list[Stream] = []
+        # Not a list, which would be one more thing to fetch from memory for everybody who is told.
+        self.streams: tuple[Stream, ...] = ()
         self.listening = listening
 
     def cursor(self) -> int | None:

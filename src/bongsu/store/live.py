@@ -49,6 +49,8 @@ class News(NamedTuple):
 class Fresh:
     """Notifications beyond their readers' cursors that are alike but for the reader: there may be thousands."""
 
+    # When that was so.
+    as_of: datetime
     message_id: int
     created_at: datetime
     # Whether the readers want anything at all; None when they are nobody.
@@ -135,20 +137,20 @@ async def find_news(connection: AsyncConnection, cursors: Mapping[str, int], lim
     alike = "message_id, created_at, is_enabled"
     lists = ", ".join(dialect.listed(column) for column in ("notification_id", "place", "unread"))
     statement = f"""
-        SELECT {alike}, {lists} FROM (
+        SELECT {dialect.now}, {alike}, {lists} FROM (
             SELECT given.place, n.notification_id, n.message_id, n.created_at, m.unread, m.is_enabled
             FROM {given} {newer} {inboxes}
             WHERE n.{_TOLD} ORDER BY n.notification_id LIMIT {binder.value(limit)}) AS news
         GROUP BY {alike}"""
     rows = await dialect.rows(connection, statement, tuple(binder.parameters))
     return [
-        Fresh(message_id, dialect.moment(at), is_enabled, *map(orjson.loads, each))
-        for message_id, at, is_enabled, *each in rows
+        Fresh(dialect.moment(now), message_id, dialect.moment(at), is_enabled, *map(orjson.loads, each))
+        for now, message_id, at, is_enabled, *each in rows
     ]
 
 
 async def find_now(connection: AsyncConnection) -> datetime:
-    """For what is read right after it. A time in each of thousands of rows takes longer to read than all the rest of it."""
+    """For counts read right after it: a time in each of thousands of rows takes longer to read than all the rest of it."""
     dialect = dialect_named(connection.dialect.name)
     [[now]] = await dialect.rows(connection, f"SELECT {dialect.now}", ())
     return dialect.moment(now)
