@@ -206,11 +206,11 @@ def heard_statements(store: Store) -> Iterator[list[str]]:
     def hear(_connection: object, _cursor: object, statement: str, *_more: object) -> None:
         heard.append(statement)
 
-    event.listen(store._writer.sync_engine, "before_cursor_execute", hear)
+    event.listen(store._writer.engine.sync_engine, "before_cursor_execute", hear)
     try:
         yield heard
     finally:
-        event.remove(store._writer.sync_engine, "before_cursor_execute", hear)
+        event.remove(store._writer.engine.sync_engine, "before_cursor_execute", hear)
 
 
 async def test_an_audience_of_nobody_is_told_nothing(store: Store, settings: Settings) -> None:

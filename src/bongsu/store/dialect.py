@@ -144,6 +144,10 @@ class Dialect:
         """The same for several, one after the other. Brief ones touch few rows, and none needs to see what another did."""
         raise AssertionError(tx, statements, is_brief)
 
+    def is_begun(self, connection: AsyncConnection) -> bool:
+        """Whether a transaction is open on it, for the driver."""
+        raise AssertionError(connection)
+
     def locking(self, binder: Binder, names: Iterable[str]) -> str:
         """What a statement selects so that, from there to the end of the transaction, nobody else has one of these names."""
         raise AssertionError(binder, names)

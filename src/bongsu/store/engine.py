@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import asyncpg
 from sqlalchemy import URL, event, exc, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 
 from bongsu import telemetry
 from bongsu.errors import (
@@ -30,9 +31,10 @@ from bongsu.errors import (
     StoreUnreachable,
 )
 from bongsu.settings import Settings
+from bongsu.store import pulse
 from bongsu.store.dialect import Dialect
+from bongsu.store.pool import Limits, Pool
 from bongsu.store.postgres import POSTGRES
-from bongsu.store.pulse import watch
 from bongsu.store.sqlite import SQLITE
 from bongsu.store.transactions import on_postgres, on_sqlite
 
@@ -57,7 +59,7 @@ _log = telemetry.log("bongsu.store")
 class Store:
     """The database behind everything. Open it once per process; close it last."""
 
-    def __init__(self, writer: AsyncEngine, reader: AsyncEngine, dialect: Dialect, place: str) -> None:
+    def __init__(self, writer: Pool, reader: Pool, dialect: Dialect, place: str) -> None:
         self.dialect = dialect
         self.place = place
         self._writer = writer
@@ -102,20 +104,22 @@ class Store:
             yield connection
 
     @contextlib.asynccontextmanager
-    async def _connected(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    async def _connected(self, pool: Pool) -> AsyncIterator[AsyncConnection]:
         with translated(self.place):
-            async with engine.connect() as connection:
-                try:
-                    yield connection
-                except asyncpg.InterfaceError as error:
-                    # All it says of a connection that was lost meanwhile is that one cannot use it.
-                    if POSTGRES.driver(connection).is_closed():
-                        raise asyncpg.ConnectionDoesNotExistError(str(error)) from error
-                    raise
+            connection = await pool.take()
+            try:
+                yield connection
+            except asyncpg.InterfaceError as error:
+                # All it says of a connection that was lost meanwhile is that one cannot use it.
+                if POSTGRES.driver(connection).is_closed():
+                    raise asyncpg.ConnectionDoesNotExistError(str(error)) from error
+                raise
+            finally:
+                await pool.give_back(connection)
 
     async def close(self) -> None:
-        await self._writer.dispose()
-        await self._reader.dispose()
+        await self._writer.close()
+        await self._reader.close()
 
 
 def sqlite_path(settings: Settings) -> Path:
@@ -129,13 +133,7 @@ def _open_postgres(url: str, statement_seconds: float) -> Store:
         _asyncpg_url(url),
         # SQLAlchemy would begin with the first statement, in a round trip of its own and four times the Python of ours.
         isolation_level="AUTOCOMMIT",
-        pool_size=POOL_SIZE,
-        max_overflow=POOL_OVERFLOW,
-        pool_timeout=POOL_TIMEOUT_SECONDS,
-        # The one that was used last knows the statements, and is warm.
-        pool_use_lifo=True,
-        # What was begun has been committed or rolled back by then.
-        pool_reset_on_return=None,
+        poolclass=NullPool,
         connect_args={
             "timeout": CONNECT_TIMEOUT_SECONDS,
             # The server's own limit should speak first; this one is for a server that no longer speaks.
@@ -154,9 +152,9 @@ def _open_postgres(url: str, statement_seconds: float) -> Store:
             },
         },
     )
-    watch(engine.sync_engine)
+    pool = Pool(engine, POSTGRES, Limits(POOL_SIZE + POOL_OVERFLOW, POOL_SIZE, POOL_TIMEOUT_SECONDS), pulse.lives)
     place = urlsplit(url)
-    return Store(engine, engine, POSTGRES, f"PostgreSQL at {place.hostname or 'localhost'}:{place.port or 5432}")
+    return Store(pool, pool, POSTGRES, f"PostgreSQL at {place.hostname or 'localhost'}:{place.port or 5432}")
 
 
 # What may follow the question mark: libpq's name, and asyncpg's for it.
@@ -175,14 +173,19 @@ def _asyncpg_url(url: str) -> URL:
 
 def _open_sqlite(path: Path) -> Store:
     url = URL.create("sqlite+aiosqlite", database=str(path))
-    # No reset on return: what was begun has been committed or rolled back by then, and a rollback more is a thread hop more.
-    writer = create_async_engine(url, pool_size=1, max_overflow=0, pool_reset_on_return=None)
-    reader = create_async_engine(
-        url, pool_size=SQLITE_READERS, max_overflow=0, pool_timeout=POOL_TIMEOUT_SECONDS, pool_reset_on_return=None
-    )
+    writer, reader = create_async_engine(url, poolclass=NullPool), create_async_engine(url, poolclass=NullPool)
     event.listen(writer.sync_engine, "connect", _prepare_writer)
     event.listen(reader.sync_engine, "connect", _prepare_reader)
-    return Store(writer, reader, SQLITE, f"SQLite at {path}")
+    return Store(_kept(writer, 1), _kept(reader, SQLITE_READERS), SQLITE, f"SQLite at {path}")
+
+
+def _kept(engine: AsyncEngine, count: int) -> Pool:
+    return Pool(engine, SQLITE, Limits(count, count, POOL_TIMEOUT_SECONDS), _always)
+
+
+async def _always(_connection: AsyncConnection, _rested_seconds: float) -> bool:
+    """A file does not hang up."""
+    return True
 
 
 def _prepare_writer(connection: Any, _record: object) -> None:
@@ -226,7 +229,7 @@ def translated(place: str) -> Iterator[None]:
             cause = error.orig if isinstance(error, exc.DBAPIError) else error
             raise ours(f"{place}: {_first_line(cause)}") from error
         raise
-    except (OSError, exc.TimeoutError) as error:
+    except OSError as error:
         # Refused, unreachable, a name that does not resolve, a pool with nothing free.
         raise StoreUnreachable(f"{place}: {_first_line(error)}") from error
 

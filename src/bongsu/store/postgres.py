@@ -1,4 +1,4 @@
-"""The words for PostgreSQL, and the shortest way to it: asyncpg itself, on connections that SQLAlchemy's pool keeps."""
+"""The words for PostgreSQL, and the shortest way to it: asyncpg itself, on connections that SQLAlchemy has opened."""
 
 from __future__ import annotations
 
@@ -147,6 +147,9 @@ class Postgres(Dialect):
         driver = connection.connection.driver_connection
         assert isinstance(driver, asyncpg.Connection)
         return driver
+
+    def is_begun(self, connection: AsyncConnection) -> bool:
+        return bool(self.driver(connection).is_in_transaction())
 
     def locking(self, binder: Binder, names: Iterable[str]) -> str:
         # All in one order, so that two who want the same ones wait for each other instead of locking up.

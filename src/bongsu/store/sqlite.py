@@ -159,6 +159,9 @@ class Sqlite(Dialect):
         assert isinstance(driver, aiosqlite.Connection)
         return driver
 
+    def is_begun(self, connection: AsyncConnection) -> bool:
+        return self.driver(connection).in_transaction
+
     def locking(self, binder: Binder, names: Iterable[str]) -> str:
         return "0"  # the one writer is alone already
 

@@ -1,0 +1,100 @@
+"""The open connections to a database: taken, used, and kept for whoever comes next.
+
+SQLAlchemy opens them and speaks over them. Keeping them is ours, because its own pool makes new objects and a task for each
+use, and that takes longer than our side of a short statement does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from bongsu.store.dialect import Dialect
+
+# Whether a connection that has rested for so many seconds can still be used.
+Lives = Callable[[AsyncConnection, float], Awaitable[bool]]
+
+
+@dataclass(frozen=True)
+class Limits:
+    # Connections in all, and of those how many stay open when nobody uses them.
+    most: int
+    kept: int
+    # How long one is waited for.
+    seconds: float
+
+
+class Pool:
+    """The connections of one engine, which keeps none itself and leaves it to us to begin and end transactions."""
+
+    def __init__(self, engine: AsyncEngine, dialect: Dialect, limits: Limits, lives: Lives) -> None:
+        self.engine = engine
+        self._dialect = dialect
+        self._limits = limits
+        self._lives = lives
+        self._room = asyncio.Semaphore(limits.most)
+        # The one that was used last is taken first: it knows the statements, and is warm.
+        self._resting: list[tuple[AsyncConnection, float]] = []
+        self._is_closed = False
+
+    async def take(self) -> AsyncConnection:
+        """One that works, for `give_back` to be told of whatever happens."""
+        await self._wait()
+        try:
+            while self._resting:
+                connection, since = self._resting.pop()
+                if await self._is_well(connection, time.monotonic() - since):
+                    return connection
+            return await self.engine.connect()
+        except BaseException:
+            self._room.release()
+            raise
+
+    async def give_back(self, connection: AsyncConnection) -> None:
+        """It is kept if it works and nothing is left open on it."""
+        is_kept = False
+        try:
+            is_sound = not connection.invalidated and not self._dialect.is_begun(connection)
+            is_kept = is_sound and len(self._resting) < self._limits.kept and not self._is_closed
+        finally:
+            if is_kept:
+                self._resting.append((connection, time.monotonic()))
+            self._room.release()
+            if not is_kept:
+                await _drop(connection)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        while self._resting:
+            await _drop(self._resting.pop()[0])
+        await self.engine.dispose()
+
+    async def _wait(self) -> None:
+        if not self._room.locked():
+            await self._room.acquire()
+            return
+        limits = self._limits
+        try:
+            async with asyncio.timeout(limits.seconds):
+                await self._room.acquire()
+        except TimeoutError:
+            raise TimeoutError(f"all {limits.most} connections were in use for {limits.seconds:g} s") from None
+
+    async def _is_well(self, connection: AsyncConnection, rested_seconds: float) -> bool:
+        is_well = False
+        try:
+            is_well = await self._lives(connection, rested_seconds)
+        finally:
+            if not is_well:
+                await _drop(connection)
+        return is_well
+
+
+async def _drop(connection: AsyncConnection) -> None:
+    """Close it, without waiting for a server that no longer answers."""
+    await connection.invalidate()
+    await connection.close()

@@ -1,0 +1,142 @@
+"""Connections are kept for the next, given up when they are lost, and never more than there may be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bongsu.errors import StoreUnreachable
+from bongsu.settings import Settings
+from bongsu.store import Store, engine, pulse
+from tests.conftest import KEYS
+
+MOST, KEPT = 4, 2
+
+
+@pytest.fixture
+async def small(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    """Few connections, on PostgreSQL, where one can be told from another."""
+    monkeypatch.setattr(engine, "POOL_SIZE", KEPT)
+    monkeypatch.setattr(engine, "POOL_OVERFLOW", MOST - KEPT)
+    store = Store.open(Settings(database_url=postgres_url, **KEYS))
+    yield store
+    await store.close()
+
+
+async def process_of(connection: AsyncConnection) -> int:
+    return int((await connection.execute(text("SELECT pg_backend_pid()"))).scalar_one())
+
+
+async def ask(store: Store) -> int:
+    async with store.read() as connection:
+        return await process_of(connection)
+
+
+def open_connections(url: str) -> int:
+    with psycopg.connect(url) as operator:
+        found = operator.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'bongsu' AND datname = current_database()"
+        ).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+async def test_the_one_that_was_used_last_is_used_next(small: Store) -> None:
+    async with small.read() as one, small.read() as other:
+        processes = [await process_of(one), await process_of(other)]
+    # The second was given back first.
+    assert [await ask(small) for _ in range(3)] == [processes[0]] * 3
+    assert len({await ask(small) for _ in range(3)}) == 1
+
+
+async def test_some_stay_open_and_all_end_with_the_store(small: Store, postgres_url: str) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(MOST):
+            await stack.enter_async_context(small.read())
+        assert open_connections(postgres_url) == MOST
+    async with asyncio.timeout(20):
+        while open_connections(postgres_url) > KEPT:
+            await asyncio.sleep(0.01)
+    assert open_connections(postgres_url) == KEPT
+    async with small.read():
+        await small.close()
+    async with asyncio.timeout(20):
+        while open_connections(postgres_url):
+            await asyncio.sleep(0.01)
+
+
+async def test_who_waits_gets_the_next_that_is_given_back(small: Store) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        processes = [await process_of(await stack.enter_async_context(small.read())) for _ in range(MOST)]
+        waiting = asyncio.create_task(ask(small))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    assert await waiting in processes
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+async def test_one_that_died_while_it_rested_is_replaced(
+    small: Store, postgres_url: str, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    """Found out because it has hung up, or because it was asked after a long rest."""
+    process = await ask(small)
+    if is_asked:
+        monkeypatch.setattr(pulse, "LONG_REST_SECONDS", 0.0)
+        monkeypatch.setattr(pulse, "_was_spoken_to", lambda _driver: False)
+        assert await ask(small) == process
+    with psycopg.connect(postgres_url, autocommit=True) as operator:
+        operator.execute("SELECT pg_terminate_backend(%s, 10000)", [process])
+    assert await ask(small) != process
+
+
+async def test_one_that_was_lost_in_use_is_not_used_again(small: Store, postgres_url: str) -> None:
+    with pytest.raises(StoreUnreachable):
+        async with small.read() as connection:
+            process = await process_of(connection)
+            with psycopg.connect(postgres_url, autocommit=True) as operator:
+                operator.execute("SELECT pg_terminate_backend(%s, 10000)", [process])
+            await process_of(connection)
+    assert await ask(small) != process
+
+
+async def test_whoever_gives_up_leaves_room_for_the_others(small: Store) -> None:
+    """Asked by many and cancelled at any moment, as requests are whose clients hang up."""
+    dice = random.Random(7)
+
+    async def give_up_some_time() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(dice.choice([0, 0.001, 0.005, 0.02])):
+                async with small.write() as tx:
+                    await tx.execute(text("SELECT pg_sleep(0.003)"))
+
+    await asyncio.gather(*(give_up_some_time() for _ in range(60)))
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(MOST):
+            connection = await stack.enter_async_context(small.read())
+            # Nothing that was cancelled is under way or begun on it.
+            assert (await connection.execute(text("SELECT txid_current_if_assigned()"))).scalar_one() is None
+
+
+async def test_one_with_a_transaction_open_is_not_used_again(store: Store) -> None:
+    async with store.read() as connection:
+        await connection.exec_driver_sql("BEGIN")
+        await connection.execute(text("SELECT count(*) FROM bongsu_members"))
+    async with store.read() as another:
+        assert another is not connection
+        assert not store.dialect.is_begun(another)
+
+
+async def test_what_is_read_next_is_what_was_committed_meanwhile(store: Store) -> None:
+    """A connection whose reading was not ended would go on seeing what there was then."""
+    for count in range(3):
+        async with store.read() as connection:
+            assert (await connection.execute(text("SELECT count(*) FROM bongsu_members"))).scalar_one() == count
+        async with store.write() as tx:
+            await tx.execute(text("INSERT INTO bongsu_members (member_id) VALUES (:one)"), {"one": f"m-{count}"})
