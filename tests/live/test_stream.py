@@ -320,6 +320,36 @@ async def test_those_who_were_being_read_when_the_store_failed_are_read_again(
             await page.until_told(written)
 
 
+async def test_those_who_were_being_read_are_marked_however_often_the_reading_is_cancelled(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catchup, "MEMBERS", 1)
+    reading = asyncio.Event()
+
+    async def hang(connection: Any, cursors: dict[str, int], limit: int) -> Any:
+        reading.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+
+    async with live.open("m-1") as one, live.open("m-2") as two:
+        await one.until_live()
+        await two.until_live()
+        catch_up = live.gateway.hub.catch_up
+        await catch_up.stop()
+        monkeypatch.setattr(live_statements, "find_news", hang)
+        catch_up.hear(b"once")
+        looking = asyncio.create_task(catch_up.tick())
+        await reading.wait()
+        while not looking.done():
+            looking.cancel()
+            await asyncio.sleep(0.002)
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+        assert set(catch_up._marked) == {"m-1", "m-2"}
+
+
 async def test_messages_that_reached_two_readers_in_another_order_are_told_to_each_in_its_own(live: Live) -> None:
     async with live.open("m-1") as one, live.open("m-2") as other:
         await one.until_live()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import aiosqlite
@@ -13,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.store import Store, people
 from bongsu.store import live as statements
+from bongsu.store.sqlite import SQLITE
 
 MEMBERS = 3_000
 MESSAGES = 2_000
@@ -101,3 +104,34 @@ async def explained(tx: AsyncConnection, look: Look, name: str) -> None:
         # Tables by their names or ours for them; other scans are of what was given.
         whole = [step for step in plan if re.match(r"SCAN (bongsu_\w+|[a-z])( |$)|BLOOM|.*AUTOMATIC", step)]
         assert whole == [], (name, plan)
+
+
+async def test_a_count_is_not_taken_for_newer_than_it_is(full: Store) -> None:
+    """SQLite lets somebody else write in the middle of a statement that sees nothing of it any more."""
+    if full.dialect.name != "sqlite":
+        return  # now() is when the statement began
+    looks: dict[str, Callable[[AsyncConnection], Awaitable[list[datetime]]]] = {
+        "news": lambda tx: _moments(statements.find_news(tx, dict.fromkeys(HERE, 20_000), 2_000)),
+        "told": lambda tx: _moments(statements.find_told(tx, list(range(1, 201)))),
+    }
+    async with full.read() as connection:
+        driver = SQLITE.driver(connection)
+        for name, look in looks.items():
+            seen: list[datetime] = []
+
+            def write_meanwhile(seen: list[datetime] = seen) -> None:
+                if not seen:
+                    time.sleep(0.003)  # its clock counts milliseconds
+                    seen.append(datetime.now(UTC))
+                    time.sleep(0.003)
+
+            await driver.set_progress_handler(write_meanwhile, 5_000)
+            moments = await look(connection)
+            await driver.set_progress_handler(None, 0)  # type: ignore[arg-type]
+            assert seen, name
+            assert moments, name
+            assert max(moments) < seen[0], name
+
+
+async def _moments(found: Awaitable[Sequence[statements.Fresh | statements.Told]]) -> list[datetime]:
+    return [one.as_of for one in await found]

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bongsu.errors import StoreUnreachable
 from bongsu.settings import Settings
 from bongsu.store import Store, engine, pulse
+from bongsu.store.postgres import POSTGRES
 from tests.conftest import KEYS
 
 MOST, KEPT = 4, 2
@@ -106,6 +107,50 @@ async def test_one_that_was_lost_in_use_is_not_used_again(small: Store, postgres
     assert await ask(small) != process
 
 
+async def test_one_that_the_driver_gave_up_in_use_is_the_stores_fault_and_nobodys_next(small: Store) -> None:
+    with pytest.raises(StoreUnreachable):
+        async with small.read() as connection:
+            process = await process_of(connection)
+            POSTGRES.driver(connection).terminate()
+            await POSTGRES.driver(connection).fetch("SELECT 1")
+    assert await ask(small) != process
+
+
+async def test_when_one_does_not_answer_the_others_are_not_asked(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that has gone silent would be waited for as often as there are connections."""
+    async with small.read() as one, small.read() as other:
+        processes = {await process_of(one), await process_of(other)}
+    asked = 0
+
+    async def is_silent(_connection: AsyncConnection, _rested_seconds: float) -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    monkeypatch.setattr(small._reader, "_lives", is_silent)
+    assert await ask(small) not in processes
+    assert asked == 1
+
+
+@pytest.mark.parametrize("often", [1, 2])
+async def test_one_that_was_cancelled_on_is_not_used_again(small: Store, often: int) -> None:
+    """The server may still be at work on what nobody waits for."""
+    process = await ask(small)
+
+    async def hang() -> None:
+        async with small.write() as tx:
+            await POSTGRES.driver(tx).fetch("SELECT pg_sleep(20)")
+
+    task = asyncio.create_task(hang())
+    await asyncio.sleep(0.05)
+    for _ in range(often):
+        task.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await ask(small) != process
+
+
 async def test_whoever_gives_up_leaves_room_for_the_others(small: Store) -> None:
     """Asked by many and cancelled at any moment, as requests are whose clients hang up."""
     dice = random.Random(7)
@@ -130,7 +175,36 @@ async def test_one_with_a_transaction_open_is_not_used_again(store: Store) -> No
         await connection.execute(text("SELECT count(*) FROM bongsu_members"))
     async with store.read() as another:
         assert another is not connection
-        assert not store.dialect.is_begun(another)
+        assert store.dialect.is_sound(another)
+
+
+LONG = {
+    "postgresql": "SELECT pg_sleep(20)",
+    "sqlite": """
+        WITH RECURSIVE counted(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < 1000000)
+        SELECT count(*) FROM counted""",
+}
+
+
+async def test_a_transaction_cancelled_within_a_statement_is_over(store: Store) -> None:
+    """Nothing of it keeps the next from writing, whoever still knows of it."""
+
+    async def hang() -> None:
+        async with store.write() as tx:
+            await tx.execute(text("INSERT INTO bongsu_members (member_id) VALUES ('m-1')"))
+            await tx.execute(text(LONG[store.dialect.name]))
+
+    task = asyncio.create_task(hang())
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as kept:
+        await task
+    async with store.write() as tx:
+        await tx.execute(text("INSERT INTO bongsu_members (member_id) VALUES ('m-2')"))
+    async with store.read() as connection:
+        found = await connection.execute(text("SELECT member_id FROM bongsu_members"))
+        assert found.scalars().all() == ["m-2"]
+    del kept
 
 
 async def test_what_is_read_next_is_what_was_committed_meanwhile(store: Store) -> None:

@@ -104,8 +104,9 @@ class CatchUp(Loop):
             finally:
                 for portion in ahead:
                     portion.reading.cancel()
-                    await asyncio.wait({portion.reading})
                     self.mark(room.member_id for room in portion.rooms)
+                if ahead:
+                    await asyncio.wait({portion.reading for portion in ahead})
         return count
 
     async def _tell(self, found: _Found) -> None:

@@ -144,8 +144,12 @@ class Dialect:
         """The same for several, one after the other. Brief ones touch few rows, and none needs to see what another did."""
         raise AssertionError(tx, statements, is_brief)
 
-    def is_begun(self, connection: AsyncConnection) -> bool:
-        """Whether a transaction is open on it, for the driver."""
+    def is_sound(self, connection: AsyncConnection) -> bool:
+        """Whether the driver has it open, with no transaction on it."""
+        raise AssertionError(connection)
+
+    def hang_up(self, connection: AsyncConnection) -> None:
+        """End a connection over which there is nothing more to say, without a word and without waiting."""
         raise AssertionError(connection)
 
     def locking(self, binder: Binder, names: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
-from sqlalchemy import URL, event, exc, make_url
+from sqlalchemy import URL, ExceptionContext, event, exc, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -106,7 +106,7 @@ class Store:
     @contextlib.asynccontextmanager
     async def _connected(self, pool: Pool) -> AsyncIterator[AsyncConnection]:
         with translated(self.place):
-            connection = await pool.take()
+            connection, is_spoilt = await pool.take(), False
             try:
                 yield connection
             except asyncpg.InterfaceError as error:
@@ -114,8 +114,12 @@ class Store:
                 if POSTGRES.driver(connection).is_closed():
                     raise asyncpg.ConnectionDoesNotExistError(str(error)) from error
                 raise
+            except (asyncio.CancelledError, TimeoutError):
+                # The server may not have been told yet that nobody waits for its answer. A file's thread keeps the order.
+                is_spoilt = self.dialect is POSTGRES
+                raise
             finally:
-                await pool.give_back(connection)
+                await pool.give_back(connection, is_spoilt=is_spoilt)
 
     async def close(self) -> None:
         await self._writer.close()
@@ -176,11 +180,19 @@ def _open_sqlite(path: Path) -> Store:
     writer, reader = create_async_engine(url, poolclass=NullPool), create_async_engine(url, poolclass=NullPool)
     event.listen(writer.sync_engine, "connect", _prepare_writer)
     event.listen(reader.sync_engine, "connect", _prepare_reader)
+    for engine in (writer, reader):
+        event.listen(engine.sync_engine, "handle_error", _keep_when_cancelled)
     return Store(_kept(writer, 1), _kept(reader, SQLITE_READERS), SQLITE, f"SQLite at {path}")
 
 
 def _kept(engine: AsyncEngine, count: int) -> Pool:
     return Pool(engine, SQLITE, Limits(count, count, POOL_TIMEOUT_SECONDS), _always)
+
+
+def _keep_when_cancelled(context: ExceptionContext) -> None:
+    """SQLAlchemy would close the file within a transaction, which then lasts as long as somebody knows a cursor of it."""
+    if isinstance(context.original_exception, asyncio.CancelledError):
+        context.is_disconnect = False
 
 
 async def _always(_connection: AsyncConnection, _rested_seconds: float) -> bool:

@@ -133,13 +133,15 @@ async def find_news(connection: AsyncConnection, cursors: Mapping[str, int], lim
     given = dialect.pairs(binder.value(dialect.written(cursors)), "member_id", "cursor", "bigint")
     newer = dialect.newer("given", ("member_id", "notification_id", "message_id", "channels", "created_at"))
     inboxes = dialect.look_up("bongsu_members", "m", "n", ["member_id"], ["unread", "is_enabled"])
+    # SQLite looks at the clock when it comes to that; above the groups it would be when all counts have long been read.
+    moment = f"(SELECT {dialect.now} AS as_of) AS moment"
     # As few rows as there are different ones: a row takes a driver longer than to tell of it takes us.
-    alike = "message_id, created_at, is_enabled"
+    alike = "as_of, message_id, created_at, is_enabled"
     lists = ", ".join(dialect.listed(column) for column in ("notification_id", "place", "unread"))
     statement = f"""
-        SELECT {dialect.now}, {alike}, {lists} FROM (
-            SELECT given.place, n.notification_id, n.message_id, n.created_at, m.unread, m.is_enabled
-            FROM {given} {newer} {inboxes}
+        SELECT {alike}, {lists} FROM (
+            SELECT moment.as_of, given.place, n.notification_id, n.message_id, n.created_at, m.unread, m.is_enabled
+            FROM {moment} CROSS JOIN {given} {newer} {inboxes}
             WHERE n.{_TOLD} ORDER BY n.notification_id LIMIT {binder.value(limit)}) AS news
         GROUP BY {alike}"""
     rows = await dialect.rows(connection, statement, tuple(binder.parameters))

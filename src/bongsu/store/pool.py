@@ -45,33 +45,40 @@ class Pool:
         """One that works, for `give_back` to be told of whatever happens."""
         await self._wait()
         try:
-            while self._resting:
+            if self._resting:
                 connection, since = self._resting.pop()
                 if await self._is_well(connection, time.monotonic() - since):
                     return connection
+                # What has happened to it has happened to the others, and to ask each might take a minute.
+                await self._hang_up()
             return await self.engine.connect()
         except BaseException:
             self._room.release()
             raise
 
-    async def give_back(self, connection: AsyncConnection) -> None:
-        """It is kept if it works and nothing is left open on it."""
-        is_kept = False
-        try:
-            is_sound = not connection.invalidated and not self._dialect.is_begun(connection)
-            is_kept = is_sound and len(self._resting) < self._limits.kept and not self._is_closed
-        finally:
-            if is_kept:
-                self._resting.append((connection, time.monotonic()))
-            self._room.release()
-            if not is_kept:
-                await _drop(connection)
+    async def give_back(self, connection: AsyncConnection, *, is_spoilt: bool = False) -> None:
+        """It is kept if it works, nothing is left open on it, and there are not enough of them."""
+        is_sound = not is_spoilt and not connection.invalidated and self._dialect.is_sound(connection)
+        is_kept = is_sound and len(self._resting) < self._limits.kept and not self._is_closed
+        if is_kept:
+            self._resting.append((connection, time.monotonic()))
+        self._room.release()
+        if not is_sound:
+            self._dialect.hang_up(connection)
+        if not is_kept:
+            await _close(connection)
 
     async def close(self) -> None:
         self._is_closed = True
         while self._resting:
-            await _drop(self._resting.pop()[0])
+            await _close(self._resting.pop()[0])
         await self.engine.dispose()
+
+    async def _hang_up(self) -> None:
+        while self._resting:
+            connection, _ = self._resting.pop()
+            self._dialect.hang_up(connection)
+            await _close(connection)
 
     async def _wait(self) -> None:
         if not self._room.locked():
@@ -90,11 +97,12 @@ class Pool:
             is_well = await self._lives(connection, rested_seconds)
         finally:
             if not is_well:
-                await _drop(connection)
+                self._dialect.hang_up(connection)
+                await _close(connection)
         return is_well
 
 
-async def _drop(connection: AsyncConnection) -> None:
-    """Close it, without waiting for a server that no longer answers."""
+async def _close(connection: AsyncConnection) -> None:
+    """Also SQLAlchemy's part of it. It waits two seconds at most for a server to whom one has not hung up."""
     await connection.invalidate()
     await connection.close()

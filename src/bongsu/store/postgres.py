@@ -148,8 +148,13 @@ class Postgres(Dialect):
         assert isinstance(driver, asyncpg.Connection)
         return driver
 
-    def is_begun(self, connection: AsyncConnection) -> bool:
-        return bool(self.driver(connection).is_in_transaction())
+    def is_sound(self, connection: AsyncConnection) -> bool:
+        driver = self.driver(connection)
+        return not (driver.is_closed() or driver.is_in_transaction())
+
+    def hang_up(self, connection: AsyncConnection) -> None:
+        if not connection.invalidated:
+            self.driver(connection).terminate()
 
     def locking(self, binder: Binder, names: Iterable[str]) -> str:
         # All in one order, so that two who want the same ones wait for each other instead of locking up.

@@ -159,8 +159,11 @@ class Sqlite(Dialect):
         assert isinstance(driver, aiosqlite.Connection)
         return driver
 
-    def is_begun(self, connection: AsyncConnection) -> bool:
-        return self.driver(connection).in_transaction
+    def is_sound(self, connection: AsyncConnection) -> bool:
+        return not self.driver(connection).in_transaction
+
+    def hang_up(self, connection: AsyncConnection) -> None:
+        """A file is closed as quickly in the usual way."""
 
     def locking(self, binder: Binder, names: Iterable[str]) -> str:
         return "0"  # the one writer is alone already

@@ -41,11 +41,12 @@ async def _roll_back(driver: asyncpg.Connection) -> None:
 
 @contextlib.asynccontextmanager
 async def on_sqlite(connection: AsyncConnection, first: Sequence[str]) -> AsyncIterator[None]:
+    driver = SQLITE.driver(connection)
     try:
         await SQLITE.run_all(connection, [(one, ()) for one in ("BEGIN IMMEDIATE", *first)])
         yield
         await SQLITE.run(connection, "COMMIT")
     except BaseException:
         # In its thread it comes after whatever was under way there, and does nothing when nothing was begun.
-        await SQLITE.driver(connection).rollback()
+        await driver.rollback()
         raise
