@@ -29,7 +29,11 @@ async def connected() -> AsyncIterator[tuple[Stream, asyncio.Transport, socket.s
         theirs.close()
 
 
-async def test_a_reader_that_takes_its_time_gets_every_byte_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_prepared", [False, True])
+async def test_a_reader_that_takes_its_time_gets_every_byte_in_order(
+    monkeypatch: pytest.MonkeyPatch, is_prepared: bool
+) -> None:
+    """Told one after the other, or all made ready while nothing waited yet and then written."""
     written: list[int] = []
 
     def write(number: int, chunk: bytes) -> int:
@@ -40,8 +44,12 @@ async def test_a_reader_that_takes_its_time_gets_every_byte_in_order(monkeypatch
     monkeypatch.setattr("bongsu.live.stream.os.write", write)
     async with connected() as (stream, transport, reader):
         said = [b"%d:" % number + b"x" * 1500 + b"\n" for number in range(200)]
-        for number, chunk in enumerate(said, 1):
-            assert stream.tell(number, chunk, None, LONG_AGO)
+        if is_prepared:
+            for chunk in [stream.prepare(number, chunk, None, LONG_AGO) for number, chunk in enumerate(said, 1)]:
+                stream.put(chunk)
+        else:
+            for number, chunk in enumerate(said, 1):
+                assert stream.tell(number, chunk, None, LONG_AGO)
         # The first went straight out, one was cut in two or refused, and the others wait behind it.
         assert 0 < len(written) < len(said)
         assert transport.get_write_buffer_size() > 0

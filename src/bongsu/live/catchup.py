@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bongsu import telemetry
 from bongsu.live import frames
 from bongsu.live.room import Room
-from bongsu.live.stream import LONG_AGO
+from bongsu.live.stream import LONG_AGO, Stream
 from bongsu.live.vocabulary import Known, Vocabulary
 from bongsu.loop import Loop
 from bongsu.store import Store
@@ -128,7 +128,10 @@ class CatchUp(Loop):
 
         It is behind them then, also when it is not said because the member does not want it.
         """
-        told, rooms, behind, as_of = 0, found.rooms, found.behind, found.as_of
+        rooms, behind, as_of = found.rooms, found.behind, found.as_of
+        # First all is made ready, then all is written: what the system needs to write and what Python needs to go on push
+        # each other out of the processor's memory.
+        ready: list[tuple[Stream, bytes]] = []
         for notification_id, place, unread, chunk in news:
             after = behind[place]
             # A stream that becomes live before the member's next one has missed this one, and is not told past it.
@@ -139,9 +142,11 @@ class CatchUp(Loop):
                 elif stream.cursor < after:
                     # It has become live since the others' cursors were taken, and has more to be told than they.
                     self.mark([stream.member_id])
-                else:
-                    told += stream.tell(notification_id, chunk, unread, as_of)
-        return told
+                elif said := stream.prepare(notification_id, chunk, unread, as_of):
+                    ready.append((stream, said))
+        for stream, said in ready:
+            stream.put(said)
+        return len(ready)
 
 
 # A notification's id, its reader's place, how many that one has not read, and its frame: nothing where it is not to be told.

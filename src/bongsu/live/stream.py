@@ -107,7 +107,13 @@ class Stream:
         self._farewell: asyncio.Task[None] | None = None
 
     def tell(self, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime) -> bool:
-        """This one, and how many are unread if that is news too. False if it was told already, or is not to be.
+        """This one, and how many are unread if that is news too. False if it was told already, or is not to be."""
+        if chunk := self.prepare(notification_id, chunk, unread, as_of):
+            self.put(chunk)
+        return bool(chunk)
+
+    def prepare(self, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime) -> bytes:
+        """The same for those who `put` what is to be written themselves, and at once: from here on it counts as told.
 
         All in one write, because each is a call of the system: it is what telling many takes longest for.
         """
@@ -115,18 +121,17 @@ class Stream:
             self.cursor = max(self.cursor, notification_id)
             if unread is not None:
                 self.badge(unread, as_of)
-            return False
+            return b""
         self.cursor = notification_id
         waiting = 0 if self._is_clear else self._backlog()
         if waiting < 0:
-            return False
+            return b""
         if unread is not None and self._is_new(unread, as_of):
             self._unread = -1
             if waiting <= SLOW_BYTES:
                 self._unread = unread
                 chunk += frames.badge(unread)
-        self._put(chunk)
-        return True
+        return chunk
 
     def tell_all(self, chunks: Sequence[tuple[int, bytes]]) -> None:
         """Those that come first on a stream, by ids in order."""
@@ -136,13 +141,13 @@ class Stream:
     def write(self, chunk: bytes) -> None:
         """What must arrive, or the reader is cut."""
         if self._backlog() >= 0:
-            self._put(chunk)
+            self.put(chunk)
 
     def hint(self, chunk: bytes) -> bool:
         """What may be left out, because it will be said again. False if it was, or if the reader takes nothing any more."""
         if not 0 <= self._backlog() <= SLOW_BYTES:
             return False
-        self._put(chunk)
+        self.put(chunk)
         return True
 
     def _backlog(self) -> int:
@@ -159,7 +164,7 @@ class Stream:
         self._is_clear = waiting == 0 and self._socket >= 0
         return waiting
 
-    def _put(self, chunk: bytes) -> None:
+    def put(self, chunk: bytes) -> None:
         """To the system itself where nothing waits before it: the loop's way, and asking it, is a sixth of the whole."""
         if self._is_clear:
             try:
