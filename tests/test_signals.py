@@ -275,6 +275,27 @@ async def test_stopping_while_redis_is_away_does_not_hang() -> None:
         await signals.stop()
 
 
+async def test_stopping_when_nothing_was_said_for_long_is_no_crash(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both happen at the same moment: there was nothing to hear, and the connection is hung up."""
+    signals = RedisSignals(redis_server.url)
+    await signals.start()
+    receiver = signals._receiver
+
+    async def hear_nothing(*_: object, **__: object) -> None:
+        while receiver._pubsub is not None:
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(redis.asyncio.client.PubSub, "get_message", hear_nothing)
+    with signals.listen("a", Ear()):
+        async with asyncio.timeout(20):
+            while receiver._pubsub is None:
+                await asyncio.sleep(0)
+    await signals.stop()
+    assert not receiver.crashed.is_set()
+
+
 async def test_never_started_it_still_stops_and_serves_this_process() -> None:
     signals, ear = RedisSignals("redis://127.0.0.1:1/0"), Ear()
     with signals.listen("a", ear):

@@ -367,9 +367,9 @@ class _Receiver(Loop):
         if message is None:
             if self._is_pinged:
                 raise TimeoutError("no answer to a ping")
-            assert self._pubsub is not None
-            self._is_pinged = True
-            await self._pubsub.ping()
+            if self._pubsub is not None:  # else we are being stopped, at the very moment
+                self._is_pinged = True
+                await self._pubsub.ping()
             return
         self._is_pinged = False
         if self.is_away:
