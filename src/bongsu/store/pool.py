@@ -50,7 +50,8 @@ class Pool:
                 if await self._is_well(connection, time.monotonic() - since):
                     return connection
                 # What has happened to it has happened to the others, and to ask each might take a minute.
-                await self._hang_up()
+                while self._resting:
+                    await self._hang_up(self._resting.pop()[0])
             return await self.engine.connect()
         except BaseException:
             self._room.release()
@@ -58,27 +59,21 @@ class Pool:
 
     async def give_back(self, connection: AsyncConnection, *, is_spoilt: bool = False) -> None:
         """It is kept if it works, nothing is left open on it, and there are not enough of them."""
-        is_sound = not is_spoilt and not connection.invalidated and self._dialect.is_sound(connection)
-        is_kept = is_sound and len(self._resting) < self._limits.kept and not self._is_closed
-        if is_kept:
-            self._resting.append((connection, time.monotonic()))
-        self._room.release()
-        if not is_sound:
-            self._dialect.hang_up(connection)
+        try:
+            is_sound = not is_spoilt and not connection.invalidated and self._dialect.is_sound(connection)
+            is_kept = is_sound and len(self._resting) < self._limits.kept and not self._is_closed
+            if is_kept:
+                self._resting.append((connection, time.monotonic()))
+        finally:
+            self._room.release()
         if not is_kept:
-            await _close(connection)
+            await (_close(connection) if is_sound else self._hang_up(connection))
 
     async def close(self) -> None:
         self._is_closed = True
         while self._resting:
             await _close(self._resting.pop()[0])
         await self.engine.dispose()
-
-    async def _hang_up(self) -> None:
-        while self._resting:
-            connection, _ = self._resting.pop()
-            self._dialect.hang_up(connection)
-            await _close(connection)
 
     async def _wait(self) -> None:
         if not self._room.locked():
@@ -97,9 +92,12 @@ class Pool:
             is_well = await self._lives(connection, rested_seconds)
         finally:
             if not is_well:
-                self._dialect.hang_up(connection)
-                await _close(connection)
+                await self._hang_up(connection)
         return is_well
+
+    async def _hang_up(self, connection: AsyncConnection) -> None:
+        self._dialect.hang_up(connection)
+        await _close(connection)
 
 
 async def _close(connection: AsyncConnection) -> None:
