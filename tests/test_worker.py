@@ -218,14 +218,14 @@ async def test_a_store_that_goes_away_again_and_again_is_no_events_fault(
     store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More often than an event may end its workers: it was never their end."""
-    record, failures = statements.record, [StoreUnreachable("gone")] * (SUSPECT_AFTER + DEATHS_ALONE + 3)
+    recording, failures = statements.recording, [StoreUnreachable("gone")] * (SUSPECT_AFTER + DEATHS_ALONE + 3)
 
-    async def record_at_last(*arguments: object) -> object:
+    def recording_at_last(*arguments: object) -> object:
         if failures:
             raise failures.pop()
-        return await record(*arguments)  # type: ignore[arg-type]
+        return recording(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(statements, "record", record_at_last)
+    monkeypatch.setattr(statements, "recording", recording_at_last)
     monkeypatch.setattr("bongsu.loop.FIRST_BACKOFF", 0.001)
     event = Event(event_type="product.updated")
     await add(store, event)

@@ -26,7 +26,7 @@ from bongsu.model import Notice, Priority, utc_now
 from bongsu.settings import Settings
 from bongsu.store import decisions
 from bongsu.store.databases import dialect_named
-from bongsu.store.decisions import UNPREPARED, Case, Count, Key, Message, Profile
+from bongsu.store.decisions import UNPREPARED, Case, Count, Judged, Key, Message, Profile, Step
 from bongsu.store.dialect import Statement
 from bongsu.store.events import Claimed
 from bongsu.store.portions import Whose
@@ -110,7 +110,9 @@ class Decision:
     unfinished: list[tuple[Work, tuple[int, str]]] = field(default_factory=list)
     messages: list[tuple[Work, str, int]] = field(default_factory=list)
     words: list[Message] = field(default_factory=list)
-    # How many deliveries it has written: ways out of the house, for a dispatcher to take.
+    # What is to be written for the members it is about, if there are any.
+    step: Step | None = None
+    # How many deliveries that were: ways out of the house, for a dispatcher to take.
     deliveries: int = 0
     # By type and reason; told where there is none.
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
@@ -170,7 +172,7 @@ class FanOut:
         return Needs(names, messages)
 
     async def decide(self, tx: AsyncConnection, works: Sequence[Work], message_ids: Sequence[int]) -> Decision:
-        """The next step of these events, which the transaction holds, as it does all they need.
+        """The next step of these events, which the transaction holds, as it does all they need. It is yet to be carried out.
 
         Those there was no room for are not in the answer. Of each event the notice under way, never the one behind it: so
         one cursor says how far the event has come. Of two about the same thing only the first, so that the second can see
@@ -182,33 +184,42 @@ class FanOut:
             if not work.is_silent:
                 first.setdefault(work.about, work)
         spoken = list(first.values())
-        if not spoken:
-            return decision
         now = self._clock()
         wanted = [
             Wanted(place, work.said.audience, Whose(work.event_id, work.notice), work.after)
             for place, work in enumerate(spoken)
         ]
         target = await audience.target(tx, wanted, self._chunk, self._together)
-        counts = []
+        counts: Sequence[Count] = []
         if not target.is_empty:
             words = self._words(spoken, message_ids)
-            counts = await self._judge(tx, spoken, words, target, now, decision)
+            case = self._case(spoken, words, now)
+            judged = await decisions.judge(tx, lambda binder: target.select(binder, now), case, is_brief=target.is_brief)
+            if any(one.reason == UNPREPARED for one in judged.counts):
+                raise await self._unprepared(tx, judged)
+            counts = judged.counts
+            said = await self._said(tx, spoken, words, counts, now, decision)
+            channels = decisions.as_bits(channel for work in spoken for channel in work.said.type.channels)
+            decision.step = Step(case, judged, channels, said)
+        self._move_on(spoken, target, counts, decision)
+        return decision
+
+    def _move_on(self, works: Sequence[Work], target: Target, counts: Sequence[Count], decision: Decision) -> None:
+        """How far each event comes by that."""
         found: dict[int, tuple[int, str]] = {}
         for one in counts:
             count, last = found.get(one.place, (0, ""))
             found[one.place] = count + one.count, max(last, one.last)
-            decision.counts[spoken[one.place].said.type.name, one.reason] += one.count
+            decision.counts[works[one.place].said.type.name, one.reason] += one.count
         reached_all = target.reached(found)
         self._learn(target, reached_all)
         for place, reached in reached_all.items():
-            work = spoken[place]
+            work = works[place]
             behind = work.behind(reached)
             if behind[0] >= len(work.notices):
                 decision.finished.append(work)
             else:
                 decision.unfinished.append((work, behind))
-        return decision
 
     def _learn(self, target: Target, reached: Mapping[int, Reached]) -> None:
         """Half as many the next time if not all of them fitted, twice as many if they did."""
@@ -218,16 +229,8 @@ class FanOut:
         elif len(looked_up) == self._together:
             self._together = min(MOST_TOGETHER, self._together * 2)
 
-    async def _judge(
-        self,
-        tx: AsyncConnection,
-        works: Sequence[Work],
-        words: Mapping[tuple[int, str], int],
-        target: Target,
-        now: datetime,
-        decision: Decision,
-    ) -> list[Count]:
-        case = Case(
+    def _case(self, works: Sequence[Work], words: Mapping[tuple[int, str], int], now: datetime) -> Case:
+        return Case(
             [self._notice(place, work, now) for place, work in enumerate(works)],
             [self._day_and_due(profile, now) for profile in self._profiles],
             [
@@ -240,16 +243,9 @@ class FanOut:
             [one for work in works for (notice, _), one in work.messages.items() if notice == work.notice],
             self._settings.daily_limit,
         )
-        counts = await decisions.judge(tx, lambda binder: target.select(binder, now), case, is_brief=target.is_brief)
-        if any(one.reason == UNPREPARED for one in counts):
-            raise await self._unprepared(tx)
-        said = await self._said(tx, works, words, counts, now, decision)
-        channels = {channel for work in works for channel in work.said.type.channels}
-        decision.deliveries = await decisions.carry_out(tx, case, counts, decisions.as_bits(channels), said)
-        return counts
 
-    async def _unprepared(self, tx: AsyncConnection) -> Unprepared:
-        member_ids, profiles = await decisions.find_unprepared(tx)
+    async def _unprepared(self, tx: AsyncConnection, judged: Judged) -> Unprepared:
+        member_ids, profiles = await decisions.find_unprepared(tx, judged)
         for profile in profiles:
             self._profiles.pop(profile, None)
             self._profiles[profile] = None

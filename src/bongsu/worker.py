@@ -23,6 +23,7 @@ from bongsu.rules import Rules
 from bongsu.settings import Settings
 from bongsu.store import Store, decisions, people, portions, progress
 from bongsu.store import events as statements
+from bongsu.store.dialect import Statement
 from bongsu.store.events import Claimed, Verdict
 
 # Large enough that claim and record cost little per event, small enough that a crash hands few events to the next.
@@ -216,11 +217,7 @@ class EventWorker(Loop):
         async with self._store.write(*decisions.beginning(self._store.dialect)) as tx:
             ours, message_ids = await progress.hold(tx, [work.claim for work in works], needs.names, needs.messages)
             decision = await self._fanout.decide(tx, [work for work in works if work.claim in ours], message_ids)
-            done = [Verdict(work.event_id, work.claimed.epoch, EventStatus.DONE) for work in decision.finished]
-            if done:
-                await statements.record(tx, done)
-            if decision.unfinished:
-                await progress.advance(tx, decision.cursors, self._settings.lease_seconds)
+            decision.deliveries = await decisions.carry_out(tx, decision.step, self._closing(decision))
         decision.settle()
         telemetry.EVENTS_FINISHED.labels(EventStatus.DONE.value).inc(len(decision.finished))
         # Finished, or another's by now.
@@ -228,6 +225,15 @@ class EventWorker(Loop):
         gone = {work.claim for work in works} - kept
         self._hand = [work for work in self._hand if work.claim not in gone]
         self._on_decided(decision)
+
+    def _closing(self, decision: Decision) -> list[Statement]:
+        """What records how far the events have come by it."""
+        closing = []
+        if done := [Verdict(*work.claim, EventStatus.DONE) for work in decision.finished]:
+            closing.append(statements.recording(self._store.dialect, done))
+        if decision.unfinished:
+            closing.append(progress.advancing(self._store.dialect, decision.cursors, self._settings.lease_seconds))
+        return closing
 
     async def _fail(self, failed: Sequence[tuple[Claimed, str]]) -> None:
         """Again later, or for good when it has been tried often enough."""

@@ -133,6 +133,21 @@ async def test_a_zombie_finishes_nothing(store: Store) -> None:
     assert row.finished_at is not None
 
 
+async def test_a_zombie_that_has_waited_for_the_next_claim_finishes_nothing(store: Store) -> None:
+    event = an_event()
+    await add(store, event)
+    (zombie,) = await claim(store, lease=-1)
+    async with store.write() as tx:
+        (next_one,) = await statements.claim(tx, 1, 60, "w")
+        late = asyncio.create_task(record(store, Verdict(event.event_id, zombie.epoch, EventStatus.DONE)))
+        # Until it waits for us: on PostgreSQL for the row, which it has found as it was before.
+        await asyncio.sleep(0.2)
+        assert not late.done()
+    assert await late == set()
+    assert (await find(store, event)).status is EventStatus.PENDING
+    assert await record(store, Verdict(event.event_id, next_one.epoch, EventStatus.DONE)) == {event.event_id}
+
+
 async def test_a_failed_attempt_is_counted_and_waits(store: Store) -> None:
     event = an_event()
     await add(store, event)

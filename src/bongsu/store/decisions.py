@@ -1,18 +1,20 @@
 """The statements of a decision: words, verdict on each member, inbox rows, ways out, and who got nothing and why.
 
-A step goes through `bongsu_judged`, a temporary table with a row for each member of the audience at hand. One statement
-fills it: it locks the members' rows in the order of their ids and decides. The others copy from it. So nothing is asked
-or written person by person, and both databases do the same.
+A step goes through `bongsu_judged`, a table with a row for each member of the audience at hand. One statement locks the
+members' rows in the order of their ids and decides. The others copy from it. So nothing is asked or written person by
+person, and both databases do the same. It is a temporary table; PostgreSQL, where emptying one costs more than all that is
+said to a few members, gets few of them back as it has told them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import orjson
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Channel, Reason
@@ -147,22 +149,21 @@ def recent_messages(binder: Binder, keys: Sequence[Key], own: Sequence[int]) -> 
 
 
 def beginning(dialect: Dialect) -> Sequence[str]:
-    """What a step's transaction begins with: the temporary table is there, and is empty. It belongs to the connection."""
-    return _JUDGED_ON_POSTGRES if dialect.name == "postgresql" else _JUDGED_ON_SQLITE
+    """What a step's transaction begins with."""
+    return _STEPS_ON_POSTGRES if dialect.name == "postgresql" else _JUDGED_ON_SQLITE
 
 
 # Steps are many, and their statements are written so that there is one good plan for each: to look for it anew every time
-# would take as long as the statement itself. They read the tables' rows side by side more than one by one, which is what the
-# planner's own default is made for.
-_JUDGED_ON_POSTGRES = [
-    "SET LOCAL plan_cache_mode = force_generic_plan",
-    "SET LOCAL random_page_cost = 4",
-    """
-    CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_judged (
-        place integer, member_id text COLLATE "C", address tid, message_id bigint, notification_id bigint, channels integer,
-        lane integer, due timestamptz, now timestamptz, day integer, is_critical boolean, reason text)
-    ON COMMIT DELETE ROWS""",
-]
+# would take as long as the statement itself.
+_STEPS_ON_POSTGRES = ["SET LOCAL plan_cache_mode = force_generic_plan"]
+_JUDGED_COLUMNS = """
+    place integer, member_id text COLLATE "C", address tid, message_id bigint, notification_id bigint, channels integer,
+    lane integer, due timestamptz, now timestamptz, day integer, is_critical boolean, reason text"""
+# The temporary table is there, and is empty: it belongs to the connection. The rows of many members are read side by side
+# more than one by one, which is what the planner's own default is made for.
+_JUDGED_ON_POSTGRES = f"""
+    SET LOCAL random_page_cost = 4;
+    CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_judged ({_JUDGED_COLUMNS}) ON COMMIT DELETE ROWS"""
 _PLANNED_BY_VALUES = "SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL random_page_cost = 1.1"
 _JUDGED_ON_SQLITE = [
     """
@@ -231,7 +232,23 @@ class Count:
     last: str
 
 
-async def judge(tx: AsyncConnection, audience: Callable[[Binder], str], case: Case, *, is_brief: bool) -> list[Count]:
+@dataclass(frozen=True)
+class Judged:
+    """What was decided: the counts, and the rows as the database has told them where they are not in the temporary table."""
+
+    counts: Sequence[Count]
+    told: str | None = None
+
+    @property
+    def table(self) -> Statement | None:
+        """The part of a WITH by which other statements read those rows as they would read the temporary table's."""
+        if self.told is None:
+            return None
+        rows = f"json_to_recordset(CAST($1 AS json)) AS told({_JUDGED_COLUMNS})"
+        return f"bongsu_judged AS MATERIALIZED (SELECT * FROM {rows})", (self.told,)
+
+
+async def judge(tx: AsyncConnection, audience: Callable[[Binder], str], case: Case, *, is_brief: bool) -> Judged:
     """Decide for each member of the audience, a SELECT of (place, member_id), and keep their rows locked from here on.
 
     Whoever does not want it, cannot be reached, has heard it, or has heard enough today gets nothing, for the first of these
@@ -240,30 +257,38 @@ async def judge(tx: AsyncConnection, audience: Callable[[Binder], str], case: Ca
     """
     dialect = dialect_named(tx.dialect.name)
     binder = Binder(dialect)
-    insert = _judge_statement(binder, audience, case)
+    verdicts, verdict = _judge_statement(binder, audience, case)
     if dialect.writes_within and is_brief:
-        judged = f"WITH judged AS ({insert} RETURNING *) {_counting('judged')}"
-        return [Count(*row) for row in await rows_of(tx, judged, binder)]
-    judging: list[Statement] = [(insert, tuple(binder.parameters))]
+        [(told,)] = await rows_of(tx, f"{verdicts} SELECT CAST(json_agg(told) AS text) FROM ({verdict}) AS told", binder)
+        return Judged(_count(orjson.loads(told)), told)
+    judging: list[Statement] = [(f"{verdicts} INSERT INTO bongsu_judged {verdict}", tuple(binder.parameters))]
     if dialect.name == "sqlite":
         judging.append((_WITHOUT_NOBODY, ()))
+    else:
+        judging.insert(0, (_JUDGED_ON_POSTGRES, ()))
     if len(case.words) == 1:
         # One notice in one language: mostly all have the same fate, and to see that takes no sorting.
         seen = "SELECT count(*), count(reason), min(member_id), max(member_id) FROM bongsu_judged"
         [(count, reasons, first, last)] = await dialect.rows(tx, seen, (), after=judging)
         if count and not reasons:
             place, _, message_id = case.words[0]
-            return [Count(place, message_id, None, count, first, last)]
+            return Judged([Count(place, message_id, None, count, first, last)])
         judging = []
-    return [Count(*row) for row in await dialect.rows(tx, _counting("bongsu_judged"), (), after=judging)]
-
-
-def _counting(judged: str) -> str:
     by = "place, message_id, reason"
-    return f"SELECT {by}, count(*), min(member_id), max(member_id) FROM {judged} GROUP BY {by}"
+    counting = f"SELECT {by}, count(*), min(member_id), max(member_id) FROM bongsu_judged GROUP BY {by}"
+    return Judged([Count(*row) for row in await dialect.rows(tx, counting, (), after=judging)])
 
 
-def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Case) -> str:
+def _count(rows: Iterable[Mapping[str, Any]]) -> list[Count]:
+    """The same of rows in hand."""
+    members: dict[tuple[int, int | None, str | None], list[str]] = {}
+    for row in rows:
+        members.setdefault((row["place"], row["message_id"], row["reason"]), []).append(row["member_id"])
+    return [Count(*fate, len(ids), min(ids), max(ids)) for fate, ids in members.items()]
+
+
+def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Case) -> tuple[str, str]:
+    """What a statement begins with that judges, and the SELECT of the verdicts behind it."""
     dialect = binder.dialect
     # In the order of the parameters, which SQLite counts as they come.
     select = audience(binder)
@@ -295,7 +320,7 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
         )
     # Whatever the plan, members are locked in the order of `a`: the look-up of each depends on it.
     order = dialect.in_lock_order + (", place" if dialect.in_lock_order and len(case.notices) > 1 else "")
-    return f"""
+    verdicts = f"""
         WITH locked AS {dialect.at_once} (
             SELECT a.place, a.member_id, m.{dialect.address} AS address, m.is_enabled, m.capped_day, m.capped_count,
                    coalesce(m.locale, '') AS locale, coalesce(m.timezone, '') AS timezone,
@@ -327,22 +352,29 @@ def _judge_statement(binder: Binder, audience: Callable[[Binder], str], case: Ca
                              THEN CASE WHEN {wanted} = 0 THEN '{Reason.USER_OPTED_OUT}' ELSE '{Reason.NO_ADDRESS}' END
                         WHEN {heard if case.keys else "false"} THEN '{Reason.DUPLICATE}'
                         WHEN {enough} THEN '{Reason.RATE_LIMITED}' END AS reason
-            FROM known l {wish})
-        INSERT INTO bongsu_judged
-        SELECT place, member_id, address, message_id, {dialect.next_notification}, channels, lane, due, now, day,
-               is_critical, {reason}
+            FROM known l {wish})"""
+    verdict = f"""
+        SELECT place, member_id, address, message_id, {dialect.next_notification} AS notification_id, channels, lane, due,
+               now, day, is_critical, {reason} AS reason
         FROM weighed"""
+    return verdicts, verdict
 
 
-async def find_unprepared(tx: AsyncConnection) -> tuple[list[str], list[Profile]]:
+async def find_unprepared(tx: AsyncConnection, judged: Judged) -> tuple[list[str], list[Profile]]:
     """Members of the audience who are not known yet, and the profiles of those who are."""
-    unknown = await rows_of(tx, "SELECT DISTINCT member_id FROM bongsu_judged WHERE address IS NULL")
-    profiles = await rows_of(
+    dialect = dialect_named(tx.dialect.name)
+    table, parameters = judged.table or ("", ())
+    reading = f"WITH {table}" if table else ""
+    missing = f"{reading} SELECT DISTINCT member_id FROM bongsu_judged WHERE address IS NULL"
+    unknown = await dialect.rows(tx, missing, parameters)
+    profiles = await dialect.rows(
         tx,
-        """
+        f"""
+        {reading}
         SELECT DISTINCT coalesce(m.locale, ''), coalesce(m.timezone, ''), coalesce(m.quiet_start, -1),
                coalesce(m.quiet_end, -1)
         FROM bongsu_judged j JOIN bongsu_members m ON m.member_id = j.member_id""",
+        parameters,
     )
     return [row[0] for row in unknown], [Profile(*row) for row in profiles]
 
@@ -350,15 +382,26 @@ async def find_unprepared(tx: AsyncConnection) -> tuple[list[str], list[Profile]
 # --- what follows from it ---------------------------------------------------------------------------------------------
 
 
-async def carry_out(
-    tx: AsyncConnection, case: Case, counts: Sequence[Count], channels: int, words: Sequence[Statement]
-) -> int:
-    """Write what was judged: words, the members' counts, the inbox, the ways out; and who got nothing, and why.
+@dataclass(frozen=True)
+class Step:
+    """What was judged in which case; all channels that any of its notices has; and what writes down the words."""
 
-    `channels` are all that any of the notices has, so that the others are not looked for. Answers how many deliveries
-    there are to be.
+    case: Case
+    judged: Judged
+    channels: int
+    words: Sequence[Statement]
+
+
+async def carry_out(tx: AsyncConnection, step: Step | None, others: Sequence[Statement]) -> int:
+    """Write what was judged: the members' counts, the inbox, the ways out, words; who got nothing, and why. Others with it.
+
+    Answers how many deliveries there are to be.
     """
     dialect = dialect_named(tx.dialect.name)
+    if step is None:
+        await dialect.run_together(tx, others)
+        return 0
+    case, counts = step.case, step.judged.counts
     # One notice has each member once, and then there is nothing to add up.
     counting = [_count_once(dialect, case.notices[0][3], day) for day in sorted({profile[4] for profile in case.profiles})]
     if len(case.notices) > 1:
@@ -368,12 +411,15 @@ async def carry_out(
     if told := sum(one.count for one in counts if one.reason is None):
         between = min(one.first for one in counts), max(one.last for one in counts)
         statements += [(one, ()) for one in (*counting, _ADD_NOTIFICATIONS)]
-        statements += _delivery_statements(dialect, channels, between if told >= MANY else None)
+        statements += _delivery_statements(dialect, step.channels, between if told >= MANY else None)
         place_of_deliveries = len(statements) - 1
-    statements += words
     if any(one.reason is not None for one in counts):
         statements.append((_ADD_SUPPRESSIONS, ()))
-    touched = await dialect.run_all(tx, statements, is_brief=sum(one.count for one in counts) < MANY)
+    statements += (*step.words, *others)
+    if sum(one.count for one in counts) < MANY:
+        touched = await dialect.run_together(tx, statements, step.judged.table)
+    else:
+        touched = await dialect.run_all(tx, statements)
     if told and len(case.notices) == 1 and (counted := sum(touched[: len(counting)])) != told:
         raise AssertionError(f"{told} members were to be counted, {counted} were")
     return touched[place_of_deliveries] if told else 0

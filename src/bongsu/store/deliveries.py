@@ -228,8 +228,12 @@ def _words(dialect: Dialect, row: Sequence[Any]) -> Words:
 
 _CLAIM = {"delivery_id": "bigint", "epoch": "integer"}
 _SAME = "bongsu_deliveries.delivery_id = given.delivery_id"
-_OURS = f"""{_SAME} AND bongsu_deliveries.epoch = given.epoch
-          AND bongsu_deliveries.status IN ('READY', 'SENDING')"""
+
+
+def _ours(dialect: Dialect, given: str) -> str:
+    """Behind an UPDATE: those that are claimed as given."""
+    claimed = dialect.of_claims("bongsu_deliveries", given, "delivery_id")
+    return f"{claimed} AND bongsu_deliveries.status IN ('READY', 'SENDING')"
 
 
 async def renew(tx: AsyncConnection, claims: Sequence[tuple[int, int]], lease_seconds: float) -> None:
@@ -237,7 +241,7 @@ async def renew(tx: AsyncConnection, claims: Sequence[tuple[int, int]], lease_se
     dialect = dialect_named(tx.dialect.name)
     binder = Binder(dialect)
     given = binder.table(_CLAIM, sorted(claims))
-    statement = f"UPDATE bongsu_deliveries SET due = {dialect.after(str(float(lease_seconds)))} FROM {given} WHERE {_OURS}"
+    statement = f"UPDATE bongsu_deliveries SET due = {dialect.after(str(float(lease_seconds)))} {_ours(dialect, given)}"
     await dialect.run(tx, statement, tuple(binder.parameters))
 
 
@@ -293,7 +297,7 @@ async def _succeed(tx: AsyncConnection, dialect: Dialect, successes: Sequence[Su
         SET status = 'SUCCESS', code = NULL, detail = NULL, reference = given.reference, is_retryable = false,
             is_simulated = given.is_simulated, attempts = bongsu_deliveries.attempts + 1, claims = 0, leased_by = NULL,
             finished_at = {dialect.now}, sent_at = {dialect.at("given.at")}, millis = given.millis
-        FROM {binder.table(_SUCCESS, successes)} WHERE {_OURS}""",
+        {_ours(dialect, binder.table(_SUCCESS, successes))}""",
         tuple(binder.parameters),
     )
     if touched == len(successes):
@@ -323,7 +327,7 @@ async def _judge(tx: AsyncConnection, dialect: Dialect, verdicts: Sequence[Verdi
             attempts = bongsu_deliveries.attempts + given.tries, claims = 0, leased_by = NULL,
             due = CASE WHEN given.status = 'READY' THEN {dialect.after("given.seconds")} ELSE bongsu_deliveries.due END,
             finished_at = CASE WHEN given.status = 'READY' THEN NULL ELSE {dialect.now} END
-        FROM {binder.table(_VERDICT, rows)} WHERE {_OURS} RETURNING bongsu_deliveries.delivery_id""",
+        {_ours(dialect, binder.table(_VERDICT, rows))} RETURNING bongsu_deliveries.delivery_id""",
         binder,
     )
     return {row[0] for row in found}

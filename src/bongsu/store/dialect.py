@@ -93,13 +93,20 @@ class Dialect:
         """
         raise AssertionError(table, alias, outer, on, columns, locked)
 
-    def join_each(self, table: str, alias: str, outer: str, on: Sequence[str]) -> str:
+    def join_each(self, table: str, alias: str, outer: str, on: Sequence[str], *, locked: bool = False) -> str:
         """A join to a table's row, found by the index for each row of outer, in outer's order."""
-        raise AssertionError(table, alias, outer, on)
+        raise AssertionError(table, alias, outer, on, locked)
 
     def at_address(self, select: str) -> str:
         """Behind an UPDATE of rows called m: those that lie at the addresses selected, each of which is there once."""
         raise AssertionError(select)
+
+    def of_claims(self, table: str, given: str, key: str) -> str:
+        """Behind an UPDATE: those rows of a table that are in the table called given, by this key and by their epoch.
+
+        By the key, whatever the planner thinks of a table that was small yesterday, or of an index of all that waits.
+        """
+        raise AssertionError(table, given, key)
 
     def pairs(self, placeholder: str, key: str, value: str, kind: str) -> str:
         """A table called given of the pairs in a JSON text, each with its place: of all ways the quickest for our side."""
@@ -140,9 +147,18 @@ class Dialect:
         """A statement that returns nothing: how many rows it has touched."""
         return (await self.run_all(tx, [(statement, parameters)]))[0]
 
-    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement], *, is_brief: bool = False) -> list[int]:
-        """The same for several, one after the other. Brief ones touch few rows, and none needs to see what another did."""
-        raise AssertionError(tx, statements, is_brief)
+    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
+        """The same for several, one after the other."""
+        raise AssertionError(tx, statements)
+
+    async def run_together(
+        self, tx: AsyncConnection, statements: Sequence[Statement], reading: Statement | None = None
+    ) -> list[int]:
+        """The same for those that touch few rows, of which none needs to see what another did.
+
+        Where a statement that writes can be part of another, they may be reading what a part of a WITH gives them.
+        """
+        raise AssertionError(tx, statements, reading)
 
     def is_sound(self, connection: AsyncConnection) -> bool:
         """Whether the driver has it open, with no transaction on it."""

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Event, EventStatus, no_payload, read_payload, utc_now
 from bongsu.store.databases import dialect_named
-from bongsu.store.dialect import Dialect, Placeholder, as_text
+from bongsu.store.dialect import Dialect, Placeholder, Statement, as_text
 from bongsu.store.engine import Store
 
 _ADDED = {
@@ -233,7 +233,7 @@ _VERDICT = {"event_id": "uuid", "epoch": "integer", "status": "text", "error": "
 
 @cache
 def record_statement(dialect: Dialect) -> str:
-    """Write outcomes where the epoch is still the claim's; answer the ids that were. A stale claim changes nothing."""
+    """Write outcomes where the epoch is still the claim's. A stale claim changes nothing."""
     return f"""
         UPDATE bongsu_events {dialect.by_index(_BY_ID)}
         SET status = given.status,
@@ -241,17 +241,20 @@ def record_statement(dialect: Dialect) -> str:
             claims = 0, leased_by = NULL, error = given.error,
             due = CASE WHEN given.status = 'PENDING' THEN {dialect.after("given.seconds")} ELSE bongsu_events.due END,
             finished_at = CASE WHEN given.status = 'PENDING' THEN NULL ELSE {dialect.now} END
-        FROM {dialect.table(_VERDICT)}
-        WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch
-          AND bongsu_events.status = 'PENDING'
-        RETURNING bongsu_events.event_id"""
+        {dialect.of_claims("bongsu_events", dialect.table(_VERDICT), "event_id")} AND bongsu_events.status = 'PENDING'"""
+
+
+def recording(dialect: Dialect, verdicts: Sequence[Verdict]) -> Statement:
+    """The same with its parameters."""
+    rows = [(v.event_id, v.epoch, v.status, v.error, float(v.after_seconds)) for v in verdicts]
+    return record_statement(dialect), tuple(dialect.parameters(_VERDICT, rows))
 
 
 async def record(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[UUID]:
     """Store what became of claimed events; return those that were still ours to judge."""
     dialect = dialect_named(tx.dialect.name)
-    rows = [(v.event_id, v.epoch, v.status, v.error, float(v.after_seconds)) for v in verdicts]
-    ours = await dialect.rows(tx, record_statement(dialect), tuple(dialect.parameters(_VERDICT, rows)))
+    statement, parameters = recording(dialect, verdicts)
+    ours = await dialect.rows(tx, f"{statement} RETURNING bongsu_events.event_id", parameters)
     # Nearly always all of them, and then their ids are at hand.
     return {v.event_id for v in verdicts} if len(ours) == len(verdicts) else {as_uuid(row[0]) for row in ours}
 
@@ -266,9 +269,7 @@ async def give_back(tx: AsyncConnection, claimed: Sequence[Claimed], after_secon
         f"""
         UPDATE bongsu_events {dialect.by_index(_BY_ID)}
         SET claims = bongsu_events.claims - 1, leased_by = NULL, due = {dialect.after(str(float(after_seconds)))}
-        FROM {dialect.table(columns)}
-        WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch
-          AND bongsu_events.status = 'PENDING'""",
+        {dialect.of_claims("bongsu_events", dialect.table(columns), "event_id")} AND bongsu_events.status = 'PENDING'""",
         tuple(dialect.parameters(columns, rows)),
     )
 

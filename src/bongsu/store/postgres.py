@@ -69,12 +69,23 @@ class Postgres(Dialect):
         where = " AND ".join(f"x.{key} = {outer}.{key}" for key in on)
         return f"LEFT JOIN LATERAL (SELECT {names} FROM {table} AS x WHERE {where} {fence}) AS {alias} ON true"
 
-    def join_each(self, table: str, alias: str, outer: str, on: Sequence[str]) -> str:
+    def join_each(self, table: str, alias: str, outer: str, on: Sequence[str], *, locked: bool = False) -> str:
+        fence = "FOR NO KEY UPDATE" if locked else "OFFSET 0"
         where = " AND ".join(f"x.{key} = {outer}.{key}" for key in on)
-        return f"CROSS JOIN LATERAL (SELECT * FROM {table} AS x WHERE {where} OFFSET 0) AS {alias}"
+        return f"CROSS JOIN LATERAL (SELECT * FROM {table} AS x WHERE {where} {fence}) AS {alias}"
 
     def at_address(self, select: str) -> str:
         return f"FROM ({select}) AS there WHERE m.ctid = there.address"
+
+    def of_claims(self, table: str, given: str, key: str) -> str:
+        # Two fences, the epoch compared between them: so the planner expects one row, and goes to it by its address. There
+        # the epoch is compared once more, because another may have been there meanwhile.
+        return f"""
+            FROM (SELECT given.*, there.address
+                  FROM {given} CROSS JOIN LATERAL (
+                      SELECT x.ctid AS address, x.epoch FROM {table} AS x WHERE x.{key} = given.{key} OFFSET 0) AS there
+                  WHERE there.epoch = given.epoch OFFSET 0) AS given
+            WHERE {table}.ctid = given.address AND {table}.epoch = given.epoch"""
 
     def pairs(self, placeholder: str, key: str, value: str, kind: str) -> str:
         each = f"json_each_text(CAST({placeholder} AS json)) WITH ORDINALITY AS pair(key, value, place)"
@@ -118,19 +129,20 @@ class Postgres(Dialect):
         rows: list[Sequence[Any]] = await self.driver(tx).fetch(statement, *parameters)
         return rows
 
-    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement], *, is_brief: bool = False) -> list[int]:
-        if is_brief and len(statements) > 1:
-            return await self._run_together(tx, statements)
+    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
         return [await self._run(tx, statement, parameters) for statement, parameters in statements]
 
-    async def _run_together(self, tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
+    async def run_together(
+        self, tx: AsyncConnection, statements: Sequence[Statement], reading: Statement | None = None
+    ) -> list[int]:
         """As parts of one statement: to write down that each row was touched costs less than a round trip, if few were."""
-        parameters: list[Any] = []
-        parts = []
+        if len(statements) <= 1 and not reading:
+            return await self.run_all(tx, statements)
+        parts, parameters = ([reading[0]], list(reading[1])) if reading else ([], [])
         for place, (statement, its_own) in enumerate(statements):
             parts.append(f"part_{place} AS ({_renumbered(statement, len(parameters))} RETURNING 1)")
             parameters += its_own
-        counts = ", ".join(f"(SELECT count(*) FROM part_{place})" for place in range(len(parts)))
+        counts = ", ".join(f"(SELECT count(*) FROM part_{place})" for place in range(len(statements)))
         (touched,) = await self.driver(tx).fetch(f"WITH {', '.join(parts)} SELECT {counts}", *parameters)
         return list(touched)
 

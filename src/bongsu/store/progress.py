@@ -10,14 +10,15 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.store.databases import dialect_named
-from bongsu.store.decisions import rows_of, run
-from bongsu.store.dialect import Binder
+from bongsu.store.decisions import rows_of
+from bongsu.store.dialect import Binder, Dialect, Statement
 from bongsu.store.events import as_uuid
 
 # SQLite's own name for the index of the primary key.
 _EVENT_BY_ID = "sqlite_autoindex_bongsu_events_1"
+# No limit, but where one is, PostgreSQL does not take the rows apart that it is about.
+MOST_HELD = 1_000_000
 _CLAIM = {"event_id": "uuid", "epoch": "integer"}
-_OURS = "bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND bongsu_events.status = 'PENDING'"
 
 
 async def hold(
@@ -32,35 +33,34 @@ async def hold(
     locks = dialect.locking(binder, names)
     places = binder.table({"place": "integer"}, [(place,) for place in range(messages)], "places")
     given = binder.table(_CLAIM, sorted(claims))
+    # The names before the events, and those in the order they are given in: each is looked up from a row that has the names.
     held = await rows_of(
         tx,
         f"""
-        SELECT bongsu_events.event_id, bongsu_events.epoch, {locks},
+        SELECT e.event_id, e.epoch, e.status, named.locks,
                (SELECT {dialect.listed("id")} FROM (SELECT {dialect.next_message} AS id FROM {places}) AS drawn)
-        FROM {given} CROSS JOIN bongsu_events {dialect.by_index(_EVENT_BY_ID)}
-        WHERE {_OURS} ORDER BY bongsu_events.event_id {dialect.locked("bongsu_events")}""",
+        FROM (SELECT given.event_id, given.epoch, {locks} AS locks FROM {given} LIMIT {MOST_HELD}) AS named
+        {dialect.join_each("bongsu_events", "e", "named", list(_CLAIM), locked=True)}""",
         binder,
     )
-    return {(as_uuid(row[0]), row[1]) for row in held}, json.loads(held[0][3] or "[]") if held else []
+    # Not asked for in the statement: to find the few that are given, PostgreSQL would go through all that wait.
+    ours = {(as_uuid(row[0]), row[1]) for row in held if row[2] == "PENDING"}
+    return ours, json.loads(held[0][4] or "[]") if ours else []
 
 
-async def advance(tx: AsyncConnection, reached: Mapping[tuple[UUID, int], str], lease_seconds: float) -> None:
+def advancing(dialect: Dialect, reached: Mapping[tuple[UUID, int], str], lease_seconds: float) -> Statement:
     """Keep how far claimed events have come, and the claims on them.
 
     A claim that has brought an event forward is no sign of a death.
     """
-    dialect = dialect_named(tx.dialect.name)
     binder = Binder(dialect)
     rows = [(event_id, epoch, cursor) for (event_id, epoch), cursor in reached.items()]
     given = binder.table({**_CLAIM, "cursor": "text"}, rows)
-    await run(
-        tx,
-        f"""
+    update = f"""
         UPDATE bongsu_events {dialect.by_index(_EVENT_BY_ID)}
         SET fanout_cursor = given.cursor, claims = 1, due = {dialect.after(str(float(lease_seconds)))}
-        FROM {given} WHERE {_OURS}""",
-        binder,
-    )
+        {dialect.of_claims("bongsu_events", given, "event_id")} AND bongsu_events.status = 'PENDING'"""
+    return update, tuple(binder.parameters)
 
 
 async def renew(tx: AsyncConnection, claims: Sequence[tuple[UUID, int]], lease_seconds: float) -> set[UUID]:
@@ -72,7 +72,8 @@ async def renew(tx: AsyncConnection, claims: Sequence[tuple[UUID, int]], lease_s
         tx,
         f"""
         UPDATE bongsu_events {dialect.by_index(_EVENT_BY_ID)} SET due = {dialect.after(str(float(lease_seconds)))}
-        FROM {given} WHERE {_OURS} RETURNING bongsu_events.event_id""",
+        {dialect.of_claims("bongsu_events", given, "event_id")} AND bongsu_events.status = 'PENDING'
+        RETURNING bongsu_events.event_id""",
         binder,
     )
     return {as_uuid(row[0]) for row in ours}

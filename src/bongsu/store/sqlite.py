@@ -84,12 +84,15 @@ class Sqlite(Dialect):
     ) -> str:
         return f"LEFT JOIN {table} AS {alias} ON {' AND '.join(f'{alias}.{key} = {outer}.{key}' for key in on)}"
 
-    def join_each(self, table: str, alias: str, outer: str, on: Sequence[str]) -> str:
+    def join_each(self, table: str, alias: str, outer: str, on: Sequence[str], *, locked: bool = False) -> str:
         return f"CROSS JOIN {table} AS {alias} ON {' AND '.join(f'{alias}.{key} = {outer}.{key}' for key in on)}"
 
     def at_address(self, select: str) -> str:
         # Not FROM: that would write down all new values first and put them in their places afterwards.
         return f"WHERE m.rowid IN ({select})"
+
+    def of_claims(self, table: str, given: str, key: str) -> str:
+        return f"FROM {given} WHERE {table}.{key} = given.{key} AND {table}.epoch = given.epoch"
 
     def pairs(self, placeholder: str, key: str, value: str, kind: str) -> str:
         pair = f"json_extract(value, '$[0]') AS {key}, json_extract(value, '$[1]') AS {value}, key AS place"
@@ -127,9 +130,15 @@ class Sqlite(Dialect):
         rows: list[tuple[Any, ...]] = await self._by_driver(tx, _fetch, *after, (statement, parameters))
         return rows
 
-    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement], *, is_brief: bool = False) -> list[int]:
+    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
         touched: list[int] = await self._by_driver(tx, _execute, *statements)
         return touched
+
+    async def run_together(
+        self, tx: AsyncConnection, statements: Sequence[Statement], reading: Statement | None = None
+    ) -> list[int]:
+        assert reading is None
+        return await self.run_all(tx, statements) if statements else []
 
     async def _by_driver(self, tx: AsyncConnection, call: Callable[..., Any], *statements: tuple[str, Parameters]) -> Any:
         """By the driver alone: one call in its thread where SQLAlchemy's layer makes several, and takes each row in hand.
