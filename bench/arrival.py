@@ -8,7 +8,7 @@ import functools
 import re
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast
@@ -26,8 +26,9 @@ from bongsu.live.sse import PATH
 from bongsu.settings import Settings
 
 EVENTS_A_SECOND = 100
-SECONDS = 30
-QUICK_SECONDS = 8
+# A host may take a processor away for ten times as long as an event takes: one such moment is a round's, and not all of them.
+ROUNDS, SECONDS = 5, 10
+QUICK_ROUNDS, QUICK_SECONDS = 2, 5
 # What comes first finds nothing warm, and is not counted.
 WARM_UP = 200
 PAGES = 200
@@ -39,29 +40,41 @@ LEAST = 200
 PATIENCE_SECONDS = 30.0
 ROLES = ("api", "worker", "gateway")
 
+Serving = Callable[[Settings], contextlib.AbstractAsyncContextManager[tuple[int, int]]]
+
 _ARRIVED = re.compile(rb'"refId":"(\d+)"')
 
 
 async def report(ground: Ground) -> str:
-    """A line for each way to run it."""
-    seconds = QUICK_SECONDS if ground.is_quick else SECONDS
+    """A line for each way to run it: round by round they take turns, each time with servers and a database of their own."""
+    rounds, seconds = (QUICK_ROUNDS, QUICK_SECONDS) if ground.is_quick else (ROUNDS, SECONDS)
     lines = [
-        f"{EVENTS_A_SECOND} events a second for {seconds} s, each for one of {PAGES} members with a page open; from the "
-        f"first byte of the request to the bytes at the page (budget: 99 of 100 within {BUDGET_SECONDS * 1000:.0f} ms).",
+        f"{EVENTS_A_SECOND} events a second for {seconds} s, {rounds} times, each for one of {PAGES} members with a page "
+        "open; from the first byte of the request to the bytes at the page. Each round has its own 99 of 100, and here are "
+        f"their median and spread (budget: {BUDGET_SECONDS * 1000:.0f} ms); while the host took nothing, of all rounds "
+        "together.",
         "",
-        "| | accepted, median | at the page, median | 99 of 100 | all | | 99 of 100 while the host took nothing | of all |",
+        "| | accepted, median | at the page, median | 99 of 100 | spread | | while the host took nothing | of all |",
         "|---|--:|--:|--:|--:|---|--:|--:|",
     ]
-    for name, settings in (("SQLite", await ground.sqlite()), ("PostgreSQL", await ground.postgres())):
-        async with serving_all(settings) as (api, gateway):
-            lines.append(await _line(f"all roles in one process, {name}", settings, api, gateway, seconds))
-    settings, redis = await ground.postgres(), start_redis()
-    settings = settings.model_copy(update={"redis_url": redis.url})
+    redis = start_redis()
+
+    async def round_of(kind: Serving, settings: Settings) -> list[Way]:
+        async with kind(settings) as (api, gateway):
+            return await measure(settings, api, gateway, seconds)
+
+    sqlite, postgres, apart = [], [], []
     try:
-        async with serving_apart(settings) as (api, gateway):
-            lines.append(await _line("a process each, PostgreSQL and Redis", settings, api, gateway, seconds))
+        for _ in range(rounds):
+            sqlite.append(await round_of(serving_all, await ground.sqlite()))
+            postgres.append(await round_of(serving_all, await ground.postgres()))
+            settings = (await ground.postgres()).model_copy(update={"redis_url": redis.url})
+            apart.append(await round_of(serving_apart, settings))
     finally:
         redis.stop()
+    lines.append(_line("all roles in one process, SQLite", sqlite))
+    lines.append(_line("all roles in one process, PostgreSQL", postgres))
+    lines.append(_line("a process each, PostgreSQL and Redis", apart))
     return "\n".join(lines)
 
 
@@ -90,17 +103,24 @@ def _roomy(settings: Settings) -> Settings:
     return settings.model_copy(update={"daily_limit": 1_000_000})
 
 
-async def _line(name: str, settings: Settings, api: int, gateway: int, seconds: int) -> str:
-    ways = await measure(settings, api, gateway, seconds)
-    arrived = [way.arrived for way in ways]
+def _line(name: str, rounds: Sequence[Sequence[Way]]) -> str:
+    ways = [way for one in rounds for way in one]
     undisturbed = [way.arrived for way in ways if not way.is_disturbed]
-    verdict = "met" if _99_of_100(arrived) <= BUDGET_SECONDS else "missed"
+    lasts = [_99_of_100([way.arrived for way in one]) for one in rounds]
     cells = (
-        statistics.median(way.accepted for way in ways), statistics.median(arrived), _99_of_100(arrived), max(arrived),
-    )  # fmt: skip
-    quiet = f"{_99_of_100(undisturbed) * 1000:.1f} ms" if len(undisturbed) >= LEAST else "-"
-    line = " | ".join(f"{one * 1000:.1f} ms" for one in cells)
-    return f"| {name} | {line} | {verdict} | {quiet} | {len(undisturbed) / len(ways):.0%} |"
+        _millis(statistics.median(way.accepted for way in ways)),
+        _millis(statistics.median(way.arrived for way in ways)),
+        _millis(statistics.median(lasts)),
+        f"{min(lasts) * 1000:.1f}-{_millis(max(lasts))}",
+        "met" if statistics.median(lasts) <= BUDGET_SECONDS else "missed",
+        _millis(_99_of_100(undisturbed)) if len(undisturbed) >= LEAST else "-",
+        f"{len(undisturbed) / len(ways):.0%}",
+    )
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _millis(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"
 
 
 def _99_of_100(seconds: list[float]) -> float:

@@ -64,7 +64,8 @@ async def notes(ground: Ground) -> dict[str, str]:
     if ground.is_quick:
         found["Quick"] = (
             f"A first impression: memory of {QUICK_IDLE_STREAMS:,} streams instead of {IDLE_STREAMS:,}, "
-            f"events for {arrival.QUICK_SECONDS} s instead of {arrival.SECONDS}."
+            f"events for {arrival.QUICK_SECONDS} s instead of {arrival.SECONDS}, {arrival.QUICK_ROUNDS} times instead of "
+            f"{arrival.ROUNDS}."
         )
     return found
 
