@@ -26,7 +26,7 @@ from bongsu.live.sse import PATH
 from bongsu.settings import Settings
 
 EVENTS_A_SECOND = 100
-# A host may take a processor away for ten times as long as an event takes: one such moment is a round's, and not all of them.
+# A host may take a processor away for ten times as long as an event takes: one such moment is a round's, not all of them.
 ROUNDS, SECONDS = 5, 10
 QUICK_ROUNDS, QUICK_SECONDS = 2, 5
 # What comes first finds nothing warm, and is not counted.
