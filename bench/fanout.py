@@ -93,7 +93,7 @@ async def _parts(crowd: Crowd) -> str:
 
     together, asked = dialect.run_all, dialect.rows
 
-    async def one_by_one(tx: AsyncConnection, statements: Sequence[Statement], **_how: Any) -> list[int]:
+    async def one_by_one(tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
         return [(await timed(one[0], together(tx, [one])))[0] for one in statements]
 
     async def rows(tx: AsyncConnection, statement: str, parameters: Parameters, *, after: Sequence[Statement] = ()) -> Any:

@@ -14,14 +14,16 @@ from bongsu import worker as module
 from bongsu.fanout import Decision, FanOut, Work
 from bongsu.model import EventStatus
 from bongsu.settings import Settings
-from bongsu.store import Store
+from bongsu.store import Store, decisions
 from bongsu.store import events as statements
+from bongsu.store.decisions import Step
+from bongsu.store.dialect import Statement
 from bongsu.store.events import Claimed
 from bongsu.templates import Templates
 from bongsu.worker import EventWorker
 from tests.crowd import QUIET_DAY, rules
 
-POINTS = ("after the claim", "after the hold, before the decision", "after the decision, before the record", "committed")
+POINTS = ("after the claim", "after the hold, before the decision", "all written, not committed", "committed")
 # Far fewer than an event is about, so that most take several steps and die between them.
 CHUNK = 15
 
@@ -46,9 +48,7 @@ class MortalFanOut(FanOut):
 
     async def decide(self, tx: AsyncConnection, works: Sequence[Work], message_ids: Sequence[int]) -> Decision:
         self._death.passes(POINTS[1])
-        decision = await super().decide(tx, works, message_ids)
-        self._death.passes(POINTS[2])
-        return decision
+        return await super().decide(tx, works, message_ids)
 
 
 class Mortal(EventWorker):
@@ -73,6 +73,14 @@ async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> Non
     statements.DEATHS_ALONE = 10**6
     store = Store.open(settings)
     death = Death(dice.randint(1, 12) if is_mortal else 10**9, dice.choice(POINTS))
+    carry_out = decisions.carry_out
+
+    async def carry_out_and_die(tx: AsyncConnection, step: Step | None, others: Sequence[Statement]) -> int:
+        deliveries = await carry_out(tx, step, others)
+        death.passes(POINTS[2])
+        return deliveries
+
+    decisions.carry_out = carry_out_and_die
     worker = Mortal(store, settings, death)
     await worker.start()
     while await _pending(store):

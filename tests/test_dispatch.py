@@ -257,6 +257,32 @@ async def test_a_zombie_records_nothing(store: Store, settings: Settings) -> Non
     assert await states(store, "status, epoch") == [("SENDING", 2)]
 
 
+@pytest.mark.parametrize("is_success", [True, False])
+async def test_a_claim_that_is_renewed_at_this_moment_can_be_recorded(
+    store: Store, settings: Settings, is_success: bool
+) -> None:
+    """As by a connection that was lost, whose last words the server has heard all the same."""
+    await one_delivery(store, settings)
+    async with store.write() as tx:
+        (claimed,) = await statements.claim(tx, Channel.PUSH, (1,), 1, 60, "w")
+    one, epoch = claimed.delivery_id, claimed.epoch
+    verdict: statements.Success | statements.Verdict = statements.Success(one, epoch, 0.0, 1, "x", False)
+    if not is_success:
+        verdict = statements.Verdict(one, epoch, statements.DeliveryStatus.FAIL, "X")
+
+    async def record() -> set[int]:
+        async with store.write() as tx:
+            return await statements.record(tx, [verdict])
+
+    async with store.write() as tx:
+        await statements.renew(tx, [(one, epoch)], 60)
+        recorded = asyncio.create_task(record())
+        await asyncio.sleep(0.2)
+        assert not recorded.done()
+    assert await recorded == {one}
+    assert await states(store, "status") == [("SUCCESS" if is_success else "FAIL",)]
+
+
 async def test_a_delivery_that_ends_every_dispatcher_is_given_up(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick, LEAST_ONCE)
     for _ in range(6):

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from bongsu.model import Event, EventStatus, new_id
-from bongsu.store import Store
+from bongsu.store import Store, progress
 from bongsu.store import events as statements
 from bongsu.store.events import SUSPECT_AFTER, Claimed, Verdict
 
@@ -146,6 +146,19 @@ async def test_a_zombie_that_has_waited_for_the_next_claim_finishes_nothing(stor
     assert await late == set()
     assert (await find(store, event)).status is EventStatus.PENDING
     assert await record(store, Verdict(event.event_id, next_one.epoch, EventStatus.DONE)) == {event.event_id}
+
+
+async def test_a_claim_that_is_renewed_at_this_moment_can_be_recorded(store: Store) -> None:
+    event = an_event()
+    await add(store, event)
+    (claimed,) = await claim(store)
+    async with store.write() as tx:
+        assert await progress.renew(tx, [(event.event_id, claimed.epoch)], 60) == {event.event_id}
+        recorded = asyncio.create_task(record(store, Verdict(event.event_id, claimed.epoch, EventStatus.DONE)))
+        await asyncio.sleep(0.2)
+        assert not recorded.done()
+    assert await recorded == {event.event_id}
+    assert (await find(store, event)).status is EventStatus.DONE
 
 
 async def test_a_failed_attempt_is_counted_and_waits(store: Store) -> None:

@@ -276,9 +276,13 @@ async def record(tx: AsyncConnection, verdicts: Sequence[Verdict | Success]) -> 
     ordered = sorted(verdicts, key=attrgetter("delivery_id"))
     successes = [one for one in ordered if isinstance(one, Success)]
     others = [one for one in ordered if isinstance(one, Verdict)]
-    ours = await _succeed(tx, dialect, successes) if successes else set()
-    if others:
-        ours |= await _judge(tx, dialect, others)
+    ours: set[int] = set()
+    # Nearly always all of them at once. What is missing is another's, or was changed while it was looked for.
+    for _ in range(2):
+        if missed := [one for one in successes if one.delivery_id not in ours]:
+            ours |= await _succeed(tx, dialect, missed)
+        if unjudged := [one for one in others if one.delivery_id not in ours]:
+            ours |= await _judge(tx, dialect, unjudged)
     # Also those of a dispatcher that came too late to judge: it was sent all the same.
     tried = [(v.delivery_id, v.epoch, v.at, v.millis, v.code or v.status.value) for v in others if v.at is not None]
     tried += [(v.delivery_id, v.epoch, v.at, v.millis, "SUCCESS") for v in successes if v.delivery_id not in ours]

@@ -94,7 +94,7 @@ class Dialect:
         raise AssertionError(table, alias, outer, on, columns, locked)
 
     def join_each(self, table: str, alias: str, outer: str, on: Sequence[str], *, locked: bool = False) -> str:
-        """A join to a table's row, found by the index for each row of outer, in outer's order."""
+        """A join to a table's row, found by the index for each row of outer, in outer's order, and locked if asked."""
         raise AssertionError(table, alias, outer, on, locked)
 
     def at_address(self, select: str) -> str:
@@ -104,7 +104,8 @@ class Dialect:
     def of_claims(self, table: str, given: str, key: str) -> str:
         """Behind an UPDATE: those rows of a table that are in the table called given, by this key and by their epoch.
 
-        By the key, whatever the planner thinks of a table that was small yesterday, or of an index of all that waits.
+        By the key, whatever the planner thinks of a table that was small yesterday, or of an index of all that waits. One
+        that somebody changes at this moment, even if it is only the lease, may be passed over: who has to know asks again.
         """
         raise AssertionError(table, given, key)
 

@@ -252,10 +252,17 @@ def recording(dialect: Dialect, verdicts: Sequence[Verdict]) -> Statement:
 
 async def record(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[UUID]:
     """Store what became of claimed events; return those that were still ours to judge."""
+    ours = await _record(tx, verdicts)
+    # Nearly always all of them. What is missing is another's, or was changed while it was looked for.
+    missed = [one for one in verdicts if one.event_id not in ours]
+    return ours | await _record(tx, missed) if missed else ours
+
+
+async def _record(tx: AsyncConnection, verdicts: Sequence[Verdict]) -> set[UUID]:
     dialect = dialect_named(tx.dialect.name)
     statement, parameters = recording(dialect, verdicts)
     ours = await dialect.rows(tx, f"{statement} RETURNING bongsu_events.event_id", parameters)
-    # Nearly always all of them, and then their ids are at hand.
+    # Their ids are at hand, and need not be read.
     return {v.event_id for v in verdicts} if len(ours) == len(verdicts) else {as_uuid(row[0]) for row in ours}
 
 

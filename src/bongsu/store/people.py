@@ -43,7 +43,7 @@ async def mention(tx: AsyncConnection, member_ids: Sequence[str]) -> None:
         rows = [(one,) for one in ids[start : start + STATEMENT_ROWS]]
         await tx.exec_driver_sql(
             f"INSERT INTO bongsu_members (member_id) SELECT member_id FROM {dialect.table(columns)} WHERE true "
-            "ORDER BY member_id ON CONFLICT DO NOTHING",
+            f"{dialect.in_lock_order} ON CONFLICT DO NOTHING",
             tuple(dialect.parameters(columns, rows)),
         )
 
