@@ -28,7 +28,8 @@ def test_it_rings_and_counts_on_every_page_of_the_member_and_on_nobody_elses(sit
         bell.counts(2)
         expect(bell.button).to_have_accessible_name("Notifications, 2 unread")
         assert bell.titles == ["first", "second"]
-        assert [one["unread"] for one in bell.told("badge")] == [1, 2]
+        # One after the other, or both at once where the first was still under way when the second came.
+        assert [one["unread"] for one in bell.told("badge")] in ([1, 2], [2])
     stranger.counts(0)
     assert stranger.titles == []
     expect(one.element.get_by_role("status").first).to_have_text("2 new notifications")
