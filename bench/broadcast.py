@@ -25,13 +25,26 @@ from bongsu.model import new_id, utc_now
 from bongsu.settings import Settings
 from bongsu.signals import RedisSignals
 from bongsu.store import Store
-from bongsu.store.live import Words
+from bongsu.store.live import MessageContent
+from bongsu.store.members import ensure_members
+from bongsu.store.query import same
 
 RIVAL = "sse_starlette"
 HAS_RIVAL = find_spec(RIVAL) is not None
 TITLE, BODY = "겨울 외투 (남색, M)", "찜한 상품이 23% 내렸습니다: 129,000원 → 99,000원"
 
 _numbers = count(1)
+
+ADD_MESSAGE = same("""
+    INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, ref_id, data,
+                                 channels, lane, guarantee, is_critical, created_at)
+    VALUES ($1, 0, 'ko', 'PRICE_DROP', 's', $2, $3, $4, '{}', 8, 1, 'at_most_once', false, now())
+    RETURNING message_id""")
+ADD_NOTIFICATIONS = same("""
+    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
+    SELECT member_id, CAST($1 AS bigint), 8, now() FROM bongsu_members""")
+ADD_UNREAD = same("UPDATE bongsu_members SET unread = unread + 1")
+VACUUM = same("VACUUM ANALYZE bongsu_members, bongsu_notifications, bongsu_messages")
 
 
 class Audience(Protocol):
@@ -71,10 +84,8 @@ class Ours:
 
     async def open(self, count: int) -> None:
         members = [f"member-{len(self._readers) + number:06d}" for number in range(count)]
-        async with self._store.write() as tx:
-            await tx.exec_driver_sql(
-                "INSERT INTO bongsu_members (member_id) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING", (members,)
-            )
+        async with self._store.transaction() as tx:
+            await ensure_members(tx, members)
         tokens = [self._keys.member_token(one, timedelta(hours=1)) for one in members]
         requests = _asking(count, PATH, [f"Authorization: Bearer {one}\r\n" for one in tokens])
         # The cursor is what a stream is given last, when it is up to date.
@@ -91,24 +102,12 @@ class Ours:
 
     async def _commit(self, mark: str) -> int:
         """What a fan-out leaves. Not timed: it has a benchmark of its own."""
-        async with self._store.write() as tx:
-            found = await tx.exec_driver_sql(
-                """INSERT INTO bongsu_messages
-                       (event_id, notice, locale, type, subject, title, body, ref_id, data, channels, lane, guarantee,
-                        is_critical, created_at)
-                   VALUES ($1, 0, 'ko', 'PRICE_DROP', 's', $2, $3, $4, '{}', 8, 1, 'at_most_once', false, now())
-                   RETURNING message_id""",
-                (new_id(), TITLE, BODY, mark),
-            )
-            message_id = int(found.scalar_one())
-            await tx.exec_driver_sql(
-                """INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-                   SELECT member_id, $1, 8, now() FROM bongsu_members""",
-                (message_id,),
-            )
-            await tx.exec_driver_sql("UPDATE bongsu_members SET unread = unread + 1")
-        async with self._store.read() as connection:
-            await connection.exec_driver_sql("VACUUM ANALYZE bongsu_members, bongsu_notifications, bongsu_messages")
+        async with self._store.transaction() as tx:
+            (row,) = await tx.fetch(ADD_MESSAGE(new_id(), TITLE, BODY, mark))
+            message_id = int(row["message_id"])
+            await tx.execute(ADD_NOTIFICATIONS(message_id), ADD_UNREAD())
+        async with self._store.single() as tx:
+            await tx.execute(VACUUM())
         return message_id
 
 
@@ -175,8 +174,8 @@ async def _theirs(module: str, folder: Path, body: Callable[[str], bytes]) -> As
 
 
 def _frames(mark: str) -> bytes:
-    words = Words(1, "PRICE_DROP", TITLE, BODY, mark, "{}", False)
-    return frames.notification(1_000_000, frames.rest(utc_now(), frames.tail(words))) + frames.badge(10)
+    content = MessageContent(1, "PRICE_DROP", TITLE, BODY, mark, "{}", False)
+    return frames.notification(1_000_000, frames.rest(utc_now(), frames.tail(content))) + frames.badge(10)
 
 
 def _data(mark: str) -> bytes:

@@ -1,6 +1,6 @@
-"""claim: taking due events and recording what became of them, against the same two statements without us.
+"""claim: claiming due events and recording their results, against the same two statements without us.
 
-And flat: what lies finished in the table costs the claim nothing.
+And flat: finished events in the table cost a claim nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from bench.measure import Contest, Measure
 from bench.sample import Sample
 from bongsu.model import EventStatus
 from bongsu.settings import Settings
-from bongsu.store import Store
-from bongsu.store import events as statements
-from bongsu.store.events import Verdict
+from bongsu.store import Store, outbox
+from bongsu.store.outbox import EventResult
 from bongsu.worker import BATCH
 
 TITLE = "claim and record"
@@ -38,19 +37,19 @@ async def contests(ground: Ground) -> AsyncGenerator[Contest, None]:
 
 @dataclass(frozen=True)
 class _Queue:
-    """Ours, and the way behind it to fill and clear the table."""
+    """Our store, and a bare connection to fill and clear its table."""
 
     behind: Bare
     store: Store
 
     async def drain(self) -> None:
-        """One batch as the worker takes it, without the rules."""
-        async with self.store.write_once() as tx:
-            claimed = await statements.claim(tx, BATCH, 60, "bench")
-        verdicts = [Verdict(one.event.event_id, one.epoch, EventStatus.DONE) for one in claimed]
-        async with self.store.write() as tx:
-            ours = await statements.record(tx, verdicts)
-        _check(len(ours))
+        """One batch as the worker claims and records it, without the rules."""
+        async with self.store.single() as tx:
+            claimed = await outbox.claim(tx, BATCH, 60, "bench")
+        results = [EventResult(one.event.event_id, one.epoch, EventStatus.DONE) for one in claimed]
+        async with self.store.transaction() as tx:
+            recorded = await outbox.record(tx, results)
+        _check(len(recorded))
 
 
 @contextlib.asynccontextmanager

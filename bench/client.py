@@ -36,14 +36,14 @@ class Client(asyncio.Protocol):
         _, client = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
         return client
 
-    async def send(self, request: bytes) -> None:
-        """Send it and wait until it was answered with 202."""
+    async def send(self, request: bytes, expected: bytes = b"HTTP/1.1 202 ") -> None:
+        """Send it and wait until it was answered as expected."""
         self._answer = asyncio.get_running_loop().create_future()
         for first in range(0, len(request), PIECE):
             await self._writable.wait()
             self._transport.write(request[first : first + PIECE])
         answer = await self._answer
-        if not answer.startswith(b"HTTP/1.1 202 "):
+        if not answer.startswith(expected):
             raise UnexpectedAnswer(answer.decode(errors="replace")[:1000])
 
     def close(self) -> None:

@@ -1,34 +1,88 @@
-"""Many members with a device each, all of whom have looked at one product; and the notification they are to get, twice over:
-by us, and by the barest statements that write the same rows."""
+"""Many members with a device each, all of whom have looked at one product; and two ways to notify them all: ours, and the
+barest statements that write the same rows."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.fanout import FanOut
 from bongsu.model import Event
 from bongsu.rules import catalogue
 from bongsu.settings import Settings
-from bongsu.store import Store
-from bongsu.store import events as statements
+from bongsu.store import Statement, Store, outbox
+from bongsu.store.query import in_both, same
 from bongsu.templates import Templates
 from bongsu.worker import EventWorker
 
 PRODUCT = "the-product"
+# Rows written by one statement while the crowd is set up: statements have a time limit.
+_SLICE = 100_000
 
-_SERIES = {
-    "postgresql": "generate_series(1, {count}) AS series(n)",
-    "sqlite": "(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count}) SELECT n FROM s) AS t",
-}
-_NAME = {"postgresql": "'member-' || lpad(n::text, 8, '0')", "sqlite": "'member-' || printf('%08d', n)"}
+
+def _for_each_number(insert: str, columns: str) -> Statement:
+    """INSERT … SELECT of numbers from $1 to $2, where `name` is a member's id and `n` its number."""
+    return Statement(
+        postgres=f"""
+            INSERT INTO {insert}
+            SELECT {columns} FROM (
+                SELECT n, 'member-' || lpad(CAST(n AS text), 8, '0') AS name
+                FROM generate_series(CAST($1 AS integer), CAST($2 AS integer)) AS n) AS numbered""",
+        sqlite=f"""
+            INSERT INTO {insert}
+            WITH RECURSIVE numbers(n) AS (SELECT $1 UNION ALL SELECT n + 1 FROM numbers WHERE n < $2)
+            SELECT {columns} FROM (SELECT n, 'member-' || printf('%08d', n) AS name FROM numbers) AS numbered""",
+    )
+
+
+_FILL = (
+    _for_each_number("bongsu_members (member_id)", "name"),
+    _for_each_number(
+        "bongsu_devices (member_id, device_id, token, platform, has_consent)",
+        "name, 'phone', 'token-' || n, 'ANDROID', true",
+    ),
+    _for_each_number("bongsu_behaviors (product_id, member_id, action)", f"'{PRODUCT}', name, 'VIEW'"),
+)
+_EMPTY = tuple(
+    Statement(f"TRUNCATE bongsu_{table} CASCADE", f"DELETE FROM bongsu_{table}")
+    for table in ("deliveries", "notifications", "suppressions", "messages", "events")
+)
+_RESET = same("UPDATE bongsu_members SET capped_day = 0, capped_count = 0, unread = 0")
+_CHECKPOINT = Statement(postgres="CHECKPOINT", sqlite="PRAGMA wal_checkpoint(TRUNCATE)")
+_ANALYZE = Statement(postgres="VACUUM ANALYZE", sqlite="SELECT 1")
+_BARE = (
+    in_both(
+        lambda d: (
+            f"""
+    INSERT INTO bongsu_messages (message_id, event_id, notice, locale, type, subject, title, body, data, channels, lane,
+                                 guarantee, is_critical, created_at)
+    VALUES (1, '01890000-0000-7000-8000-000000000000', 0, 'ko', 'T', 's', 't', 'b', '{{}}', 9, 0, 'at_most_once', false,
+            {d.now})"""
+        )
+    ),
+    in_both(
+        lambda d: (
+            f"""
+    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
+    SELECT member_id, 1, 9, {d.now} FROM bongsu_behaviors WHERE product_id = '{PRODUCT}'"""
+        )
+    ),
+    in_both(
+        lambda d: (
+            f"""
+    INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
+    SELECT n.notification_id, n.member_id, 1, 'PUSH', d.device_id, 0, {d.now}, {d.now}
+    FROM bongsu_notifications n JOIN bongsu_devices d ON d.member_id = n.member_id"""
+        )
+    ),
+)
+_COUNT = same("""
+    SELECT (SELECT count(*) FROM bongsu_notifications) AS notifications,
+           (SELECT count(*) FROM bongsu_deliveries) AS deliveries""")
 
 
 @dataclass
 class Crowd:
-    """A store with so many members, and the ways to tell them all."""
+    """A store with so many members, and the ways to notify them all."""
 
     store: Store
     settings: Settings
@@ -36,90 +90,53 @@ class Crowd:
 
     @classmethod
     async def gathered(cls, settings: Settings, count: int) -> Crowd:
-        # Nothing here is to be stopped for taking long.
-        crowd = cls(Store.open(settings, statement_seconds=600), settings, count)
-        kind = crowd.store.dialect.name
-        series, name = _SERIES[kind].format(count=count), _NAME[kind]
-        now = crowd.store.dialect.now
-        async with crowd.store.write() as tx:
-            for statement in (
-                f"INSERT INTO bongsu_members (member_id) SELECT {name} FROM {series}",
-                f"""INSERT INTO bongsu_devices (member_id, device_id, token, platform, has_consent)
-                    SELECT {name}, 'phone', 'token-' || n, 'ANDROID', true FROM {series}""",
-                f"INSERT INTO bongsu_behaviors SELECT '{PRODUCT}', {name}, 'VIEW', {now} FROM {series}",
-            ):
-                await tx.exec_driver_sql(statement)
-        await crowd._analyze()
+        crowd = cls(Store.open(settings), settings, count)
+        async with crowd.store.transaction() as tx:
+            for insert in _FILL:
+                for first in range(1, count + 1, _SLICE):
+                    await tx.execute(insert(first, min(first + _SLICE - 1, count)))
+        await crowd._run_alone(_ANALYZE)
         return crowd
 
     async def forget(self) -> None:
-        """As if nobody had been told: what each round begins with.
+        """As if no member had been notified: what each round begins with.
 
-        A checkpoint comes before, not after: else the first touch of every old page would be logged whole, and only on our
-        side, because the baseline touches none.
+        A checkpoint comes before, not after: else the first change of every old page would be logged whole, and only on our
+        side, because the baseline changes none.
         """
-        await self._checkpoint()
-        async with self.store.write() as tx:
-            for table in ("deliveries", "notifications", "suppressions", "messages", "events"):
-                await _empty(tx, f"bongsu_{table}")
-            await tx.exec_driver_sql("UPDATE bongsu_members SET capped_day = 0, capped_count = 0, unread = 0")
-        await self._analyze()
+        await self._run_alone(_CHECKPOINT)
+        async with self.store.transaction() as tx:
+            await tx.execute(*(statement() for statement in _EMPTY), _RESET())
+        # What a server does by itself, given a minute: without it the dead rows of one round would slow the next.
+        await self._run_alone(_ANALYZE)
 
-    async def _analyze(self) -> None:
-        """What a server does by itself, given a minute: without it the dead rows of one round would slow the next."""
-        async with self.store.read() as connection:
-            if self.store.dialect.name == "postgresql":
-                await connection.exec_driver_sql("VACUUM ANALYZE")
-
-    async def _checkpoint(self) -> None:
-        async with self.store.read() as connection:
-            if self.store.dialect.name == "postgresql":
-                await connection.exec_driver_sql("CHECKPOINT")
+    async def _run_alone(self, statement: Statement) -> None:
+        """Outside of a transaction."""
+        async with self.store.single() as tx:
+            await tx.execute(statement())
 
     async def tell(self) -> None:
         """Our way: an event, the rules, every check, chunk by chunk."""
         event = Event(
             event_type="product.price_changed", ref_id=PRODUCT, payload={"previousPrice": 20000, "currentPrice": 15000}
         )
-        async with self.store.write() as tx:
-            await statements.add(tx, [event])
+        async with self.store.single() as tx:
+            await outbox.add(tx, [event])
         worker = EventWorker(self.store, catalogue(self.settings), self.settings, FanOut(Templates.load(), self.settings))
         while await worker.tick():
             pass
         await self._check()
 
     async def tell_barely(self) -> None:
-        """The same rows of the same members, in one transaction, nothing asked."""
-        dialect = self.store.dialect
-        async with self.store.write() as tx:
-            await tx.exec_driver_sql(
-                f"""INSERT INTO bongsu_messages
-                        (message_id, event_id, notice, locale, type, subject, title, body, data, channels, lane, guarantee,
-                         is_critical, created_at)
-                    VALUES (1, '01890000-0000-7000-8000-000000000000', 0, 'ko', 'T', 's', 't', 'b', '{json.dumps({})}', 9,
-                            0, 'at_most_once', false, {dialect.now})"""
-            )
-            await tx.exec_driver_sql(
-                f"""INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-                    SELECT member_id, 1, 9, {dialect.now} FROM bongsu_behaviors WHERE product_id = '{PRODUCT}'"""
-            )
-            await tx.exec_driver_sql(
-                f"""INSERT INTO bongsu_deliveries
-                        (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
-                    SELECT n.notification_id, n.member_id, 1, 'PUSH', d.device_id, 0, {dialect.now}, {dialect.now}
-                    FROM bongsu_notifications n JOIN bongsu_devices d ON d.member_id = n.member_id"""
-            )
+        """The same rows of the same members, in one transaction, without any check."""
+        async with self.store.transaction() as tx:
+            await tx.execute(*(statement() for statement in _BARE))
         await self._check()
 
     async def _check(self) -> None:
-        async with self.store.read() as connection:
-            for table in ("notifications", "deliveries"):
-                found = (await connection.exec_driver_sql(f"SELECT count(*) FROM bongsu_{table}")).scalar_one()
-                assert found == self.count, f"{found} {table} instead of {self.count}"
+        async with self.store.read() as tx:
+            (row,) = await tx.fetch(_COUNT())
+        assert (row["notifications"], row["deliveries"]) == (self.count, self.count)
 
     async def leave(self) -> None:
         await self.store.close()
-
-
-async def _empty(tx: AsyncConnection, table: str) -> None:
-    await tx.exec_driver_sql(f"TRUNCATE {table} CASCADE" if tx.dialect.name == "postgresql" else f"DELETE FROM {table}")

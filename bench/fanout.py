@@ -1,6 +1,6 @@
-"""fan-out: everyone who looked at a product is told that its price fell, all checks on.
+"""fan-out: everyone who looked at a product is notified that its price fell, all checks on.
 
-Against the barest statements that write the same rows, against a loop over people, and against itself with fewer and more.
+Against the barest statements that write the same rows, against a loop over members, and against itself with fewer and more.
 """
 
 from __future__ import annotations
@@ -8,14 +8,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import asyncpg
 import psutil
 import redis.asyncio
-from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.servers import find_redis
 
 from bench.crowd import PRODUCT, Crowd
@@ -23,7 +21,7 @@ from bench.ground import Ground
 from bench.latency import latency
 from bench.measure import Contest, Measure
 from bongsu.settings import Settings
-from bongsu.store.dialect import Parameters, Statement
+from bongsu.store import Query, Row, Share, Transaction
 
 TITLE = "fan-out"
 BARE_BUDGET = 0.5
@@ -58,7 +56,7 @@ async def notes(ground: Ground) -> dict[str, str]:
             parts[f"Where ours goes, {_database(crowd)}"] = await _parts(crowd)
     return {
         **parts,
-        "memory": f"The worker's memory grew by {grown:.0f} MB while it told {count:,} members after {FEW:,}.",
+        "memory": f"The worker's memory grew by {grown:.0f} MB while it notified {count:,} members after {FEW:,}.",
         "latency": await latency(await ground.postgres()),
     }
 
@@ -68,47 +66,62 @@ def _many(ground: Ground) -> int:
 
 
 _REST = "begin, commit and Python"
-# What a step's statements are for, by words that no other has.
+# What a step's statements are for, by a text that no other has.
 _PURPOSES = {
-    "INSERT INTO bongsu_judged": "lock the members and judge",
+    "FROM bongsu_behaviors": "find the recipients",
+    "INSERT INTO bongsu_decided": "lock the members and decide",
     "UPDATE bongsu_members": "count for each member",
     "INSERT INTO bongsu_notifications": "inbox rows",
     "INSERT INTO bongsu_deliveries": "deliveries",
-    "BEGIN": _REST,
 }
+
+
+class _Timed:
+    """A transaction that adds up how long its statements take, by purpose."""
+
+    def __init__(self, tx: Transaction, seconds: defaultdict[str, float]) -> None:
+        self._tx = tx
+        self._seconds = seconds
+        self.dialect = tx.dialect
+
+    async def fetch(self, query: Query) -> Sequence[Row]:
+        with self._timed(query):
+            return await self._tx.fetch(query)
+
+    async def execute(self, *queries: Query) -> list[int]:
+        counts = []
+        for query in queries:
+            with self._timed(query):
+                counts += await self._tx.execute(query)
+        return counts
+
+    @contextlib.contextmanager
+    def _timed(self, query: Query) -> Iterator[None]:
+        purpose = next((name for text, name in _PURPOSES.items() if text in query.statement.postgres), "other statements")
+        began = time.perf_counter()
+        yield
+        self._seconds[purpose] += time.perf_counter() - began
 
 
 async def _parts(crowd: Crowd) -> str:
     """How long one fan-out spends on which statement. The inbox rows and deliveries are what the baseline writes too."""
-    dialect = crowd.store.dialect
     seconds: defaultdict[str, float] = defaultdict(float)
+    transaction = crowd.store.database.transaction
 
-    async def timed(statement: str, answer: Awaitable[Any]) -> Any:
-        began = time.perf_counter()
-        try:
-            return await answer
-        finally:
-            purpose = next((name for words, name in _PURPOSES.items() if words in statement), "other statements")
-            seconds[purpose] += time.perf_counter() - began
-
-    together, asked = dialect.run_all, dialect.rows
-
-    async def one_by_one(tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
-        return [(await timed(one[0], together(tx, [one])))[0] for one in statements]
-
-    async def rows(tx: AsyncConnection, statement: str, parameters: Parameters, *, after: Sequence[Statement] = ()) -> Any:
-        await one_by_one(tx, after)
-        return await timed(statement, asked(tx, statement, parameters))
+    @contextlib.asynccontextmanager
+    async def timed(share: Share) -> AsyncIterator[Transaction]:
+        async with transaction(share) as tx:
+            yield _Timed(tx, seconds)
 
     await crowd.tell()
     await crowd.forget()
-    vars(dialect).update(run_all=one_by_one, rows=rows)
+    vars(crowd.store.database).update(transaction=timed)
     try:
         began = time.perf_counter()
         await crowd.tell()
         total = time.perf_counter() - began
     finally:
-        del dialect.run_all, dialect.rows
+        del crowd.store.database.transaction
     seconds[_REST] += total - sum(seconds.values())
     lines = ["| | of a member's time | share |", "|---|--:|--:|"]
     for name, spent in sorted(seconds.items(), key=lambda item: -item[1]):
@@ -167,7 +180,7 @@ def _flat(few: Crowd, many: Crowd) -> Contest:
 
 
 class _Loop:
-    """One member after the other: two questions to Redis and an insert each, the way it is usually written."""
+    """One member after the other: two calls to Redis and an insert each, the way it is usually written."""
 
     def __init__(self, crowd: Crowd, database: asyncpg.Connection, client: redis.asyncio.Redis) -> None:
         self._crowd = crowd

@@ -88,7 +88,7 @@ def _singles(baseline: Bare, server: _Server, connections: int) -> Contest:
 
     name = f"{baseline.name}, single events, {_counted(connections)}"
     against = "an INSERT and a commit for each"
-    return _contest(name, against, baseline, server, load, _as_singles, SINGLES[connections], connections, None)
+    return _contest(name, against, baseline, server, load, _as_singles, SINGLES[connections], connections, BUDGET)
 
 
 def _contest(
@@ -100,7 +100,7 @@ def _contest(
     shape: Callable[[Sequence[bytes]], list[bytes]],
     events: int,
     connections: int,
-    budget: float | None,
+    budget: float,
 ) -> Contest:
     """Both sides get the same new events each round, encoded beforehand, and an empty table to put them in."""
     rows: Rows = ()

@@ -15,6 +15,7 @@ from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.signals import LocalSignals
 from bongsu.store import Store
+from bongsu.store.query import as_uuid, same
 from bongsu.templates import Templates
 from bongsu.worker import EventWorker
 
@@ -23,6 +24,8 @@ EVENTS_A_SECOND = 100
 INTERESTED = 100
 MEMBERS = 10_000
 LOOK_SECONDS = 0.01
+
+NEWEST = same("SELECT event_id FROM bongsu_messages ORDER BY message_id DESC LIMIT 300")
 
 
 async def latency(settings: Settings) -> str:
@@ -48,7 +51,7 @@ async def latency(settings: Settings) -> str:
 
 async def _fill(store: Store) -> None:
     products = SECONDS * EVENTS_A_SECOND
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         for statement in (
             f"INSERT INTO bongsu_members (member_id) SELECT 'm' || n FROM generate_series(0, {MEMBERS - 1}) n",
             f"""INSERT INTO bongsu_devices (member_id, device_id, token, platform, has_consent)
@@ -57,9 +60,9 @@ async def _fill(store: Store) -> None:
                 SELECT 'p' || p, 'm' || ((p * {INTERESTED} + n) % {MEMBERS}), 'VIEW'
                 FROM generate_series(0, {products - 1}) p, generate_series(0, {INTERESTED - 1}) n""",
         ):
-            await tx.exec_driver_sql(statement)
-    async with store.read() as connection:
-        await connection.exec_driver_sql("VACUUM ANALYZE")
+            await tx.execute(same(statement)())
+    async with store.single() as tx:
+        await tx.execute(same("VACUUM ANALYZE")())
 
 
 async def _measure(store: Store, intake: Intake) -> list[float]:
@@ -87,13 +90,11 @@ async def _accept(intake: Intake, number: int, accepted: dict[UUID, float]) -> N
 
 
 async def _watch(store: Store, decided: dict[UUID, float]) -> None:
-    """When each event's words, and with them its deliveries, can be seen. Some come to light behind others."""
+    """When each event's message, and with it its deliveries, can be read. Some are committed out of order."""
     while True:
-        async with store.read() as connection:
-            rows = (
-                await connection.exec_driver_sql("SELECT event_id FROM bongsu_messages ORDER BY message_id DESC LIMIT 300")
-            ).all()
+        async with store.read() as tx:
+            rows = await tx.fetch(NEWEST())
         now = time.perf_counter()
-        for (event_id,) in rows:
-            decided.setdefault(UUID(str(event_id)), now)
+        for row in rows:
+            decided.setdefault(as_uuid(row["event_id"]), now)
         await asyncio.sleep(LOOK_SECONDS)

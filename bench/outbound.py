@@ -1,4 +1,4 @@
-"""Deliveries waiting to go out, the simulator that they go to, and our way of carrying them there."""
+"""Deliveries that wait to be sent, the simulator that they are sent to, and the dispatcher that sends them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,17 @@ from bongsu.channels.push import CONNECTIONS, Push
 from bongsu.channels.wire import Wire
 from bongsu.dispatch import CONCURRENCY, Dispatcher
 from bongsu.model import Channel, utc_now
+from bongsu.store.query import same
 
 # A quota that is never reached. FCM's own is 10,000 a second, and would be all that is measured on a fast machine.
 NO_QUOTA = 600_000_000
+
+# A delivery on a channel ($1), to a device of that name ($2), for up to so many ($3) of the notifications.
+FILL = same("""
+    INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
+    SELECT n.notification_id, n.member_id, n.message_id, $1, $2, m.lane, now(), now()
+    FROM bongsu_notifications n JOIN bongsu_messages m ON m.message_id = n.message_id LIMIT $3""")
+COUNT_SENT = same("SELECT count(*) AS count FROM bongsu_deliveries WHERE channel = 'PUSH' AND status = 'SUCCESS'")
 
 
 @dataclass
@@ -46,21 +54,15 @@ class Outbound:
     async def fill(self, emails: int = 0) -> None:
         """One READY push for each member, and so many e-mails; nothing else, in the tables or in the simulator."""
         self.simulator.reset()
-        async with self.crowd.store.write() as tx:
-            await tx.exec_driver_sql("TRUNCATE bongsu_deliveries, bongsu_attempts")
-            for channel, device, limit in (("PUSH", "'phone'", self.count), ("EMAIL", "NULL", emails)):
-                await tx.exec_driver_sql(
-                    f"""INSERT INTO bongsu_deliveries
-                            (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
-                        SELECT n.notification_id, n.member_id, n.message_id, '{channel}', {device}, m.lane, now(), now()
-                        FROM bongsu_notifications n JOIN bongsu_messages m ON m.message_id = n.message_id LIMIT {limit}"""
-                )
-        async with self.crowd.store.read() as connection:
-            await connection.exec_driver_sql("VACUUM ANALYZE bongsu_deliveries, bongsu_attempts")
-            await connection.exec_driver_sql("CHECKPOINT")
+        async with self.crowd.store.transaction() as tx:
+            await tx.execute(same("TRUNCATE bongsu_deliveries, bongsu_attempts")())
+            await tx.execute(FILL("PUSH", "phone", self.count), FILL("EMAIL", None, emails))
+        async with self.crowd.store.single() as tx:
+            await tx.execute(same("VACUUM ANALYZE bongsu_deliveries, bongsu_attempts")())
+            await tx.execute(same("CHECKPOINT")())
 
     async def carry(self) -> float:
-        """Ours: claimed, on the wire, recorded, until nothing is left."""
+        """Ours: claim, send and record until nothing is left."""
         began = time.perf_counter()
         while await self.dispatcher.tick():
             pass
@@ -73,11 +75,9 @@ class Outbound:
         await post_all(self.wire, self.url, self.bodies, CONCURRENCY[Channel.PUSH])
 
     async def _check(self) -> None:
-        async with self.crowd.store.read() as connection:
-            found = await connection.exec_driver_sql(
-                "SELECT count(*) FROM bongsu_deliveries WHERE channel = 'PUSH' AND status = 'SUCCESS'"
-            )
-            done = found.scalar_one()
+        async with self.crowd.store.read() as tx:
+            (row,) = await tx.fetch(COUNT_SENT())
+        done = row["count"]
         assert done == self.count, f"{done} of {self.count} deliveries are recorded as sent"
 
 
@@ -103,10 +103,9 @@ async def outbound(ground: Ground, count: int) -> AsyncIterator[Outbound]:
 
 
 async def _give_addresses(crowd: Crowd) -> None:
-    async with crowd.store.write() as tx:
-        await tx.exec_driver_sql("UPDATE bongsu_members SET email = member_id || '@example.com'")
-    async with crowd.store.read() as connection:
-        await connection.exec_driver_sql("VACUUM ANALYZE")
+    async with crowd.store.single() as tx:
+        await tx.execute(same("UPDATE bongsu_members SET email = member_id || '@example.com'")())
+        await tx.execute(same("VACUUM ANALYZE")())
 
 
 class _Ear:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from bongsu.model import new_id
-from bongsu.store.sqlite import SQLITE
 
 COLUMNS = ("event_id", "event_type", "occurred_at", "actor_id", "target_id", "ref_id", "payload")
 TYPE = "product.price_changed"
 ACTOR = "seller-20817"
 REF = "sku-4711-navy-m"
 PAYLOAD = {"productName": "겨울 외투 (남색, M)", "previousPrice": 129000, "currentPrice": 99000, "currency": "KRW"}
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 Row = tuple[UUID, str, datetime, str | None, str | None, str | None, str]
 
@@ -37,7 +39,7 @@ class Sample:
 
     @property
     def sqlite_rows(self) -> list[tuple[Any, ...]]:
-        return [(str(row[0]), row[1], SQLITE.stored(row[2]), *row[3:]) for row in self.rows]
+        return [(str(row[0]), row[1], (row[2] - _EPOCH) // _MICROSECOND, *row[3:]) for row in self.rows]
 
     @property
     def documents(self) -> list[bytes]:

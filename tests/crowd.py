@@ -1,4 +1,4 @@
-"""A small crowd that overlapping events are about, and what must be true of it whatever deaths and rivals bring."""
+"""A small crowd with overlapping events, and what must hold for it whatever crashes and concurrent workers do."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ rules = Rules()
 
 
 @rules.rule("crowd")
-def told(event: Event) -> Iterable[Notice]:
+def notices_of(event: Event) -> Iterable[Notice]:
     for number, (kind, audience) in enumerate(event.payload["notices"]):
-        about = f"{event.ref_id}-{number}" if kind != "PUSHED" else ""
-        yield Notice(TYPES[kind], _audience(audience), about, title="t", body="b")
+        subject = f"{event.ref_id}-{number}" if kind != "PUSHED" else ""
+        yield Notice(TYPES[kind], _audience(audience), subject, title="t", body="b")
 
 
 def _audience(described: list[str]) -> Audience:
@@ -62,7 +62,7 @@ def some_event(dice: random.Random) -> Event:
 
 
 async def fill(store: Store) -> None:
-    """Half of them have a device, one is never to be disturbed, one not by plain ones."""
+    """Half of them have a device, one has opted out of everything, one of PLAIN."""
     await members(store, *CROWD[::2], device=True)
     await members(store, *CROWD)
     await prefers(store, CROWD[0], enabled=False)
@@ -72,25 +72,25 @@ async def fill(store: Store) -> None:
 
 
 def expected(events: Iterable[Event]) -> Counter[tuple[str, int, str]]:
-    """Everyone each notice is about, once."""
+    """Every recipient of each notice, once."""
     counted: Counter[tuple[str, int, str]] = Counter()
     for event in events:
         for number, (_, described) in enumerate(event.payload["notices"]):
             match described:
                 case ["all"]:
-                    whom = CROWD
+                    recipients = CROWD
                 case ["product", product_id]:
-                    whom = CROWD[PRODUCTS.index(product_id) :: 3]
+                    recipients = CROWD[PRODUCTS.index(product_id) :: 3]
                 case ["select", below]:
-                    whom = [one for one in CROWD if one < below]
+                    recipients = [one for one in CROWD if one < below]
                 case _:
-                    whom = described[1:]
-            counted.update((str(event.event_id), number, one) for one in whom)
+                    recipients = described[1:]
+            counted.update((str(event.event_id), number, one) for one in recipients)
     return counted
 
 
 async def check(store: Store, events: Iterable[Event]) -> None:
-    """Nobody lost, nobody doubled, nobody told too often, and every count right."""
+    """No recipient is lost or decided twice, no limit is exceeded, and every count is exact."""
     found = await rows(
         store,
         """SELECT m.event_id, m.notice, m.type, m.subject, f.member_id, f.fate FROM (
@@ -100,26 +100,26 @@ async def check(store: Store, events: Iterable[Event]) -> None:
     )
     assert Counter((str(row[0]), row[1], row[4]) for row in found) == expected(events)
     plain: Counter[str] = Counter()
-    about: Counter[tuple[str, str, str]] = Counter()
+    by_subject: Counter[tuple[str, str, str]] = Counter()
     reasons: defaultdict[str, set[str]] = defaultdict(set)
     for _, _, kind, subject, member_id, fate in found:
         reasons[fate].add(kind)
         if fate == "TOLD":
             plain[member_id] += kind != "ALARM"
             if kind != "PUSHED":
-                about[member_id, kind, subject] += 1
+                by_subject[member_id, kind, subject] += 1
     assert max(plain.values()) <= DAILY_LIMIT
-    assert max(about.values()) == 1, "told the same twice"
+    assert max(by_subject.values()) == 1, "a duplicate got through"
     assert plain[CROWD[0]] == 0
     assert "ALARM" not in reasons["RATE_LIMITED"] | reasons["USER_OPTED_OUT"] | reasons["NO_ADDRESS"]
     counted = await rows(store, "SELECT member_id, capped_count FROM bongsu_members WHERE capped_count > 0")
     assert {row[0]: row[1] for row in counted} == {one: count for one, count in plain.items() if count}
     assert await unread_is_exact(store)
-    assert await rows(store, "SELECT event_id FROM bongsu_portions") == [], "an audience was left over"
+    assert await rows(store, "SELECT event_id FROM bongsu_portions") == [], "a snapshot was left over"
     pushed = await rows(
         store,
-        """SELECT (SELECT count(*) FROM bongsu_deliveries),
-                  (SELECT count(*) FROM bongsu_notifications n JOIN bongsu_devices USING (member_id)),
-                  (SELECT count(DISTINCT (notification_id)) FROM bongsu_deliveries)""",
+        """SELECT (SELECT count(*) FROM bongsu_deliveries) AS deliveries,
+                  (SELECT count(*) FROM bongsu_notifications n JOIN bongsu_devices USING (member_id)) AS expected,
+                  (SELECT count(DISTINCT (notification_id)) FROM bongsu_deliveries) AS notifications""",
     )
     assert len(set(pushed[0])) == 1, "each notification of a member with a device has one delivery"

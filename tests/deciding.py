@@ -1,4 +1,4 @@
-"""Helpers for tests of decisions: a world that can be filled, events that are decided, and what became of whom."""
+"""Helpers for tests of decisions: a store to fill, events to decide, and what was decided for each member."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import text
-
-from bongsu.fanout import FanOut
+from bongsu.fanout import CHUNK, Decision, EventInProgress, FanOut
 from bongsu.model import Action, Audience, Behavior, Channel, Device, Event, Notice, NoticeType, Platform, Preferences
 from bongsu.rules import Rules
 from bongsu.settings import Settings
-from bongsu.store import Store, people
-from bongsu.store import events as statements
+from bongsu.store import Store, Transaction, outbox, products
+from bongsu.store.devices import put_device
+from bongsu.store.members import ensure_members, put_preferences
+from bongsu.store.outbox import LockedClaims
+from bongsu.store.query import same
 from bongsu.templates import Templates
 from bongsu.worker import EventWorker
 
@@ -36,20 +37,31 @@ class Clock:
         self.now += timedelta(**time)
 
 
+class ClockedFanOut(FanOut):
+    """Decides as if the store's time were that of a clock."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], datetime], chunk: int = CHUNK) -> None:
+        super().__init__(Templates.load(), settings, chunk)
+        self._clock = clock
+
+    async def decide(self, tx: Transaction, events: Sequence[EventInProgress], held: LockedClaims) -> Decision:
+        return await super().decide(tx, events, held._replace(now=self._clock()))
+
+
 def says(
     audience: Audience | Callable[[Event], Audience],
     kind: NoticeType | None = None,
     subject: str = "",
     **notice: Any,
 ) -> Rules:
-    """One rule: any event of type `said` is told to that audience."""
+    """One rule: any event of type `said` becomes one notice to that audience."""
     rules = Rules()
     kind = kind or NoticeType("SAID", IN_APP)
 
     @rules.rule("said")
     def said(event: Event) -> Iterable[Notice]:
-        told = audience(event) if callable(audience) else audience
-        yield Notice(kind, told, subject=subject or event.ref_id or str(event.event_id), title="t", body="b", **notice)
+        recipients = audience(event) if callable(audience) else audience
+        yield Notice(kind, recipients, subject=subject or event.ref_id or str(event.event_id), title="t", body="b", **notice)
 
     return rules
 
@@ -63,13 +75,13 @@ async def decide(
     settings: Settings,
     rules: Rules,
     *events: Event,
-    chunk: int = 10_000,
+    chunk: int = CHUNK,
     clock: Callable[[], datetime] | None = None,
 ) -> None:
-    """Have the events decided, to the end."""
-    async with store.write() as tx:
-        await statements.add(tx, events)
-    await work(EventWorker(store, rules, settings, FanOut(Templates.load(), settings, chunk, clock or Clock())))
+    """Publish the events and decide them to the end."""
+    async with store.transaction() as tx:
+        await outbox.add(tx, events)
+    await work(EventWorker(store, rules, settings, ClockedFanOut(settings, clock or Clock(), chunk)))
 
 
 async def work(worker: EventWorker) -> None:
@@ -79,20 +91,20 @@ async def work(worker: EventWorker) -> None:
 
 
 async def members(store: Store, *member_ids: str, device: bool = False) -> None:
-    async with store.write() as tx:
-        await people.mention(tx, member_ids)
+    async with store.transaction() as tx:
+        await ensure_members(tx, member_ids)
         for member_id in member_ids if device else ():
-            await people.put_device(tx, member_id, "phone", _device(f"token-{member_id}"))
+            await put_device(tx, member_id, "phone", _device(f"token-{member_id}"))
 
 
-async def prefers(store: Store, member_id: str, **wish: Any) -> None:
-    async with store.write() as tx:
-        await people.put_preferences(tx, member_id, Preferences.model_validate(wish, strict=False))
+async def prefers(store: Store, member_id: str, **preferences: Any) -> None:
+    async with store.transaction() as tx:
+        await put_preferences(tx, member_id, Preferences.model_validate(preferences, strict=False))
 
 
 async def did(store: Store, product_id: str, *member_ids: str, action: Action = Action.VIEW, at: datetime = NOON) -> None:
-    async with store.write() as tx:
-        await people.add_behaviors(
+    async with store.transaction() as tx:
+        await products.add_behaviors(
             tx, [Behavior(user_id=one, product_id=product_id, action=action, at=at) for one in member_ids]
         )
 
@@ -101,29 +113,38 @@ def _device(token: str) -> Device:
     return Device(token=token, platform=Platform.ANDROID, push_consent=True)
 
 
-async def rows(store: Store, query: str, **parameters: Any) -> Sequence[Any]:
-    async with store.read() as connection:
-        return (await connection.execute(text(query), parameters)).all()
+async def rows(store: Store, query: str, *parameters: Any) -> Sequence[Any]:
+    """What a SELECT that both databases understand returns."""
+    async with store.read() as tx:
+        return await tx.fetch(same(query)(*parameters))
 
 
-async def fates(store: Store, **where: str) -> dict[str, Counter[str]]:
-    """For each member how often which fate: TOLD, or a reason."""
+async def run(store: Store, *statements: str) -> None:
+    """Statements that both databases understand, in one transaction."""
+    async with store.transaction() as tx:
+        await tx.execute(*(same(one)() for one in statements))
+
+
+async def fates(store: Store) -> dict[str, Counter[str]]:
+    """For each member how often which outcome: TOLD, or a reason."""
     found: dict[str, Counter[str]] = {}
     for member_id, fate in await rows(
         store,
-        "SELECT member_id, 'TOLD' FROM bongsu_notifications UNION ALL SELECT member_id, reason FROM bongsu_suppressions",
+        """SELECT member_id, 'TOLD' AS fate FROM bongsu_notifications
+           UNION ALL SELECT member_id, reason AS fate FROM bongsu_suppressions""",
     ):
         found.setdefault(member_id, Counter())[fate] += 1
     return found
 
 
 async def told(store: Store) -> Mapping[str, int]:
+    """How many notifications each member has."""
     return {member_id: fate["TOLD"] for member_id, fate in (await fates(store)).items() if fate["TOLD"]}
 
 
 async def deliveries(store: Store) -> list[tuple[str, str]]:
     found = await rows(store, "SELECT member_id, channel FROM bongsu_deliveries ORDER BY member_id, channel, device_id")
-    return [(row[0], row[1]) for row in found]
+    return [(row["member_id"], row["channel"]) for row in found]
 
 
 async def unread_is_exact(store: Store) -> bool:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
-from collections.abc import Sequence
-from typing import Any
-
-from sqlalchemy.ext.asyncio import AsyncConnection
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from bongsu.channels.outcome import Land, Outcome, Outgoing
 from bongsu.channels.push import Push
 from bongsu.dispatch import Dispatcher
 from bongsu.settings import Settings
-from bongsu.store import Store
-from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import Claimed, Success, Verdict
+from bongsu.store import Query, Row, Store, Transaction
+from bongsu.store.deliveries import CLAIM, RECORD_OTHERS, RECORD_SUCCESSES, ClaimedDelivery
+from bongsu.store.query import Dialect, same
 
 POINTS = ("in the middle of a claim", "after a claim", "after a send", "in the middle of a record")
+# What is not committed when the first and the last of them are passed.
+STATEMENTS = {CLAIM: POINTS[0], RECORD_SUCCESSES: POINTS[3], RECORD_OTHERS: POINTS[3]}
 CONCURRENCY = 8
 
 
 class Death:
-    """Comes when a point has been passed so often."""
+    """Kills this process when a point has been passed so often."""
 
     def __init__(self, point: str, passes: int) -> None:
         self._point = point
@@ -35,6 +36,49 @@ class Death:
             self._passes -= 1
             if self._passes < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
+
+
+class MortalStore(Store):
+    """Passes a point before a claim or a record is committed."""
+
+    death: Death | None = None
+
+    def single(self) -> AbstractAsyncContextManager[Transaction]:
+        # On PostgreSQL its statement would be committed before it comes back.
+        return self.transaction()
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        return self._passing(super().transaction())
+
+    @contextlib.asynccontextmanager
+    async def _passing(self, opening: AbstractAsyncContextManager[Transaction]) -> AsyncIterator[Transaction]:
+        async with opening as tx:
+            seen = _Seen(tx)
+            yield seen
+            for point in seen.points:
+                if self.death is not None:
+                    self.death.passes(point)
+
+
+class _Seen:
+    """A transaction that remembers the points of those of its statements that returned rows."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self.points: list[str] = []
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._tx.dialect
+
+    async def fetch(self, query: Query) -> Sequence[Row]:
+        rows = await self._tx.fetch(query)
+        if rows and query.statement in STATEMENTS:
+            self.points.append(STATEMENTS[query.statement])
+        return rows
+
+    async def execute(self, *queries: Query) -> list[int]:
+        return await self._tx.execute(*queries)
 
 
 class MortalPush(Push):
@@ -60,7 +104,7 @@ class Mortal(Dispatcher):
         super().__init__(store, MortalPush(settings, death), settings, CONCURRENCY)
         self._death = death
 
-    async def _claim(self) -> list[Claimed]:
+    async def _claim(self) -> list[ClaimedDelivery]:
         claimed = await super()._claim()
         if claimed:
             self._death.passes(POINTS[1])
@@ -68,16 +112,17 @@ class Mortal(Dispatcher):
 
 
 def work(settings: Settings, seed: int, is_mortal: bool) -> None:
-    """Carry until nothing is left to carry, or until death."""
+    """Send until nothing waits, or until death."""
     asyncio.run(_work(settings, random.Random(seed), is_mortal))
 
 
 async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> None:
-    store = Store.open(settings)
-    # Sends are passed one by one, the others by the batch.
+    store = MortalStore.open(settings)
+    assert isinstance(store, MortalStore)
+    # Sends pass one by one, the others by the batch.
     point = dice.choice(POINTS)
     death = Death(point, dice.randint(1, 40 if point == POINTS[2] else 8) if is_mortal else 10**9)
-    _die_in_statements(store, death)
+    store.death = death
     dispatcher = Mortal(store, settings, death)
     await dispatcher.start()
     while await _is_left(store):
@@ -88,26 +133,7 @@ async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> Non
     await store.close()
 
 
-def _die_in_statements(store: Store, death: Death) -> None:
-    """Before what they did is committed."""
-    claim, record = statements.claim, statements.record
-
-    async def claim_and_perhaps_die(*arguments: Any) -> list[Claimed]:
-        claimed = await claim(*arguments)
-        if claimed:
-            death.passes(POINTS[0])
-        return claimed
-
-    async def record_and_perhaps_die(tx: AsyncConnection, verdicts: Sequence[Verdict | Success]) -> set[int]:
-        ours = await record(tx, verdicts)
-        death.passes(POINTS[3])
-        return ours
-
-    vars(statements).update(claim=claim_and_perhaps_die, record=record_and_perhaps_die)
-    vars(store).update(write_once=store.write)
-
-
 async def _is_left(store: Store) -> bool:
-    async with store.read() as connection:
-        query = "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING') LIMIT 1"
-        return (await connection.exec_driver_sql(query)).first() is not None
+    query = same("SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING') LIMIT 1")
+    async with store.read() as tx:
+        return bool(await tx.fetch(query()))

@@ -1,4 +1,4 @@
-"""A worker process that dies by SIGKILL at a point chosen by its seed. For tests/test_killed_workers.py."""
+"""A worker process that kills itself at a point chosen by its seed. For tests/test_killed_workers.py."""
 
 from __future__ import annotations
 
@@ -8,23 +8,19 @@ import random
 import signal
 from collections.abc import Sequence
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from bongsu import worker as module
-from bongsu.fanout import Decision, FanOut, Work
+from bongsu.fanout import Decision, EventInProgress
 from bongsu.model import EventStatus
 from bongsu.settings import Settings
-from bongsu.store import Store, decisions
-from bongsu.store import events as statements
-from bongsu.store.decisions import Step
-from bongsu.store.dialect import Statement
-from bongsu.store.events import Claimed
-from bongsu.templates import Templates
+from bongsu.store import Store, Transaction, decisions, outbox
+from bongsu.store.decisions import DecisionRows, StepChanges, decide
+from bongsu.store.outbox import ClaimedEvent, LockedClaims
 from bongsu.worker import EventWorker
 from tests.crowd import QUIET_DAY, rules
+from tests.deciding import ClockedFanOut
 
-POINTS = ("after the claim", "after the hold, before the decision", "all written, not committed", "committed")
-# Far fewer than an event is about, so that most take several steps and die between them.
+POINTS = ("after the claim", "locked, before the decision", "all written, not committed", "committed")
+# Far fewer than an event's audience, so that most take several steps and crash between them.
 CHUNK = 15
 
 
@@ -41,14 +37,14 @@ class Death:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class MortalFanOut(FanOut):
+class MortalFanOut(ClockedFanOut):
     def __init__(self, settings: Settings, death: Death) -> None:
-        super().__init__(Templates.load(), settings, CHUNK, lambda: QUIET_DAY)
+        super().__init__(settings, lambda: QUIET_DAY, CHUNK)
         self._death = death
 
-    async def decide(self, tx: AsyncConnection, works: Sequence[Work], message_ids: Sequence[int]) -> Decision:
+    async def decide(self, tx: Transaction, events: Sequence[EventInProgress], held: LockedClaims) -> Decision:
         self._death.passes(POINTS[1])
-        return await super().decide(tx, works, message_ids)
+        return await super().decide(tx, events, held)
 
 
 class Mortal(EventWorker):
@@ -56,10 +52,10 @@ class Mortal(EventWorker):
         super().__init__(store, rules, settings, MortalFanOut(settings, death), lambda _decision: death.passes(POINTS[3]))
         self._death = death
 
-    async def _finish(self, claimed: Sequence[Claimed]) -> int:
+    async def _begin(self, claimed: Sequence[ClaimedEvent]) -> int:
         if claimed:
             self._death.passes(POINTS[0])
-        return await super()._finish(claimed)
+        return await super()._begin(claimed)
 
 
 def work(settings: Settings, seed: int, is_mortal: bool) -> None:
@@ -69,18 +65,20 @@ def work(settings: Settings, seed: int, is_mortal: bool) -> None:
 
 async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> None:
     module.BATCH = 20
-    # Every death here is ours, and no event's: however often one was there, it is not to be given up for that.
-    statements.DEATHS_ALONE = 10**6
+    # On PostgreSQL few members take another path than many: some processes take the one, some the other.
+    decide.FEW = dice.choice([0, 1_000])
+    # Every crash here is ours and no event's: none is to be given up for that.
+    outbox.rows.DEATHS_ALONE = 10**6
     store = Store.open(settings)
     death = Death(dice.randint(1, 12) if is_mortal else 10**9, dice.choice(POINTS))
-    carry_out = decisions.carry_out
+    apply_decision = decisions.apply_decision
 
-    async def carry_out_and_die(tx: AsyncConnection, step: Step | None, others: Sequence[Statement]) -> int:
-        deliveries = await carry_out(tx, step, others)
+    async def apply_and_die(tx: Transaction, decided: DecisionRows | None, changes: StepChanges) -> int:
+        deliveries = await apply_decision(tx, decided, changes)
         death.passes(POINTS[2])
         return deliveries
 
-    decisions.carry_out = carry_out_and_die
+    decisions.apply_decision = apply_and_die
     worker = Mortal(store, settings, death)
     await worker.start()
     while await _pending(store):
@@ -91,5 +89,5 @@ async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> Non
 
 
 async def _pending(store: Store) -> int:
-    async with store.read() as connection:
-        return (await statements.count_unfinished(connection))[EventStatus.PENDING]
+    async with store.read() as tx:
+        return (await outbox.count_unfinished(tx))[EventStatus.PENDING]

@@ -1,4 +1,4 @@
-"""Processes that die at points of their own choice, and are killed at any other."""
+"""Processes that kill themselves at points of their own choice, and are killed at any other."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def killing(
     pause: tuple[float, float],
     is_more_to_come: bool = False,
 ) -> Iterator[int]:
-    """Run so many at a time, kill one after every pause until that many have died, and start others in their place until the
-    work is done. Each time one has ended, says how many have died so far.
+    """Run so many processes at a time and kill one after every pause until that many have died; start others in their place
+    until the work is done. Yields how many have died so far each time a process has ended.
 
-    Whoever says that there is more to come adds to the work then, as long as too few have died; so those that came to
-    its end meanwhile are started again too.
+    With `is_more_to_come` the caller adds work each time, as long as too few have died; so processes that finished are
+    started again too.
     """
     died = 0
 

@@ -1,4 +1,4 @@
-"""A past without a fan-out, for tests of who looks back: messages of any time, who was told them, who was not and why."""
+"""Past notifications without a fan-out, for tests of history: messages of any time, who got them, who did not and why."""
 
 from __future__ import annotations
 
@@ -7,20 +7,50 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from bongsu.model import Channel, new_id
-from bongsu.store import decisions, people
-from bongsu.store.databases import dialect_named
-from bongsu.store.decisions import Message, as_bits
+from bongsu.store import Transaction
+from bongsu.store.channel_bits import to_bits
+from bongsu.store.decisions import Message, add_messages_query
+from bongsu.store.members import ensure_members
+from bongsu.store.outbox import lock_claims
+from bongsu.store.query import same
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 BOTH = (Channel.PUSH, Channel.IN_APP)
 
+_ADD_NOTIFICATION = same("""
+    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at) VALUES ($1, $2, $3, $4)
+    RETURNING notification_id""")
+
+_ADD_SUPPRESSION = same("""
+    INSERT INTO bongsu_suppressions (message_id, member_id, reason, created_at) VALUES ($1, $2, $3, $4)""")
+
+_NUMBERED = """
+    WITH RECURSIVE numbered (number) AS (
+        SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < CAST($1 AS integer))"""
+_NAME = "substr(CAST(1000000 + number AS text), 2)"
+
+_ADD_MANY_NOTIFICATIONS = same(f"""
+    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
+    {_NUMBERED} SELECT 'm-' || {_NAME}, $2, 8, $3 FROM numbered""")
+
+_ADD_MANY_SUPPRESSIONS = same(f"""
+    INSERT INTO bongsu_suppressions (message_id, member_id, reason, created_at)
+    {_NUMBERED} SELECT $2, 's-' || {_NAME}, 'DUPLICATE', $3 FROM numbered""")
+
+_ADD_MANY_MESSAGES = same(f"""
+    INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, data, channels, lane,
+                                 guarantee, is_critical, created_at)
+    {_NUMBERED}
+    SELECT $2, number, 'ko', 'POST_LIKE', 's', 't', 'b', '{{}}', 8, 1, 'at_most_once', false, $3 FROM numbered""")
+
+_ADD_NOTIFICATIONS_OF_EVENT = same("""
+    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
+    SELECT $1, message_id, 8, $2 FROM bongsu_messages WHERE event_id = $3""")
+
 
 async def say(
-    tx: AsyncConnection,
+    tx: Transaction,
     type_name: str = "PRICE_DROP",
     at: datetime = NOON,
     *,
@@ -30,9 +60,8 @@ async def say(
     title: str = "사과 가격이 내렸어요",
     channels: Iterable[Channel] = BOTH,
 ) -> int:
-    """Words, and their message id."""
-    dialect = dialect_named(tx.dialect.name)
-    message_id = int((await dialect.rows(tx, f"SELECT {dialect.next_message}", ()))[0][0])
+    """A message; its id."""
+    (message_id,) = (await lock_claims(tx, [], messages=1)).message_ids
     message = Message(
         message_id=message_id,
         event_id=event_id or new_id(),
@@ -44,19 +73,19 @@ async def say(
         body="지금 10% 싸요",
         ref_id="product-1",
         data="{}",
-        channels=as_bits(channels),
+        channels=to_bits(channels),
         lane=1,
         guarantee="at_most_once",
         is_critical=False,
         created_at=at,
         told_at=at,
     )
-    await dialect.run_all(tx, [decisions.adding(dialect, [message])])
+    await tx.execute(add_messages_query([message]))
     return message_id
 
 
 async def tell(
-    tx: AsyncConnection,
+    tx: Transaction,
     message_id: int,
     member_id: str,
     *statuses: str,
@@ -64,84 +93,42 @@ async def tell(
     channels: Iterable[Channel] = BOTH,
     **delivery: Any,
 ) -> int:
-    """A member was told, with a delivery in each of these states. The notification's id."""
-    dialect = dialect_named(tx.dialect.name)
-    await people.mention(tx, [member_id])
-    row = {"message_id": message_id, "member_id": member_id, "channels": as_bits(channels), "at": dialect.stored(at)}
-    added = await tx.execute(
-        text("""
-            INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-            VALUES (:member_id, :message_id, :channels, :at) RETURNING notification_id"""),
-        row,
-    )
-    row["notification_id"] = int(added.scalar_one())
-    del row["channels"]
+    """A notification of a member, with a delivery in each of these states. Its id."""
+    await ensure_members(tx, [member_id])
+    (row,) = await tx.fetch(_ADD_NOTIFICATION(member_id, message_id, to_bits(channels), at))
+    notification_id = int(row["notification_id"])
     for number, status in enumerate(statuses):
         values = {
-            **row, "channel": "PUSH", "device_id": f"d-{number}", "status": status, "code": None, "attempts": 1,
-            "due": row["at"], "finished_at": None, **delivery,
-        }  # fmt: skip
-        await tx.execute(
-            text("""
-                INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, status, lane, due,
-                                               attempts, code, created_at, finished_at)
-                VALUES (:notification_id, :member_id, :message_id, :channel, :device_id, :status, 1, :due,
-                        :attempts, :code, :at, :finished_at)"""),
-            values,
-        )
-    return int(row["notification_id"])
+            "notification_id": notification_id,
+            "member_id": member_id,
+            "message_id": message_id,
+            "channel": "PUSH",
+            "device_id": f"d-{number}",
+            "status": status,
+            "lane": 1,
+            "due": at,
+            "attempts": 1,
+            "created_at": at,
+            **delivery,
+        }
+        marks = ", ".join(f"${place}" for place in range(1, len(values) + 1))
+        insert = same(f"INSERT INTO bongsu_deliveries ({', '.join(values)}) VALUES ({marks})")
+        await tx.execute(insert(*values.values()))
+    return notification_id
 
 
-async def withhold(tx: AsyncConnection, message_id: int, member_id: str, reason: str, at: datetime = NOON) -> None:
-    """A member was not told, for that reason."""
-    dialect = dialect_named(tx.dialect.name)
-    await people.mention(tx, [member_id])
-    await tx.execute(
-        text("INSERT INTO bongsu_suppressions VALUES (:message_id, :member_id, :reason, :at)"),
-        {"message_id": message_id, "member_id": member_id, "reason": reason, "at": dialect.stored(at)},
-    )
+async def withhold(tx: Transaction, message_id: int, member_id: str, reason: str, at: datetime = NOON) -> None:
+    """A member did not get it, for that reason."""
+    await ensure_members(tx, [member_id])
+    await tx.execute(_ADD_SUPPRESSION(message_id, member_id, reason, at))
 
 
-async def tell_many(tx: AsyncConnection, message_id: int, count: int, at: datetime = NOON) -> None:
-    """So many members were told the same, quickly: m-000001 and on. As many others were not."""
-    dialect = dialect_named(tx.dialect.name)
-    numbers = """
-        WITH RECURSIVE numbered (number) AS (
-            SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < CAST(:count AS integer))"""
-    name = "substr(CAST(1000000 + number AS text), 2)"
-    values = {"message_id": message_id, "count": count, "at": dialect.stored(at)}
-    await tx.execute(
-        text(f"""
-            INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-            {numbers} SELECT 'm-' || {name}, :message_id, 8, :at FROM numbered"""),
-        values,
-    )
-    await tx.execute(
-        text(f"""
-            INSERT INTO bongsu_suppressions (message_id, member_id, reason, created_at)
-            {numbers} SELECT :message_id, 's-' || {name}, 'DUPLICATE', :at FROM numbered"""),
-        values,
-    )
+async def tell_many(tx: Transaction, message_id: int, count: int, at: datetime = NOON) -> None:
+    """So many members got the same, quickly: m-000001 and on. As many others did not."""
+    await tx.execute(_ADD_MANY_NOTIFICATIONS(count, message_id, at), _ADD_MANY_SUPPRESSIONS(count, message_id, at))
 
 
-async def babble(tx: AsyncConnection, member_id: str, count: int, at: datetime = NOON) -> None:
-    """A member was told so many things, one message each, quickly."""
-    dialect = dialect_named(tx.dialect.name)
-    (event_id,) = dialect.plain({"event_id": "uuid"}, [(new_id(),)])[0]
-    values = {"member_id": member_id, "count": count, "at": dialect.stored(at), "event_id": event_id}
-    await tx.execute(
-        text("""
-            INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, data, channels, lane,
-                                         guarantee, is_critical, created_at)
-            WITH RECURSIVE numbered (number) AS (
-                SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < CAST(:count AS integer))
-            SELECT :event_id, number, 'ko', 'POST_LIKE', 's', 't', 'b', '{}', 8, 1, 'at_most_once', false, :at
-            FROM numbered"""),
-        values,
-    )
-    await tx.execute(
-        text("""
-            INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-            SELECT :member_id, message_id, 8, :at FROM bongsu_messages WHERE event_id = :event_id"""),
-        values,
-    )
+async def babble(tx: Transaction, member_id: str, count: int, at: datetime = NOON) -> None:
+    """So many notifications of a member, one message each, quickly."""
+    event_id = new_id()
+    await tx.execute(_ADD_MANY_MESSAGES(count, event_id, at), _ADD_NOTIFICATIONS_OF_EVENT(member_id, at, event_id))

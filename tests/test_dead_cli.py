@@ -15,7 +15,6 @@ from uuid import UUID
 
 import pytest
 from rich.console import Console
-from sqlalchemy import text
 
 from bongsu import cli
 from bongsu.dead import DeadFilter
@@ -24,11 +23,18 @@ from bongsu.dispatch import DELIVERIES_TOPIC
 from bongsu.settings import Settings
 from bongsu.signals import RedisSignals
 from bongsu.store import Store, migrate
+from bongsu.store.query import in_both, same
 from tests.dying import SOON, column, delivery, failed_event, message, one_delivery
 from tests.processes import bongsu, forks
 from tests.servers import RedisServer
 
 _T = TypeVar("_T")
+ADD_ATTEMPT = in_both(
+    lambda d: (
+        f"""
+    INSERT INTO bongsu_attempts (delivery_id, epoch, at, millis, code) VALUES ($1, 3, {d.now}, 120, 'UNREGISTERED')"""
+    )
+)
 
 
 class Do:
@@ -57,8 +63,8 @@ def with_store(settings: Settings) -> Do:
 async def fill(store: Store) -> tuple[int, UUID]:
     event_id = await failed_event(store)
     one = await one_delivery(store, "FAIL", code="UNREGISTERED", detail="said \x1b[31m FCM")
-    async with store.write() as tx:
-        await tx.execute(text(f"INSERT INTO bongsu_attempts VALUES ({one}, 3, {store.dialect.now}, 120, 'UNREGISTERED')"))
+    async with store.transaction() as tx:
+        await tx.execute(ADD_ATTEMPT(one))
     return one, event_id
 
 
@@ -90,8 +96,8 @@ def test_an_operator_lists_looks_and_replays(with_store: Do, environment: dict[s
     assert again.stdout == "0 matched, 0 replayed\n"
 
     async def who(store: Store) -> list[str]:
-        async with store.read() as connection:
-            return [row[0] for row in await connection.execute(text("SELECT who FROM bongsu_replays"))]
+        async with store.read() as tx:
+            return [row["who"] for row in await tx.fetch(same("SELECT who FROM bongsu_replays")())]
 
     assert with_store(who) == ["cli:min-ji"]
 
@@ -188,7 +194,7 @@ async def test_workers_elsewhere_hear_of_a_replay_over_redis(
 
 
 async def test_the_story_of_one_says_where_it_was_to_go(store: Store, settings: Settings) -> None:
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         said = await message(tx, "at_most_once", SOON)
         ids = {
             name: await delivery(tx, said, "UNKNOWN", f"m-{name}", channel=name, code=None, rounds=1, is_retryable=True)

@@ -21,7 +21,8 @@ from bongsu.rules import catalogue
 from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.signals import LocalSignals
-from bongsu.store import Store, people
+from bongsu.store import Store
+from bongsu.store.members import find_preferences
 from bongsu.templates import Templates
 from bongsu.worker import EventWorker
 from tests.deciding import Clock, members, prefers, rows, told
@@ -114,7 +115,7 @@ async def counted(store: Store) -> Sequence[int]:
 
 
 async def newest_interest(store: Store) -> Any:
-    return (await rows(store, "SELECT max(at) FROM bongsu_behaviors"))[0][0]
+    return (await rows(store, "SELECT max(at) AS newest FROM bongsu_behaviors"))[0]["newest"]
 
 
 async def test_filled_twice_is_filled_once_and_interest_is_fresh(store: Store) -> None:
@@ -125,8 +126,8 @@ async def test_filled_twice_is_filled_once_and_interest_is_fresh(store: Store) -
     interest = await newest_interest(store)
     await prefers(store, STAR, enabled=False)
     assert not await fill(store, PAST + timedelta(days=1))
-    async with store.read() as connection:
-        assert await people.find_preferences(connection, STAR) == Preferences(enabled=False), "a newcomer's own change stays"
+    async with store.read() as tx:
+        assert await find_preferences(tx, STAR) == Preferences(enabled=False), "a newcomer's own change stays"
     after = await counted(store)
     assert (after[0], after[1], after[3], after[4]) == (before[0], before[1], before[3], before[4])
     assert await newest_interest(store) > interest

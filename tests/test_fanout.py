@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import event, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.fanout import Decision, FanOut, Work
+from bongsu.fanout import Decision, EventInProgress
 from bongsu.model import (
     Action,
     Audience,
@@ -26,14 +26,16 @@ from bongsu.model import (
 )
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
-from bongsu.store import Store, decisions, people
-from bongsu.store import events as statements
-from bongsu.templates import Templates
+from bongsu.store import Query, Store, Transaction, outbox
+from bongsu.store.devices import put_device
+from bongsu.store.outbox import LockedClaims
 from bongsu.worker import EventWorker
+from tests.conftest import KEYS
 from tests.deciding import (
     IN_APP,
     NOON,
     Clock,
+    ClockedFanOut,
     decide,
     deliveries,
     did,
@@ -41,6 +43,7 @@ from tests.deciding import (
     members,
     prefers,
     rows,
+    run,
     said,
     says,
     told,
@@ -52,6 +55,15 @@ PUSH = (Channel.PUSH,)
 ALL = (Channel.PUSH, Channel.SMS, Channel.EMAIL, Channel.IN_APP)
 
 
+@pytest.fixture(params=["sqlite", "postgresql few", "postgresql many"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """On PostgreSQL few members take another path than many."""
+    if "many" in request.param:
+        monkeypatch.setattr("bongsu.store.decisions.decide.FEW", 0)
+    url = "" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    return Settings(data_dir=tmp_path, database_url=url, poll_seconds=0.05, **KEYS)
+
+
 async def test_each_member_of_the_audience_is_told_once(store: Store, settings: Settings) -> None:
     await decide(store, settings, says(Listed(("a", "b", "a"))), said("1"))
     assert await told(store) == {"a": 1, "b": 1}
@@ -59,15 +71,12 @@ async def test_each_member_of_the_audience_is_told_once(store: Store, settings: 
 
 
 @pytest.mark.parametrize("chunk", [3, 100])
-async def test_many_are_told_by_the_same_ways_as_few(
-    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    """Many have a plan of their own, which looks between the first and the last of them, byte by byte."""
-    monkeypatch.setattr(decisions, "MANY", 2)
+async def test_members_are_in_order_byte_by_byte(store: Store, settings: Settings, chunk: int) -> None:
+    """The statements for many look between the first and the last of them."""
     some = ("A", "Z", "a", "z", "É", "é", "ｚ", "가나", "힣", "\U0001f525", "\ue000")
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         for number, one in enumerate(some):
-            await people.put_device(tx, one, "d", Device(token=f"t-{number}", platform=Platform.IOS, push_consent=True))
+            await put_device(tx, one, "d", Device(token=f"t-{number}", platform=Platform.IOS, push_consent=True))
     await prefers(store, "z", enabled=False)
     await decide(store, settings, says(Everyone(), NoticeType("N", PUSH)), said(), chunk=chunk)
     assert Counter(await deliveries(store)) == Counter((one, "PUSH") for one in some if one != "z")
@@ -97,25 +106,27 @@ async def test_interest_is_exact_however_it_is_cut(store: Store, settings: Setti
 
 
 async def test_any_select_is_an_audience(store: Store, settings: Settings) -> None:
-    async with store.write() as tx:
-        await tx.exec_driver_sql("CREATE TABLE follows (who integer, whom text)")
-        await tx.exec_driver_sql("INSERT INTO follows VALUES (1, 'x'), (2, 'x'), (9, 'x'), (9, 'x'), (3, 'y'), (NULL, 'x')")
+    await run(
+        store,
+        "CREATE TABLE follows (who integer, whom text)",
+        "INSERT INTO follows VALUES (1, 'x'), (2, 'x'), (9, 'x'), (9, 'x'), (3, 'y'), (NULL, 'x')",
+    )
     rules = says(lambda event: Selected("SELECT who FROM follows WHERE whom = :whom;", {"whom": event.ref_id}))
     await decide(store, settings, rules, said("x"), chunk=2)
     assert await told(store) == {"1": 1, "2": 1, "9": 1}
 
 
-@pytest.mark.parametrize(("count", "asked"), [(9, 1), (11, 2), (95, 2)])
-async def test_a_select_is_asked_no_more_often_however_many_it_finds(
-    store: Store, settings: Settings, count: int, asked: int
+@pytest.mark.parametrize(("count", "runs"), [(9, 1), (11, 2), (95, 2)])
+async def test_a_select_runs_no_more_often_however_many_it_finds(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, count: int, runs: int
 ) -> None:
     everyone = await followers(store, count)
     await members(store, *everyone)
-    with heard_statements(store) as statements_run:
+    with recorded_statements(store, monkeypatch) as statements:
         await decide(store, settings, says(Selected("SELECT who FROM follows")), said(), chunk=10)
     assert await told(store) == dict.fromkeys(everyone, 1)
-    # Once for the first step, and once to write down the rest if there is one.
-    assert sum("FROM follows" in one for one in statements_run) == asked
+    # Once for the first step, and once to store the rest if there is one.
+    assert sum("FROM follows" in one for one in statements) == runs
     assert await rows(store, "SELECT * FROM bongsu_portions") == []
 
 
@@ -123,20 +134,17 @@ async def test_who_follows_later_is_not_told_and_who_left_is(store: Store, setti
     """Who hears of it is settled at the first step."""
     everyone = await followers(store, 9)
     await members(store, *everyone)
-    async with store.write() as tx:
-        await statements.add(tx, [said()])
+    async with store.transaction() as tx:
+        await outbox.add(tx, [said()])
     rules = says(Selected("SELECT who FROM follows"))
-    worker = EventWorker(store, rules, settings, FanOut(Templates.load(), settings, 2, Clock()))
+    worker = EventWorker(store, rules, settings, ClockedFanOut(settings, Clock(), 2))
     await worker.tick()
     assert len(await told(store)) == 4
-    async with store.write() as tx:
-        await tx.exec_driver_sql("DELETE FROM follows")
-        await tx.exec_driver_sql("INSERT INTO follows VALUES ('m-999')")
+    await run(store, "DELETE FROM follows", "INSERT INTO follows VALUES ('m-999')")
     # Another takes over what this one had begun.
     await worker.stop()
-    async with store.write() as tx:
-        await tx.exec_driver_sql(f"UPDATE bongsu_events SET due = {store.dialect.now}")
-    await work(EventWorker(store, rules, settings, FanOut(Templates.load(), settings, 4, Clock())))
+    await run(store, f"UPDATE bongsu_events SET due = {store.dialect.now}")
+    await work(EventWorker(store, rules, settings, ClockedFanOut(settings, Clock(), 4)))
     assert await told(store) == dict.fromkeys(everyone, 1)
     assert await rows(store, "SELECT * FROM bongsu_portions") == []
 
@@ -145,8 +153,8 @@ async def test_an_event_that_failed_half_way_leaves_no_portions_and_asks_anew(st
     everyone = await followers(store, 9)
     await members(store, *everyone)
     once = settings.model_copy(update={"max_retries": 0})
-    async with store.write() as tx:
-        await statements.add(tx, [said()])
+    async with store.transaction() as tx:
+        await outbox.add(tx, [said()])
     kind = NoticeType("SAID", IN_APP)
     worker = EventWorker(store, says(Selected("SELECT who FROM follows"), kind), once, Breaking(settings, steps=2))
     await work(worker)
@@ -154,9 +162,11 @@ async def test_an_event_that_failed_half_way_leaves_no_portions_and_asks_anew(st
     ((status,),) = await rows(store, "SELECT status FROM bongsu_events")
     assert status == "FAILED"
     assert await rows(store, "SELECT * FROM bongsu_portions") == []
-    async with store.write() as tx:
-        await tx.exec_driver_sql("DELETE FROM follows WHERE who = 'm-008'")
-        await tx.exec_driver_sql(f"UPDATE bongsu_events SET status = 'PENDING', attempts = 0, due = {store.dialect.now}")
+    await run(
+        store,
+        "DELETE FROM follows WHERE who = 'm-008'",
+        f"UPDATE bongsu_events SET status = 'PENDING', attempts = 0, due = {store.dialect.now}",
+    )
     await work(EventWorker(store, says(Selected("SELECT who FROM follows"), kind), once, Breaking(settings, steps=99)))
     assert await told(store) == dict.fromkeys(everyone[:-1], 1)
 
@@ -175,15 +185,15 @@ async def test_several_selects_of_an_event_take_turns(store: Store, settings: Se
     assert await rows(store, "SELECT * FROM bongsu_portions") == []
 
 
-class Breaking(FanOut):
+class Breaking(ClockedFanOut):
     """Decides two at a time, so many steps, and no more."""
 
     def __init__(self, settings: Settings, steps: int) -> None:
-        super().__init__(Templates.load(), settings, 2, Clock())
+        super().__init__(settings, Clock(), 2)
         self._steps = steps
 
-    async def decide(self, tx: AsyncConnection, works: Sequence[Work], message_ids: Sequence[int]) -> Decision:
-        decision = await super().decide(tx, works, message_ids)
+    async def decide(self, tx: Transaction, events: Sequence[EventInProgress], held: LockedClaims) -> Decision:
+        decision = await super().decide(tx, events, held)
         self._steps -= 1
         if self._steps < 0:
             raise ValueError("no more")
@@ -192,25 +202,41 @@ class Breaking(FanOut):
 
 async def followers(store: Store, count: int) -> list[str]:
     everyone = [f"m-{number:03}" for number in range(count)]
-    async with store.write() as tx:
-        await tx.exec_driver_sql("CREATE TABLE follows (who text)")
-        await tx.execute(text("INSERT INTO follows VALUES (:who)"), [{"who": one} for one in everyone])
+    await run(store, "CREATE TABLE follows (who text)", *(f"INSERT INTO follows VALUES ('{one}')" for one in everyone))
     return everyone
 
 
 @contextlib.contextmanager
-def heard_statements(store: Store) -> Iterator[list[str]]:
-    """Every statement that goes to the store through SQLAlchemy meanwhile."""
-    heard: list[str] = []
+def recorded_statements(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Every statement that a transaction runs meanwhile."""
+    recorded: list[str] = []
+    transaction = store.database.transaction
 
-    def hear(_connection: object, _cursor: object, statement: str, *_more: object) -> None:
-        heard.append(statement)
+    @contextlib.asynccontextmanager
+    async def recording(*arguments: Any) -> AsyncIterator[Recording]:
+        async with transaction(*arguments) as tx:
+            yield Recording(tx, recorded)
 
-    event.listen(store._writer.engine.sync_engine, "before_cursor_execute", hear)
-    try:
-        yield heard
-    finally:
-        event.remove(store._writer.engine.sync_engine, "before_cursor_execute", hear)
+    with monkeypatch.context() as patch:
+        patch.setattr(store.database, "transaction", recording)
+        yield recorded
+
+
+class Recording:
+    """A transaction that notes its statements."""
+
+    def __init__(self, tx: Transaction, recorded: list[str]) -> None:
+        self._tx = tx
+        self._recorded = recorded
+        self.dialect = tx.dialect
+
+    async def fetch(self, query: Query) -> Any:
+        self._recorded.append(query.statement.postgres)
+        return await self._tx.fetch(query)
+
+    async def execute(self, *queries: Query) -> list[int]:
+        self._recorded += [query.statement.postgres for query in queries]
+        return await self._tx.execute(*queries)
 
 
 async def test_an_audience_of_nobody_is_told_nothing(store: Store, settings: Settings) -> None:
@@ -228,6 +254,7 @@ async def test_a_broken_select_fails_its_event_alone(store: Store, settings: Set
     assert await told(store) == {"a": 2}
     failed = await rows(store, "SELECT ref_id, error FROM bongsu_events WHERE status = 'FAILED'")
     assert [row[0] for row in failed] == ["bad"]
+    assert "BadAudience" in failed[0][1]
     assert "nowhere" in failed[0][1]
 
 
@@ -248,9 +275,9 @@ async def test_who_is_told_days_after_the_others_is_not_told_the_same_within_the
 ) -> None:
     clock = Clock()
     rules = says(Listed(tuple("abcd")), subject="p1")
-    async with store.write() as tx:
-        await statements.add(tx, [said()])
-    worker = EventWorker(store, rules, settings, FanOut(Templates.load(), settings, 1, clock))
+    async with store.transaction() as tx:
+        await outbox.add(tx, [said()])
+    worker = EventWorker(store, rules, settings, ClockedFanOut(settings, clock, 1))
     await worker.tick()
     assert await told(store) == {"a": 1, "b": 1}
     clock.forward(days=3)
@@ -286,9 +313,9 @@ async def test_a_step_says_how_many_deliveries_there_are_to_be(
     """Dispatchers are woken by that, and by nothing else before their next poll."""
     await members(store, "a", "b", device=True)
     decided: list[int] = []
-    async with store.write() as tx:
-        await statements.add(tx, [said()])
-    fanout = FanOut(Templates.load(), settings, clock=Clock())
+    async with store.transaction() as tx:
+        await outbox.add(tx, [said()])
+    fanout = ClockedFanOut(settings, Clock())
     rules = says(audience, kind)
     await work(EventWorker(store, rules, settings, fanout, lambda decision: decided.append(decision.deliveries)))
     assert decided == [expected]
@@ -314,8 +341,7 @@ async def test_the_eleventh_of_a_day_is_one_too_many(store: Store, settings: Set
 
 async def test_the_day_is_the_members_own(store: Store, settings: Settings) -> None:
     await members(store, "seoul", "honolulu")
-    async with store.write() as tx:
-        await tx.exec_driver_sql("UPDATE bongsu_members SET timezone = 'Pacific/Honolulu' WHERE member_id = 'honolulu'")
+    await run(store, "UPDATE bongsu_members SET timezone = 'Pacific/Honolulu' WHERE member_id = 'honolulu'")
     clock = Clock(NOON + timedelta(hours=11, minutes=59))  # a minute before midnight in Seoul, early morning in Honolulu
     limited = settings.model_copy(update={"daily_limit": 1})
     rules = says(Listed(("seoul", "honolulu")))
@@ -355,9 +381,11 @@ async def test_wishes_are_kept(store: Store, settings: Settings) -> None:
 async def test_what_leaves_the_house_goes_by_every_way_there_is(store: Store, settings: Settings) -> None:
     await members(store, "all", "push", device=True)
     await members(store, "none", "phone")
-    async with store.write() as tx:
-        await tx.exec_driver_sql("UPDATE bongsu_members SET email = 'a@b.kr' WHERE member_id = 'all'")
-        await tx.exec_driver_sql("UPDATE bongsu_members SET phone = '010' WHERE member_id IN ('all', 'phone')")
+    await run(
+        store,
+        "UPDATE bongsu_members SET email = 'a@b.kr' WHERE member_id = 'all'",
+        "UPDATE bongsu_members SET phone = '010' WHERE member_id IN ('all', 'phone')",
+    )
     await prefers(store, "push", types={"SAID": {"channels": ["PUSH"]}})
     kind = NoticeType("SAID", ALL)
     await decide(store, settings, says(Listed(("all", "push", "none", "phone")), kind), said())
@@ -369,9 +397,11 @@ async def test_without_inbox_and_address_there_is_none(store: Store, settings: S
     await members(store, "with", device=True)
     await members(store, "without", "refused", "gone", device=False)
     await members(store, "refused", "gone", device=True)
-    async with store.write() as tx:
-        await tx.exec_driver_sql("UPDATE bongsu_devices SET has_consent = false WHERE member_id = 'refused'")
-        await tx.exec_driver_sql("UPDATE bongsu_devices SET status = 'INVALID' WHERE member_id = 'gone'")
+    await run(
+        store,
+        "UPDATE bongsu_devices SET has_consent = false WHERE member_id = 'refused'",
+        "UPDATE bongsu_devices SET status = 'INVALID' WHERE member_id = 'gone'",
+    )
     await decide(store, settings, says(Everyone(), NoticeType("SAID", PUSH)), said())
     assert await fates(store) == {
         "with": {"TOLD": 1},
@@ -395,7 +425,7 @@ async def test_quiet_hours_defer_what_leaves_the_house_and_nothing_else(store: S
         """SELECT d.member_id, m.type, d.due, d.created_at FROM bongsu_deliveries d JOIN bongsu_messages m USING (message_id)
            ORDER BY d.member_id, m.type""",
     )
-    waits = [(row[0], row[1], store.dialect.moment(row[2]) - store.dialect.moment(row[3])) for row in found]
+    waits = [(row[0], row[1], store.dialect.time(row[2]) - store.dialect.time(row[3])) for row in found]
     assert waits == [
         ("asleep", "ALARM", timedelta(0)),
         ("asleep", "SAID", timedelta(hours=9)),
@@ -417,9 +447,9 @@ async def test_ids_of_a_member_grow_with_time(store: Store, settings: Settings) 
 
 async def test_everybody_reads_their_own_language(store: Store, settings: Settings) -> None:
     await members(store, "ko", "en", "fr", "unknown")
-    async with store.write() as tx:
-        for locale in ("ko", "en", "fr"):
-            await tx.exec_driver_sql(f"UPDATE bongsu_members SET locale = '{locale}' WHERE member_id = '{locale}'")
+    await run(
+        store, *(f"UPDATE bongsu_members SET locale = '{one}' WHERE member_id = '{one}'" for one in ("ko", "en", "fr"))
+    )
     followed = [Event(event_type="follow.created", actor_id="x", target_id=one) for one in ("ko", "en", "fr", "unknown")]
     await decide(store, settings, catalogue(settings), *followed)
     found = await rows(
@@ -442,8 +472,7 @@ async def test_what_is_no_audience_tells_nobody(store: Store, settings: Settings
 
 async def test_a_time_zone_nobody_knows_does_not_silence_others(store: Store, settings: Settings) -> None:
     await members(store, "a", "b")
-    async with store.write() as tx:
-        await tx.exec_driver_sql("UPDATE bongsu_members SET timezone = 'Mars/Olympus' WHERE member_id = 'a'")
+    await run(store, "UPDATE bongsu_members SET timezone = 'Mars/Olympus' WHERE member_id = 'a'")
     await decide(store, settings, says(Everyone()), said("1"), said("2"))
     assert await told(store) == {"a": 2, "b": 2}
 

@@ -13,6 +13,7 @@ from bongsu import Event, particles
 from bongsu.rules import catalogue, load_app
 from bongsu.settings import Settings
 from bongsu.store import Store
+from bongsu.store.query import same
 from bongsu.templates import Rendered, Templates
 from tests.deciding import decide, told
 
@@ -60,9 +61,11 @@ def test_the_rule_shown_is_loaded_tested_and_put_into_words(house: Path) -> None
 async def test_followers_are_whoever_the_table_shown_names(house: Path, store: Store, settings: Settings) -> None:
     put(house, blocks("rules.md"))
     rules = catalogue(settings, load_app("shop.live:app"))
-    async with store.write() as tx:
-        await tx.exec_driver_sql("CREATE TABLE follows (followee_id text, follower_id text)")
-        await tx.exec_driver_sql("INSERT INTO follows VALUES ('star', 'fan-1'), ('star', 'fan-2'), ('another', 'fan-3')")
+    async with store.transaction() as tx:
+        await tx.execute(
+            same("CREATE TABLE follows (followee_id text, follower_id text)")(),
+            same("INSERT INTO follows VALUES ('star', 'fan-1'), ('star', 'fan-2'), ('another', 'fan-3')")(),
+        )
     await decide(store, settings, rules, Event(event_type="broadcast.started", actor_id="star", ref_id="b-1"), chunk=1)
     assert await told(store) == {"fan-1": 1, "fan-2": 1}
 

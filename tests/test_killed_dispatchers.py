@@ -1,4 +1,4 @@
-"""Killed dispatchers against a provider that fails on purpose: its ledger says what was lost, and what was sent twice.
+"""Killed dispatchers against a provider that fails on purpose: its ledger shows what was lost and what was sent twice.
 
 `make chaos` runs many more seeds.
 """
@@ -15,7 +15,8 @@ import pytest
 
 from bongsu.model import Channel, Device, Guarantee, Listed, NoticeType, Platform
 from bongsu.settings import Settings
-from bongsu.store import Store, people
+from bongsu.store import Store
+from bongsu.store.devices import put_device
 from tests.deciding import decide, rows, said, says
 from tests.killed_dispatcher import CONCURRENCY, work
 from tests.killing import killing
@@ -25,7 +26,7 @@ from tests.simulator.running import Simulator, simulating
 SEEDS = range(1, 1 + int(os.environ.get("CHAOS_SEEDS", "1")))
 MEMBERS = int(os.environ.get("CHAOS_MEMBERS", "60"))
 DEATHS = 12
-# A machine may be so quick that all is carried before the others.
+# A fast machine may have sent everything before the others.
 LEAST_DEATHS = 4
 LEASE_SECONDS = 1.5
 EVERYONE = [f"m{number:03}" for number in range(MEMBERS)]
@@ -42,7 +43,7 @@ FAULTS = {
     "acceptedSilence": 0.01,
     "deviceQuota": 0.03,
 }
-# An answer after which nobody can know whether it was taken on.
+# Answers after which a dispatcher cannot know whether the push was accepted.
 AMBIGUOUS = {"BAD_GATEWAY", "GARBAGE", "RESET", "ACCEPTED_RESET", "ACCEPTED_UNAVAILABLE", "ACCEPTED_SILENCE", "SILENCE"}
 
 
@@ -82,33 +83,33 @@ async def test_killed_dispatchers_lose_nothing_and_double_nothing_that_was_not_c
     assert len(found) == 2 * MEMBERS - len(GONE)
     for status, code, notification_id, kind in found:
         check(status, code, kind, entries.get(str(notification_id)))
-    states = Counter((row[0], row[3]) for row in found)
+    states = Counter((row["status"], row["type"]) for row in found)
     assert states["SUCCESS", "ONCE"] > 0
     assert states["SUCCESS", "AGAIN"] > MEMBERS / 2
-    abandoned = sum(row[1] == "ABANDONED" for row in found)
+    abandoned = sum(row["code"] == "ABANDONED" for row in found)
     assert abandoned <= deaths * CONCURRENCY
     stats = simulator.stats()
     assert stats["differentCollapseIds"] == stats["sendsAfterUnregistered"] == 0
-    # A wait is kept, or nobody lived to hear of it: then the lease was waited for, which began a little before the send.
+    # The provider's wait is kept, unless its answer was lost in a crash: then the lease, which began before the send, is.
     hasty = [gap for entry in ledger["messages"] for gap in entry["gaps"] if gap["isTooSoon"]]
     assert all(gap["seconds"] > LEASE_SECONDS / 2 for gap in hasty)
     await never_again(store, mortal, simulator)
 
 
 async def never_again(store: Store, settings: Settings, simulator: Simulator) -> None:
-    """To a token that was heard to be gone nothing goes any more; of those abandoned nobody heard it."""
-    # Without faults: each would be a second send to a token that nobody has heard of.
+    """Nothing is sent to a token that the provider reported as gone. Of abandoned deliveries the report was lost."""
+    # Without faults: each would be a second send to a token whose report was lost.
     simulator.configure()
-    unheard = await rows(store, "SELECT 1 FROM bongsu_devices WHERE token LIKE 'unregistered-%' AND status = 'ACTIVE'")
+    unreported = await rows(store, "SELECT 1 FROM bongsu_devices WHERE token LIKE 'unregistered-%' AND status = 'ACTIVE'")
     await decide(store, settings, says(Listed(tuple(GONE)), MOST_ONCE), said())
     one = forks.Process(target=work, args=(settings, 1, False), daemon=True)
     one.start()
     one.join()
-    assert simulator.stats()["sendsAfterUnregistered"] <= len(unheard) < len(GONE)
+    assert simulator.stats()["sendsAfterUnregistered"] <= len(unreported) < len(GONE)
 
 
 def check(status: str, code: str | None, kind: str, entry: dict[str, Any] | None) -> None:
-    """What we say of a delivery is what the provider knows of it."""
+    """What is stored of a delivery agrees with the provider's ledger."""
     accepted = entry["accepted"] if entry else 0
     answers = set(entry["answers"]) if entry else set()
     if kind == "ONCE":
@@ -128,15 +129,15 @@ def check(status: str, code: str | None, kind: str, entry: dict[str, Any] | None
 
 
 async def fill(store: Store, settings: Settings) -> None:
-    """Everyone is told twice: once a thing to be sent at most once, once a thing to be sent at least once.
+    """Two notifications for everyone, one to be sent at most once and one to be sent at least once.
 
-    Tokens that are gone are told of only by the former: of the latter a dispatcher that died with the answer may ask again.
+    Tokens that are gone get only the former: the latter is sent again if a dispatcher died with the answer.
     """
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         for one in EVERYONE:
             token = f"{'unregistered' if one in GONE else 'token'}-{one}"
             device = Device(token=token, platform=Platform.ANDROID, push_consent=True)
-            await people.put_device(tx, one, "phone", device)
+            await put_device(tx, one, "phone", device)
     await decide(store, settings, says(Listed(tuple(EVERYONE)), MOST_ONCE), said())
     living = tuple(one for one in EVERYONE if one not in GONE)
     await decide(store, settings, says(Listed(living), LEAST_ONCE), said())

@@ -1,4 +1,4 @@
-"""Killing workers at random, at named points and at any other, loses nobody and doubles nobody; nor do eight rivals."""
+"""Killed workers, at named points and at any other, lose and double no recipient; nor do eight concurrent ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 
 from bongsu.model import Event
 from bongsu.settings import Settings
-from bongsu.store import Store
-from bongsu.store import events as statements
+from bongsu.store import Store, outbox
 from tests.crowd import DAILY_LIMIT, check, fill, some_event
 from tests.deciding import rows
 from tests.killed_worker import work
@@ -34,7 +33,7 @@ def short(settings: Settings) -> Settings:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_killed_workers_lose_nobody_and_double_nobody(store: Store, short: Settings, seed: int) -> None:
+async def test_killed_workers_lose_and_double_no_recipient(store: Store, short: Settings, seed: int) -> None:
     dice = random.Random(seed)
     await fill(store)
     events = [some_event(dice) for _ in range(EVENTS_AT_FIRST)]
@@ -50,7 +49,7 @@ async def test_killed_workers_lose_nobody_and_double_nobody(store: Store, short:
     await finished_well(store, events)
 
 
-async def test_eight_rivals_over_the_same_people_stay_exact_and_never_lock_up(store: Store, short: Settings) -> None:
+async def test_eight_workers_on_the_same_members_stay_exact_and_never_deadlock(store: Store, short: Settings) -> None:
     dice = random.Random(8)
     await fill(store)
     events = [some_event(dice) for _ in range(RIVALRY)]
@@ -75,5 +74,5 @@ async def finished_well(store: Store, events: list[Event]) -> None:
 
 
 async def add(store: Store, events: list[Event]) -> None:
-    async with store.write() as tx:
-        await statements.add(tx, events)
+    async with store.transaction() as tx:
+        await outbox.add(tx, events)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from uuid import uuid4
 
 import httpx
 
-from tests.processes import bongsu, serving
+from tests.processes import BONGSU, bongsu, serving
 from tests.servers import RedisServer, start_postgres
 
 KEY = {"X-API-Key": "server-key-of-the-tests"}
@@ -165,12 +167,35 @@ def test_a_start_that_cannot_be_says_why_in_one_line(tmp_path: Path, postgres_ur
     assert "set BONGSU_JWT_SECRET and BONGSU_API_KEYS" in refused(shared)
     shared |= {"BONGSU_JWT_SECRET": "x" * 32, "BONGSU_API_KEYS": "k" * 16}
     assert "Run `bongsu migrate`" in refused(shared, "--port", "0")
-    away = {**shared, "BONGSU_DATABASE_URL": "postgresql://u:hunter2@127.0.0.1:1/x"}
-    assert "Start the database" in refused(away, "--port", "0")
+    missing = {**shared, "BONGSU_DATABASE_URL": postgres_url.rsplit("/", 1)[0] + "/no_such_database"}
+    assert "Correct BONGSU_DATABASE_URL" in refused(missing, "--port", "0")
     assert "BONGSU_PORT" in refused({**embedded, "BONGSU_PORT": "[/x]"})
     assert "BONGSU_REDIS_URL cannot be used" in refused({**embedded, "BONGSU_REDIS_URL": "redis://h?foo=bar"}, "--port", "0")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "choose another with --host and --port" in refused(embedded, "--port", str(taken.getsockname()[1]))
+
+
+def test_a_start_without_its_server_waits_says_so_and_can_be_stopped(tmp_path: Path) -> None:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "BONGSU_DATABASE_URL": "postgresql://u:hunter2@127.0.0.1:1/x",
+        "BONGSU_JWT_SECRET": "x" * 32,
+        "BONGSU_API_KEYS": "k" * 16,
+    }
+    process = subprocess.Popen([*BONGSU, "serve", "--port", "0"], env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = json.loads(process.stderr.readline())
+        assert line["event"] == "waiting for the store"
+        assert "Start the database" in line["error"]
+        assert "hunter2" not in str(line)
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
 
 
 def test_ctrl_c_is_a_gentle_stop_too(migrated: dict[str, str]) -> None:

@@ -6,11 +6,11 @@ import resource
 from typing import cast
 
 from bongsu.dispatch import Dispatcher
-from bongsu.fanout import Decision, Work
+from bongsu.fanout import Decision, EventInProgress
 from bongsu.model import Channel, Event, Listed, Notice
 from bongsu.rules.social import POST_LIKE
 from bongsu.service import _make_room_for_connections, _waking, _ways_out
-from bongsu.store.events import Claimed
+from bongsu.store.outbox import ClaimedEvent
 
 
 class Woken:
@@ -22,8 +22,8 @@ class Woken:
 
 
 def test_a_step_wakes_the_dispatchers_of_its_own_channels_and_other_signals_wake_all() -> None:
-    work = Work(Claimed(Event(event_type="post.liked"), 1, 0, 1), [Notice(POST_LIKE, Listed(("m-1",)))])
-    decided = _ways_out(Decision(finished=[work]))
+    event = EventInProgress(ClaimedEvent(Event(event_type="post.liked"), 1, 0, 1), [Notice(POST_LIKE, Listed(("m-1",)))])
+    decided = _ways_out(Decision(finished=[event]))
     push, email = Woken(), Woken()
     hearing = [_waking(cast(Dispatcher, one), channel) for one, channel in ((push, Channel.PUSH), (email, Channel.EMAIL))]
     for data, times in ((decided, (1, 0)), (b"", (2, 1)), (None, (3, 2))):

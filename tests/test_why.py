@@ -12,8 +12,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu import App
 from bongsu.codes import in_words
@@ -33,11 +31,13 @@ from bongsu.model import (
     utc_now,
 )
 from bongsu.settings import Settings
-from bongsu.store import Store, events, migrate, people
+from bongsu.store import Store, Transaction, migrate, outbox
+from bongsu.store.delivery_history import DeliveryRow
+from bongsu.store.devices import DeviceRow
 from bongsu.store.history import HistoryRow, Status
-from bongsu.store.people import DeviceRow
+from bongsu.store.members import ensure_members, put_member, put_preferences
+from bongsu.store.query import same
 from bongsu.store.schedule import Progress
-from bongsu.store.ways import DeliveryRow
 from bongsu.why import View, event_sentence, facts, reason, row_sentences, told, way
 from tests.past import NOON, say, tell, withhold
 from tests.processes import bongsu
@@ -236,11 +236,11 @@ def test_a_title_cannot_steer_the_terminal() -> None:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def prepare(settings: Settings, work: Callable[[AsyncConnection], Awaitable[None]]) -> None:
+def prepare(settings: Settings, work: Callable[[Transaction], Awaitable[None]]) -> None:
     async def alone() -> None:
         store = Store.open(settings)
         await migrate(store)
-        async with store.write() as tx:
+        async with store.transaction() as tx:
             await work(tx)
         await store.close()
 
@@ -258,17 +258,16 @@ def test_a_page_a_support_person_can_read(settings: Settings, environment: dict[
     event = Event(event_type="product.price_changed")
     waiting = Event(event_type="post.liked")
 
-    async def past(tx: AsyncConnection) -> None:
-        await people.put_member(tx, "m-1", Member(locale="ko", timezone="UTC", phone="010-1234"))
-        await people.put_preferences(tx, "m-1", Preferences(types={"POST_LIKE": TypePreference(enabled=False)}))
+    async def past(tx: Transaction) -> None:
+        await put_member(tx, "m-1", Member(locale="ko", timezone="UTC", phone="010-1234"))
+        await put_preferences(tx, "m-1", Preferences(types={"POST_LIKE": TypePreference(enabled=False)}))
         await tell(tx, await say(tx, event_id=event.event_id), "m-1", "SUCCESS", finished_at=None)
         await withhold(tx, await say(tx, "POST_LIKE", subject="post-1", title="좋아요"), "m-1", "USER_OPTED_OUT")
         # Tomorrow's counts as today's too, and so midnight may come while this runs.
         today = local_day(utc_now(), ZoneInfo("UTC")) + 1
-        await tx.execute(
-            text("UPDATE bongsu_members SET capped_day = :day, capped_count = 4 WHERE member_id = 'm-1'"), {"day": today}
-        )
-        await events.add(tx, [event, waiting])
+        count = same("UPDATE bongsu_members SET capped_day = $1, capped_count = 4 WHERE member_id = 'm-1'")
+        await tx.execute(count(today))
+        await outbox.add(tx, [event, waiting])
 
     prepare(settings, past)
     done = bongsu("why", "m-1", environment=environment)
@@ -301,7 +300,7 @@ def test_the_rules_of_ones_own_are_asked_too(
     rules = "from bongsu import App\napp = App()\napp.type('SHIPPED', channels=['PUSH'], duplicate_hours=36)\n"
     (tmp_path / "our_rules.py").write_text(rules)
 
-    async def past(tx: AsyncConnection) -> None:
+    async def past(tx: Transaction) -> None:
         await withhold(tx, await say(tx, "SHIPPED", subject="order-7"), "m-1", "DUPLICATE")
 
     prepare(settings, past)
@@ -313,8 +312,8 @@ def test_the_rules_of_ones_own_are_asked_too(
 
 
 def test_who_and_what_is_not_there_is_one_line(settings: Settings, environment: dict[str, str]) -> None:
-    async def past(tx: AsyncConnection) -> None:
-        await people.mention(tx, ["m-1"])
+    async def past(tx: Transaction) -> None:
+        await ensure_members(tx, ["m-1"])
 
     prepare(settings, past)
     assert "There is no member m-2" in refused(bongsu("why", "m-2", environment=environment))

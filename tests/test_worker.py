@@ -1,4 +1,4 @@
-"""The event worker, on both databases: rules asked once, failures retried and ended, faults isolated."""
+"""The event worker, on both databases: rules run once, failures are retried and end, faults are isolated."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 from prometheus_client import REGISTRY
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 from structlog.testing import capture_logs
 
 from bongsu.errors import StoreUnreachable
-from bongsu.fanout import Decision, FanOut, Needs, Work
+from bongsu.fanout import Decision, EventInProgress, FanOut, RequiredLocks
 from bongsu.model import Event, EventStatus, Everyone, Notice, NoticeType
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
-from bongsu.store import Store
-from bongsu.store import events as statements
-from bongsu.store.events import DEATHS_ALONE, SUSPECT_AFTER, Claimed, EventRow
+from bongsu.store import Store, Transaction, outbox
+from bongsu.store.outbox import DEATHS_ALONE, SUSPECT_AFTER, ClaimedEvent, LockedClaims, StoredEvent
+from bongsu.store.query import Statement, same
 from bongsu.templates import Templates
 from bongsu.worker import EventWorker
 
@@ -30,20 +28,20 @@ def quick(settings: Settings) -> Settings:
 
 
 async def add(store: Store, *events: Event) -> None:
-    async with store.write() as tx:
-        await statements.add(tx, events)
+    async with store.transaction() as tx:
+        await outbox.add(tx, events)
 
 
-async def fate(store: Store, event: Event) -> EventRow:
-    async with store.read() as connection:
-        row = await statements.find(connection, event.event_id)
+async def fate(store: Store, event: Event) -> StoredEvent:
+    async with store.read() as tx:
+        row = await outbox.find(tx, event.event_id)
     assert row is not None
     return row
 
 
 async def pending(store: Store) -> int:
-    async with store.read() as connection:
-        return (await statements.count_unfinished(connection))[EventStatus.PENDING]
+    async with store.read() as tx:
+        return (await outbox.count_unfinished(tx))[EventStatus.PENDING]
 
 
 async def finish(worker: EventWorker, store: Store) -> None:
@@ -64,24 +62,24 @@ class Decisions(FanOut):
         self._fails_for = fails_for
 
     async def prepare(self, store: Store) -> None:
-        async with store.write() as tx:
-            await tx.execute(text("CREATE TABLE decisions (event_id text, type text)"))
+        async with store.transaction() as tx:
+            await tx.execute(same("CREATE TABLE decisions (event_id text, type text)")())
 
-    def foresee(self, _works: Sequence[Work]) -> Needs:
-        return Needs((), 0)
+    def required_locks(self, _events: Sequence[EventInProgress]) -> RequiredLocks:
+        return RequiredLocks((), 0)
 
-    async def decide(self, tx: AsyncConnection, works: Sequence[Work], _message_ids: Sequence[int]) -> Decision:
-        for work in works:
-            values = {"event_id": str(work.event_id), "type": work.said.type.name}
-            await tx.execute(text("INSERT INTO decisions VALUES (:event_id, :type)"), values)
-            if self._fails_for and work.claimed.event.ref_id == self._fails_for:
-                await tx.execute(text("SELECT * FROM no_such_table"))
-        return Decision(list(works))
+    async def decide(self, tx: Transaction, events: Sequence[EventInProgress], _held: LockedClaims) -> Decision:
+        insert = same("INSERT INTO decisions (event_id, type) VALUES ($1, $2)")
+        for event in events:
+            await tx.execute(insert(str(event.event_id), event.current_notice.type.name))
+            if self._fails_for and event.claimed.event.ref_id == self._fails_for:
+                await tx.fetch(same("SELECT * FROM no_such_table")())
+        return Decision(list(events))
 
     async def made(self, store: Store) -> list[tuple[str, str]]:
-        async with store.read() as connection:
-            rows = await connection.execute(text("SELECT event_id, type FROM decisions ORDER BY event_id"))
-            return [(row[0], row[1]) for row in rows]
+        async with store.read() as tx:
+            rows = await tx.fetch(same("SELECT event_id, type FROM decisions ORDER BY event_id")())
+        return [(row["event_id"], row["type"]) for row in rows]
 
 
 def worker_of(store: Store, rules: Rules, settings: Settings, fanout: FanOut | None = None) -> EventWorker:
@@ -98,14 +96,14 @@ def say(kind: str) -> Rules:
     return rules
 
 
-async def test_what_comes_during_a_turn_without_a_word_is_found_before_the_next_poll(store: Store, quick: Settings) -> None:
-    """As in a process of its own without Redis, where nobody can say that there is more."""
+async def test_an_event_that_comes_without_a_signal_is_found_before_the_next_poll(store: Store, quick: Settings) -> None:
+    """As in a process of its own without Redis, which gets no signals."""
     first, second = Event(event_type="product.updated"), Event(event_type="product.updated")
     is_there = asyncio.Event()
 
     class Overtaken(EventWorker):
-        async def _finish(self, claimed: Sequence[Claimed]) -> int:
-            done = await super()._finish(claimed)
+        async def _begin(self, claimed: Sequence[ClaimedEvent]) -> int:
+            done = await super()._begin(claimed)
             if any(one.event.event_id == first.event_id for one in claimed):
                 await add(store, second)
                 is_there.set()
@@ -123,8 +121,8 @@ async def test_what_comes_during_a_turn_without_a_word_is_found_before_the_next_
     await worker.stop()
 
 
-async def test_an_event_no_rule_is_about_is_done(store: Store, quick: Settings) -> None:
-    known, unknown = Event(event_type="product.updated"), Event(event_type="nobody.knows")
+async def test_an_event_that_no_rule_handles_is_done(store: Store, quick: Settings) -> None:
+    known, unknown = Event(event_type="product.updated"), Event(event_type="not.known")
     await add(store, known, unknown)
     await finish(worker_of(store, catalogue(quick), quick), store)
     for event in (known, unknown):
@@ -132,7 +130,7 @@ async def test_an_event_no_rule_is_about_is_done(store: Store, quick: Settings) 
         assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 0, None)
 
 
-async def test_what_a_rule_says_is_decided_in_the_transaction_that_finishes_the_event(store: Store, quick: Settings) -> None:
+async def test_a_notice_is_decided_in_the_transaction_that_finishes_its_event(store: Store, quick: Settings) -> None:
     decisions = Decisions(quick)
     await decisions.prepare(store)
     events = [Event(event_type="test.said") for _ in range(3)]
@@ -202,30 +200,30 @@ async def test_an_event_that_ends_every_worker_is_failed_without_being_tried_aga
     event = Event(event_type="test.poison")
     await add(store, event)
     for _ in range(SUSPECT_AFTER):
-        async with store.write() as tx:
-            await statements.claim(tx, 1, -1, "one that dies")
+        async with store.single() as tx:
+            await outbox.claim(tx, 1, -1, "one that dies")
     for _ in range(DEATHS_ALONE):
-        async with store.write() as tx:
-            assert await statements.claim_suspect(tx, -1, "one that dies")
+        async with store.single() as tx:
+            assert await outbox.claim_suspect(tx, -1, "one that dies")
     await finish(worker_of(store, rules, quick), store)
     row = await fate(store, event)
     assert row.status is EventStatus.FAILED
-    assert row.error == f"every worker that took it has died, {SUSPECT_AFTER + DEATHS_ALONE} in a row"
+    assert row.error == f"every worker that claimed it has crashed, {SUSPECT_AFTER + DEATHS_ALONE} in a row"
     assert asked == []
 
 
 async def test_a_store_that_goes_away_again_and_again_is_no_events_fault(
     store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More often than an event may end its workers: it was never their end."""
-    recording, failures = statements.recording, [StoreUnreachable("gone")] * (SUSPECT_AFTER + DEATHS_ALONE + 3)
+    """More often than an event may crash its workers: it has crashed none."""
+    record_query, failures = outbox.record_query, [StoreUnreachable("gone")] * (SUSPECT_AFTER + DEATHS_ALONE + 3)
 
-    def recording_at_last(*arguments: object) -> object:
+    def record_at_last(*arguments: object) -> object:
         if failures:
             raise failures.pop()
-        return recording(*arguments)  # type: ignore[arg-type]
+        return record_query(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(statements, "recording", recording_at_last)
+    monkeypatch.setattr(outbox, "record_query", record_at_last)
     monkeypatch.setattr("bongsu.loop.FIRST_BACKOFF", 0.001)
     event = Event(event_type="product.updated")
     await add(store, event)
@@ -235,7 +233,7 @@ async def test_a_store_that_goes_away_again_and_again_is_no_events_fault(
     assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 0, None)
 
 
-async def test_an_error_is_kept_without_what_may_be_peoples_data(store: Store, quick: Settings) -> None:
+async def test_an_error_is_stored_without_what_may_be_personal_data(store: Store, quick: Settings) -> None:
     rules = Rules()
 
     @rules.rule("test.broken")
@@ -249,17 +247,20 @@ async def test_an_error_is_kept_without_what_may_be_peoples_data(store: Store, q
 
 
 async def test_a_row_that_cannot_be_read_fails_at_once_and_alone(store: Store, quick: Settings) -> None:
-    value = "CAST(:payload AS jsonb)" if store.dialect.name == "postgresql" else ":payload"
-    async with store.write() as tx:
-        insert = text(f"INSERT INTO bongsu_events (event_type, payload) VALUES ('bad', {value})")
-        await tx.execute(insert, {"payload": '{"n":' + "9" * 5000 + "}"})
+    insert = Statement(
+        postgres="INSERT INTO bongsu_events (event_type, payload) VALUES ('bad', CAST($1 AS jsonb))",
+        sqlite="INSERT INTO bongsu_events (event_type, payload) VALUES ('bad', $1)",
+    )
+    async with store.transaction() as tx:
+        await tx.execute(insert('{"n":' + "9" * 5000 + "}"))
     good = Event(event_type="product.updated")
     await add(store, good)
     await finish(worker_of(store, catalogue(quick), quick), store)
     assert (await fate(store, good)).status is EventStatus.DONE
-    async with store.read() as connection:
-        rows = await connection.execute(text("SELECT status, attempts, error FROM bongsu_events WHERE event_type = 'bad'"))
-        status, attempts, error = rows.one()
+    async with store.read() as tx:
+        ((status, attempts, error),) = await tx.fetch(
+            same("SELECT status, attempts, error FROM bongsu_events WHERE event_type = 'bad'")()
+        )
     assert (status, attempts) == ("FAILED", 1)
     assert "cannot be read" in error
 
@@ -274,7 +275,7 @@ async def test_a_zombie_decides_nothing(store: Store, quick: Settings) -> None:
     zombies = await slow._claim()
     assert [one.event for one in zombies] == [event]
     await finish(worker_of(store, say("IN TIME"), quick, decisions), store)
-    await slow._finish(zombies)
+    await slow._begin(zombies)
     assert await decisions.made(store) == [(str(event.event_id), "IN TIME")]
 
 
@@ -282,14 +283,14 @@ async def test_a_worker_survives_a_store_that_goes_away(
     store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = worker_of(store, catalogue(quick), quick)
-    claim, failures = statements.claim, [ConnectionRefusedError("gone"), ConnectionRefusedError("still gone")]
+    claim, failures = outbox.claim, [ConnectionRefusedError("gone"), ConnectionRefusedError("still gone")]
 
     async def claim_sometimes(*arguments: object) -> object:
         if failures:
             raise failures.pop()
         return await claim(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(statements, "claim", claim_sometimes)
+    monkeypatch.setattr(outbox, "claim", claim_sometimes)
     event = Event(event_type="product.updated")
     await add(store, event)
     await finish(worker, store)
@@ -297,14 +298,14 @@ async def test_a_worker_survives_a_store_that_goes_away(
     assert (await fate(store, event)).status is EventStatus.DONE
 
 
-async def test_a_type_that_no_rule_is_about_is_wondered_at_once(store: Store, quick: Settings) -> None:
+async def test_an_event_type_that_no_rule_handles_is_logged_once(store: Store, quick: Settings) -> None:
     events = [Event(event_type=one) for one in ("order.shiped", "order.shiped", "product.updated", "comment.deleted", "x")]
     await add(store, *events)
     before = REGISTRY.get_sample_value("bongsu_events_unheard_total") or 0.0
     worker = EventWorker(store, catalogue(quick), quick, FanOut(Templates.load(), quick))
     with capture_logs() as lines:
         await finish(worker, store)
-    wondered = [line["event_type"] for line in lines if line["event"].startswith("no rule is about")]
-    assert sorted(wondered) == ["order.shiped", "x"]
+    logged = [line["event_type"] for line in lines if line["event"] == "no rule handles this event type"]
+    assert sorted(logged) == ["order.shiped", "x"]
     assert REGISTRY.get_sample_value("bongsu_events_unheard_total") == before + 3
     assert {(await fate(store, one)).status for one in events} == {EventStatus.DONE}

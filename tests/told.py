@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
-
-from bongsu.store import people
-from bongsu.store.databases import dialect_named
+from bongsu.store import Transaction
+from bongsu.store.members import ensure_members
+from bongsu.store.query import in_both, same
 
 WORDS = {
     "type": "POST_LIKE",
@@ -19,60 +17,70 @@ WORDS = {
     "data": '{"postId":"post-1"}',
 }
 
+_NUMBERED = """
+    WITH RECURSIVE numbered (number) AS (
+        SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < CAST($1 AS integer))"""
 
-async def tell(tx: AsyncConnection, member_id: str, count: int = 1, **words: Any) -> list[int]:
-    """Tell a member so many things, all unread, each with words of its own. The ids, oldest first."""
-    dialect = dialect_named(tx.dialect.name)
-    event_id = uuid4() if dialect.name == "postgresql" else str(uuid4())
-    values = {"member_id": member_id, "event_id": event_id, "count": count}
-    await people.mention(tx, [member_id])
-    await tx.execute(text(f"SELECT 1 FROM bongsu_members m WHERE member_id = :member_id {dialect.locked('m')}"), values)
+_LOCK_MEMBER = in_both(lambda d: f"SELECT 1 FROM bongsu_members WHERE member_id = $1 {d.lock_row}")
+
+_ADD_MESSAGES = in_both(
+    lambda d: (
+        f"""
+    INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, ref_id, data,
+                                 channels, lane, guarantee, is_critical, created_at, told_at)
+    {_NUMBERED}
+    SELECT $2, number, 'ko', $3, '', $4, $5, $6, $7, 8, 1, 'at_most_once', false, {d.now}, {d.now}
+    FROM numbered ORDER BY number"""
+    )
+)
+
+_ADD_NOTIFICATIONS = in_both(
+    lambda d: (
+        f"""
+    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
+    SELECT $1, message_id, 8, {d.now} FROM bongsu_messages WHERE event_id = $2 ORDER BY notice"""
+    )
+)
+
+_COUNT_UNREAD = same("UPDATE bongsu_members SET unread = unread + $2 WHERE member_id = $1")
+
+_FIND_IDS = same("""
+    SELECT n.notification_id FROM bongsu_notifications n JOIN bongsu_messages m ON m.message_id = n.message_id
+    WHERE m.event_id = $1 ORDER BY n.notification_id""")
+
+_PILE_UP = in_both(
+    lambda d: (
+        f"""
+    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
+    {_NUMBERED}
+    SELECT $2, -number, 8, {d.now} FROM numbered ORDER BY number"""
+    )
+)
+
+_UNREAD_ROWS = same("SELECT count(*) AS unread FROM bongsu_notifications WHERE member_id = $1 AND read_at IS NULL")
+
+
+async def tell(tx: Transaction, member_id: str, count: int = 1, **words: Any) -> list[int]:
+    """So many unread notifications of a member, each with a message of its own. Their ids, oldest first."""
+    event_id = uuid4()
+    content = {**WORDS, **words}
+    await ensure_members(tx, [member_id])
+    await tx.fetch(_LOCK_MEMBER(member_id))
     await tx.execute(
-        text(f"""
-            WITH RECURSIVE numbered (number) AS (
-                SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < CAST(:count AS integer)
-            )
-            INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, ref_id, data,
-                                         channels, lane, guarantee, is_critical, created_at, told_at)
-            SELECT :event_id, number, 'ko', :type, '', :title, :body, :ref_id, :data,
-                   8, 1, 'at_most_once', false, {dialect.now}, {dialect.now} FROM numbered ORDER BY number"""),
-        {**values, **WORDS, **words},
+        _ADD_MESSAGES(count, event_id, *(content[name] for name in ("type", "title", "body", "ref_id", "data"))),
+        _ADD_NOTIFICATIONS(member_id, event_id),
+        _COUNT_UNREAD(member_id, count),
     )
-    await tx.execute(
-        text(f"""
-            INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-            SELECT :member_id, message_id, 8, {dialect.now} FROM bongsu_messages
-            WHERE event_id = :event_id ORDER BY notice"""),
-        values,
-    )
-    await tx.execute(text("UPDATE bongsu_members SET unread = unread + :count WHERE member_id = :member_id"), values)
-    told = await tx.execute(
-        text("""
-            SELECT notification_id FROM bongsu_notifications n JOIN bongsu_messages w ON w.message_id = n.message_id
-            WHERE w.event_id = :event_id ORDER BY notification_id"""),
-        values,
-    )
-    return list(told.scalars())
+    return [row["notification_id"] for row in await tx.fetch(_FIND_IDS(event_id))]
 
 
-async def pile_up(tx: AsyncConnection, member_id: str, count: int) -> None:
-    """So many unread notifications without words, quickly: for who counts and marks, and never looks at a page."""
-    dialect = dialect_named(tx.dialect.name)
-    await people.mention(tx, [member_id])
-    values = {"member_id": member_id, "count": count}
-    await tx.execute(text("UPDATE bongsu_members SET unread = unread + :count WHERE member_id = :member_id"), values)
-    await tx.execute(
-        text(f"""
-            WITH RECURSIVE numbered (number) AS (
-                SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < CAST(:count AS integer)
-            )
-            INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-            SELECT :member_id, -number, 8, {dialect.now} FROM numbered ORDER BY number"""),
-        values,
-    )
+async def pile_up(tx: Transaction, member_id: str, count: int) -> None:
+    """So many unread notifications without messages, quickly: for tests that count and mark, and read no page."""
+    await ensure_members(tx, [member_id])
+    await tx.execute(_COUNT_UNREAD(member_id, count), _PILE_UP(count, member_id))
 
 
-async def unread_rows(connection: AsyncConnection, member_id: str) -> int:
+async def unread_rows(tx: Transaction, member_id: str) -> int:
     """How many are unread, by looking at every one."""
-    query = "SELECT count(*) FROM bongsu_notifications WHERE member_id = :member_id AND read_at IS NULL"
-    return int((await connection.execute(text(query), {"member_id": member_id})).scalar_one())
+    (row,) = await tx.fetch(_UNREAD_ROWS(member_id))
+    return int(row["unread"])

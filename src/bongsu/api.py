@@ -30,8 +30,7 @@ from bongsu.live.sse import PATH as STREAM_PATH
 from bongsu.model import Behavior, Device, Event, Member, Preferences, Product
 from bongsu.settings import Settings
 from bongsu.signals import LocalSignals, Signals
-from bongsu.store import Store, check
-from bongsu.store import events as statements
+from bongsu.store import Share, Store, check, outbox
 from bongsu.store.stats import count_deliveries
 from bongsu.web import bell, shop
 
@@ -59,12 +58,13 @@ def build_api(
     )
     gate = Gate(keys, settings.origins)
     problems.install(app)
+    ingest, store = store.share(Share.INGEST), store.share(Share.MEMBERS)
     if intake is not None:
-        app.include_router(ingress.router(gate, intake, store))
-        app.include_router(catalog.router(gate, store))
+        app.include_router(ingress.router(gate, intake, ingest))
+        app.include_router(catalog.router(gate, ingest))
         app.include_router(members.router(gate, store))
         app.include_router(inbox.router(gate, store, on_read))
-        app.include_router(direct.router(gate, intake, store))
+        app.include_router(direct.router(gate, intake, ingest))
         app.include_router(history.router(gate, store))
         app.include_router(dead.router(gate, store, signals or LocalSignals()))
         app.include_router(clock.router(gate, settings, store, signals or LocalSignals()))
@@ -73,7 +73,7 @@ def build_api(
         app.include_router(session.router(gate, settings))
     if gateway is not None:
         _describe_stream(app, gate)
-    _add_health(app, store, is_stopping)
+    _add_health(app, ingest, is_stopping)
     _add_desk(app, store, gate)
     if intake is not None or gateway is not None:
         app.include_router(bell.router())
@@ -133,9 +133,9 @@ def _add_health(app: FastAPI, store: Store, is_stopping: Callable[[], bool]) -> 
 def _add_desk(app: FastAPI, store: Store, gate: Gate) -> None:
     @app.get("/api/admin/stats", tags=["operations"], dependencies=[Depends(gate.server)], summary="What waits, what failed")
     async def stats() -> dict[str, dict[str, int]]:
-        async with store.read() as connection:
-            counts = await statements.count_unfinished(connection)
-            deliveries = await count_deliveries(connection)
+        async with store.read() as tx:
+            counts = await outbox.count_unfinished(tx)
+            deliveries = await count_deliveries(tx)
         return {
             "events": {status.value.lower(): count for status, count in counts.items()},
             "deliveries": {status.lower(): count for status, count in deliveries.items()},

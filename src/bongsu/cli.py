@@ -145,12 +145,11 @@ def migrate() -> None:
     """Bring the store's schema up to date."""
     from bongsu.store import Store  # noqa: PLC0415
     from bongsu.store import migrate as apply  # noqa: PLC0415
-    from bongsu.store.migrate import MIGRATION_SECONDS  # noqa: PLC0415
 
     settings = Settings.load()
 
     async def work() -> tuple[str, str | None, str]:
-        store = Store.open(settings, MIGRATION_SECONDS)
+        store = Store.open(settings)
         try:
             return store.place, *(await apply(store))
         finally:

@@ -1,4 +1,4 @@
-"""`bongsu dead`: what failed for good, why, and the way back."""
+"""`bongsu dead`: list, explain and replay dead letters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     _F = TypeVar("_F", bound=DeadFilter)
 
-app = typer.Typer(no_args_is_help=True, help="Dead letters: list them, explain one, put them back to work.")
+app = typer.Typer(no_args_is_help=True, help="Dead letters: list them, explain one, replay them.")
 
 IdOption = Annotated[str | None, typer.Option("--id", help="One of them: a delivery's number or an event's UUID.")]
 KindOption = Annotated[str | None, typer.Option(help="event or delivery.")]
@@ -58,7 +58,7 @@ def list_dead(
 
 @app.command()
 def show(one: Annotated[str, typer.Argument(metavar="ID", help="A delivery's number or an event's UUID.")]) -> None:
-    """Explain one: what it said, to whom, every try, and what to do."""
+    """Explain one: its content, recipient, every attempt, and what to do."""
     from bongsu.dead import DeadFilter  # noqa: PLC0415
     from bongsu.dead_desk import show_one  # noqa: PLC0415
 
@@ -85,7 +85,7 @@ def replay(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Put dead letters back to work: those that fit what you name."""
+    """Replay dead letters: those that match the filters."""
     from bongsu.dead import DeadFilter  # noqa: PLC0415
     from bongsu.dead_desk import Replaying  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`bongsu job`: what is done on a schedule, and doing it now."""
+"""`bongsu job`: list scheduled jobs, run one now."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from bongsu.settings import Settings
 from bongsu.terminal import out, plain, run, show
 
 if TYPE_CHECKING:
-    from bongsu.store.jobs import Run
+    from bongsu.store.job_runs import Run
 
 app = typer.Typer(no_args_is_help=True, help="Scheduled jobs: list them, run one now.")
 
 
 @app.command("list")
 def list_jobs() -> None:
-    """Show the jobs, when each comes next, and how it went last."""
+    """Show the jobs, when each runs next, and how its last run ended."""
     telemetry.configure_logs("WARNING")
     run(_list(Settings.load(), out))
 
 
 @app.command("run")
 def run_job(name: Annotated[str, typer.Argument(help="The job's name.")]) -> None:
-    """Run a job now, under the lock that its schedule uses."""
+    """Run a job now, under the same lock as its scheduled runs."""
     telemetry.configure_logs("WARNING")
     done = run(_run(Settings.load(), name))
     typer.echo(f"{name}: {done.error or done.result}", err=done.error is not None)
@@ -38,9 +38,9 @@ def run_job(name: Annotated[str, typer.Argument(help="The job's name.")]) -> Non
 
 async def _list(settings: Settings, console: Console) -> None:
     from bongsu import clock  # noqa: PLC0415
-    from bongsu.service import ground  # noqa: PLC0415
+    from bongsu.service import runtime  # noqa: PLC0415
 
-    async with ground(settings) as base:
+    async with runtime(settings) as base:
         listed = await clock.list_jobs(settings, base.store, clock.jobs(settings, base.store, base.signals))
     table = Table("job", "cron", "next", "last", "result", box=None, padding=(0, 2, 0, 0))
     for one in listed:
@@ -65,8 +65,8 @@ def _outcome(last: Run | None) -> Text:
 async def _run(settings: Settings, name: str) -> Run:
     from bongsu import clock  # noqa: PLC0415
     from bongsu.clock.clockwork import run_by_hand  # noqa: PLC0415
-    from bongsu.service import ground  # noqa: PLC0415
+    from bongsu.service import runtime  # noqa: PLC0415
 
-    async with ground(settings) as base:
+    async with runtime(settings) as base:
         job = clock.find_job(clock.jobs(settings, base.store, base.signals), name)
         return await run_by_hand(base.store, job)

@@ -1,7 +1,7 @@
-"""Dead letters: found by what they have in common, and put back to work by it.
+"""Dead letters: list them by filters and replay those that match.
 
-A replay goes in batches, newest first, and visits each dead letter once: what fails again while it runs is not replayed a
-second time. Its audit row is written before it begins and kept right with every batch, whatever happens to the process.
+A replay goes in batches, newest first, and visits each dead letter once: one that fails again meanwhile is not replayed a
+second time. Its audit row is written before it begins and updated in the transaction of every batch.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from bongsu.ingress.intake import EVENTS_TOPIC
 from bongsu.model import Channel, Id, Name
 from bongsu.signals import Signals
 from bongsu.store import Store
-from bongsu.store import dead as statements
-from bongsu.store.dead import DeadRow, Filters, Kind, Place, State
+from bongsu.store import dead_letters as statements
+from bongsu.store.dead_letters import DeadRow, Filters, Kind, Place, State
 from bongsu.store.history import LARGEST_ID
 
-# Rows that one transaction puts back.
+# Rows that one transaction replays.
 BATCH = 1_000
 
 
-# --- what can be asked ------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def _dead_id(given: object) -> int | UUID:
-    """A delivery's number or an event's UUID: which of the two it is tells the kind."""
+    """A delivery's number or an event's UUID, which also says which kind it is."""
     text = str(given)
     if re.fullmatch(r"[0-9]{1,19}", text) and int(text) <= LARGEST_ID:
         return int(text)
@@ -59,7 +59,7 @@ def _storable(code: str) -> str:
 
 
 class DeadFilter(BaseModel):
-    """What the dead letters have in common. An unknown name is refused: a misspelt filter would find everything."""
+    """What the dead letters have in common. An unknown name is refused: a misspelt filter would match everything."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
@@ -97,7 +97,7 @@ class DeadFilter(BaseModel):
 
     @property
     def text(self) -> str:
-        """As it is kept with the replay."""
+        """As it is stored with the replay."""
         return self.model_dump_json(by_alias=True, exclude_none=True)
 
 
@@ -128,7 +128,7 @@ class DeadQuery(DeadFilter):
 
 
 class ReplayRequest(BaseModel):
-    """What to put back to work."""
+    """Which dead letters to replay, and how."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
@@ -144,7 +144,7 @@ _request: TypeAdapter[ReplayRequest] = TypeAdapter(ReplayRequest)
 
 
 class Replay:
-    """One replay: by whom, of what."""
+    """One replay of the dead letters that match a filter."""
 
     def __init__(
         self, store: Store, signals: Signals, who: str, asked: DeadFilter, *, new_series: bool = False, batch: int = BATCH
@@ -160,17 +160,17 @@ class Replay:
 
     async def count(self) -> int:
         """How many it would be now."""
-        async with self._store.read() as connection:
-            return await statements.count(connection, self._asked.filters)
+        async with self._store.read() as tx:
+            return await statements.count(tx, self._asked.filters)
 
     async def run(self, progress: Callable[[int], None] = lambda _done: None) -> tuple[int, int]:
-        """How many matched, and how many were put back. Workers are told after each batch."""
-        async with self._store.write() as tx:
+        """How many matched, and how many were replayed. Workers are woken after each batch."""
+        async with self._store.transaction() as tx:
             audit = await statements.begin_audit(tx, self._who, self._what(), self._asked.text)
         matched = replayed = 0
         place: Place | None = Place()
         while place is not None:
-            async with self._store.write() as tx:
+            async with self._store.transaction() as tx:
                 rows = await statements.find_page(tx, self._asked.filters, place, self._batch)
                 again = await statements.replay(tx, rows, new_series=self._new_series)
                 await statements.continue_audit(tx, audit, len(rows), again)
@@ -191,7 +191,7 @@ class Replay:
                 self._signals.send(topic)
 
 
-# --- answering --------------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------------
 
 
 class _Wire(BaseModel):
@@ -212,8 +212,8 @@ class DeadItem(_Wire):
     notification_id: str | None
     title: str | None
     tries: int
-    rounds: int = Field(description="How often the recovery job has given it another round")
-    retryable: bool = Field(description="Whether the recovery job may give it another")
+    rounds: int = Field(description="How often the recovery job has retried it")
+    retryable: bool = Field(description="Whether the recovery job may retry it again")
     created_at: datetime
     finished_at: datetime
 
@@ -231,12 +231,12 @@ class Replayed(_Wire):
 def router(gate: Gate, store: Store, signals: Signals) -> APIRouter:
     routes = APIRouter(prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=PROBLEMS)
 
-    @routes.get("/dead", response_model=DeadPage, summary="Events that failed, then deliveries that did, newest first")
+    @routes.get("/dead", response_model=DeadPage, summary="List dead letters: events, then deliveries, newest first")
     async def find(query: Annotated[DeadQuery, Query()], request: Request) -> Response:
         refuse_repeats(request)
-        async with store.read() as connection:
+        async with store.read() as tx:
             # One more than asked for, to know whether there is a next page.
-            rows = await statements.find_page(connection, query.filters, query.cursor, query.limit + 1)
+            rows = await statements.find_page(tx, query.filters, query.cursor, query.limit + 1)
         shown = rows[: query.limit]
         more = wrapped(statements.place_of(shown[-1])) if len(rows) > len(shown) else None
         return JSONResponse({"items": [_item(row) for row in shown], "next": more})
@@ -245,7 +245,7 @@ def router(gate: Gate, store: Store, signals: Signals) -> APIRouter:
         "/dead/replay",
         response_model=Replayed,
         openapi_extra=described(ReplayRequest),
-        summary="Put dead letters back to work",
+        summary="Replay dead letters",
     )
     async def replay(request: Request) -> Response:
         asked = await read_as(request, _request)
@@ -270,7 +270,7 @@ def _item(row: DeadRow) -> dict[str, Any]:
         "deviceId": row.device_id,
         "notificationId": None if row.notification_id is None else str(row.notification_id),
         "title": row.title,
-        "tries": row.tries,
+        "tries": row.attempts,
         "rounds": row.rounds,
         "retryable": row.is_retryable,
         "createdAt": row.created_at.isoformat(),

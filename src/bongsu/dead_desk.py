@@ -1,6 +1,6 @@
-"""What `bongsu dead` says: a table of dead letters, the story of one, and how a replay went.
+"""What `bongsu dead` prints: a table of dead letters, the details of one, the progress of a replay.
 
-Looking is one function, and what is said about it others, which are plain and know no store.
+`look` reads the store; the functions that make lines of it are pure.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from bongsu.codes import meaning
 from bongsu.dead import DeadFilter, DeadQuery, Replay, wrapped
 from bongsu.errors import NoSuchDeadLetter
 from bongsu.model import Channel
-from bongsu.service import ground
+from bongsu.service import runtime
 from bongsu.settings import Settings
-from bongsu.store import Store, dead, deliveries, people
-from bongsu.store.dead import DeadRow, Kind, State
-from bongsu.store.deliveries import Words
+from bongsu.store import Store, dead_letters
+from bongsu.store.dead_letters import DeadRow, Kind, State
+from bongsu.store.deliveries import MessageContent, find_content
+from bongsu.store.delivery_history import Attempt, find_attempts
+from bongsu.store.devices import find_devices
+from bongsu.store.members import find_member
 from bongsu.store.recovery import MOST_ROUNDS
-from bongsu.store.tries import Try, find_tries
 from bongsu.terminal import plain, show
 
 _COLOURS = {State.FAILED: "red", State.FAIL: "red", State.UNKNOWN: "magenta"}
@@ -39,15 +41,15 @@ def _time(settings: Settings, moment: datetime) -> str:
 
 
 async def show_list(settings: Settings, query: DeadQuery, console: Console) -> None:
-    async with ground(settings) as base, base.store.read() as connection:
-        rows = await dead.find_page(connection, query.filters, query.cursor, query.limit + 1)
+    async with runtime(settings) as base, base.store.read() as tx:
+        rows = await dead_letters.find_page(tx, query.filters, query.cursor, query.limit + 1)
     shown = rows[: query.limit]
     if not shown:
         console.print("No dead letters." if query.is_empty else "No dead letters that fit.")
         return
     show(console, table(settings, shown))
     if len(rows) > len(shown):
-        console.print(f"More follow: --cursor {wrapped(dead.place_of(shown[-1]))}", highlight=False, soft_wrap=True)
+        console.print(f"More follow: --cursor {wrapped(dead_letters.place_of(shown[-1]))}", highlight=False, soft_wrap=True)
 
 
 def table(settings: Settings, rows: Sequence[DeadRow]) -> Table:
@@ -63,7 +65,7 @@ def table(settings: Settings, rows: Sequence[DeadRow]) -> Table:
             Text(plain(row.type)),
             Text(plain(row.member_id or "")),
             row.channel.value if row.channel else row.kind.value,
-            str(row.tries),
+            str(row.attempts),
             _time(settings, row.died_at),
         )
     return shown
@@ -74,26 +76,26 @@ def table(settings: Settings, rows: Sequence[DeadRow]) -> Table:
 
 @dataclass(frozen=True)
 class Story:
-    """All that is known of one dead letter."""
+    """Everything known about one dead letter."""
 
     settings: Settings
     row: DeadRow
-    words: Words | None = None
-    # By which way it was to go, and what stands at its end now.
-    way: str = ""
-    tries: Sequence[Try] = ()
+    content: MessageContent | None = None
+    # The channel and the address, as far as it is known now.
+    target: str = ""
+    attempts: Sequence[Attempt] = ()
 
 
 async def show_one(settings: Settings, asked: DeadFilter, console: Console) -> None:
-    async with ground(settings) as base:
+    async with runtime(settings) as base:
         story = await look(settings, base.store, asked)
     for line in told(story):
         console.print(line, highlight=False, soft_wrap=not console.is_terminal)
 
 
 async def look(settings: Settings, store: Store, asked: DeadFilter) -> Story:
-    async with store.read() as connection:
-        rows = await dead.find_page(connection, asked.filters, limit=1)
+    async with store.read() as tx:
+        rows = await dead_letters.find_page(tx, asked.filters, limit=1)
         if not rows:
             raise NoSuchDeadLetter(f"There is no dead letter {asked.id}")
         row = rows[0]
@@ -101,10 +103,10 @@ async def look(settings: Settings, store: Store, asked: DeadFilter) -> Story:
             return Story(settings, row)
         assert row.message_id is not None
         assert row.member_id is not None
-        words = await deliveries.find_words(connection, [row.message_id])
-        tries = await find_tries(connection, [int(row.id)])
-        member = await people.find_member(connection, row.member_id)
-        devices = {one.device_id: one for one in await people.find_devices(connection, row.member_id)}
+        contents = await find_content(tx, [row.message_id])
+        attempts = await find_attempts(tx, [int(row.id)])
+        member = await find_member(tx, row.member_id)
+        devices = {one.device_id: one for one in await find_devices(tx, row.member_id)}
     device = devices.get(row.device_id or "")
     stands = f"{device.device.platform.value}, {device.status.value}" if device else "gone"
     ends = {
@@ -112,8 +114,8 @@ async def look(settings: Settings, store: Store, asked: DeadFilter) -> Story:
         Channel.SMS: "phone" if member and member.phone else "phone, which is no longer known",
         Channel.EMAIL: "e-mail address" if member and member.email else "e-mail address, which is no longer known",
     }
-    way = f"{row.channel} to {ends[row.channel]}" if row.channel else ""
-    return Story(settings, row, words.get(row.message_id), way, tries.get(int(row.id), ()))
+    target = f"{row.channel} to {ends[row.channel]}" if row.channel else ""
+    return Story(settings, row, contents.get(row.message_id), target, attempts.get(int(row.id), ()))
 
 
 def told(story: Story) -> Iterator[Text]:
@@ -125,37 +127,37 @@ def told(story: Story) -> Iterator[Text]:
     )
     for name, fact in facts(story):
         yield Text.assemble("  ", (f"{name:<9}", "dim"), plain(fact))
-    for number, one in enumerate(story.tries, 1):
+    for number, one in enumerate(story.attempts, 1):
         yield Text(f"  {f'try {number}':<9}{_time(story.settings, one.at)}, {one.millis} ms, {plain(one.code)}")
     yield Text.assemble("  ", (f"{'to do':<9}", "dim"), cure(row))
     yield Text(f"           bongsu dead replay --id {row.id}", "dim")
 
 
 def facts(story: Story) -> Iterator[tuple[str, str]]:
-    row, words, settings = story.row, story.words, story.settings
+    row, content, settings = story.row, story.content, story.settings
     if row.kind is Kind.DELIVERY and row.code:
         yield "means", meaning(row.code).means
     if row.error:
         yield "error" if row.kind is Kind.EVENT else "detail", row.error
-    if words is None:
+    if content is None:
         yield "type", row.type
     else:
-        yield "type", f"{row.type}, {words.guarantee.value}"
-        yield "title", words.title
-        yield "body", words.body
+        yield "type", f"{row.type}, {content.guarantee.value}"
+        yield "title", content.title
+        yield "body", content.body
         yield "member", row.member_id or ""
-        yield "by", story.way
+        yield "by", story.target
         yield "event", str(row.event_id)
-        if words.expires_at is not None:
-            yield "good", f"until {_time(settings, words.expires_at)}"
+        if content.expires_at is not None:
+            yield "good", f"until {_time(settings, content.expires_at)}"
     yield "written", _time(settings, row.created_at)
     yield "died", _time(settings, row.died_at)
     if row.kind is Kind.EVENT:
-        yield "tries", str(row.tries)
+        yield "tries", str(row.attempts)
     else:
         more = "the recovery job gives it another" if row.is_retryable and row.rounds < MOST_ROUNDS else "no more by itself"
         yield "rounds", f"{row.rounds} of {MOST_ROUNDS} given again, {more}"
-        if not story.tries:
+        if not story.attempts:
             yield "tries", "none that was answered"
 
 
@@ -178,15 +180,15 @@ class Replaying:
     new_series: bool = False
 
     async def count(self) -> int:
-        async with ground(self.settings) as base, base.store.read() as connection:
-            return await dead.count(connection, self.asked.filters)
+        async with runtime(self.settings) as base, base.store.read() as tx:
+            return await dead_letters.count(tx, self.asked.filters)
 
     async def run(self, total: int, console: Console) -> tuple[int, int]:
-        """Put them back, with a bar where a terminal is."""
+        """Replay them, with a progress bar on a terminal."""
         columns = (
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         )  # fmt: skip
-        async with ground(self.settings) as base:
+        async with runtime(self.settings) as base:
             replay = Replay(base.store, base.signals, f"cli:{_user()}", self.asked, new_series=self.new_series)
             with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
                 task = progress.add_task("replaying", total=total)

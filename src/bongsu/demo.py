@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import bindparam, text
-
 from bongsu import telemetry
 from bongsu.errors import NotForDemo
 from bongsu.ingress.intake import Intake
@@ -33,7 +31,12 @@ from bongsu.model import (
 )
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
-from bongsu.store import Store, people
+from bongsu.store import Store, Table
+from bongsu.store.devices import put_device
+from bongsu.store.locks import lock_names
+from bongsu.store.members import find_member, put_member, put_preferences
+from bongsu.store.products import add_behaviors, put_product
+from bongsu.store.query import fetch_one, in_both
 
 _log = telemetry.log("bongsu.demo")
 
@@ -279,32 +282,42 @@ def with_room(settings: Settings) -> Settings:
     return settings.model_copy(update={"daily_limit": DAILY_LIMIT})
 
 
+_MEMBER_IDS = {"member_id": "text"}
+# One member that is not among those given. $1 the shop's own members.
+_FIND_STRANGER = in_both(
+    lambda d: (
+        f"""
+    SELECT member_id FROM bongsu_members
+    WHERE member_id NOT IN (SELECT given.member_id FROM {d.table("given", _MEMBER_IDS, 1)}) LIMIT 1"""
+    )
+)
+
+
 async def refuse_strangers(store: Store, settings: Settings) -> None:
-    """A database that others share must hold nobody but the shop's own people. The embedded store is the newcomer's own."""
+    """Refuse a shared database that has members other than the shop's own. The embedded store is the newcomer's own."""
     if settings.is_embedded:
         return
-    query = text("SELECT member_id FROM bongsu_members WHERE member_id NOT IN :ours LIMIT 1")
-    async with store.read() as connection:
-        found = await connection.execute(query.bindparams(bindparam("ours", list(NAMES), expanding=True)))
-        stranger = found.scalar_one_or_none()
+    async with store.read() as tx:
+        stranger = await fetch_one(tx, _FIND_STRANGER(Table(_MEMBER_IDS, [(one,) for one in NAMES])))
     if stranger is not None:
-        raise NotForDemo(f"{store.place} has members of its own, such as {stranger}")
+        raise NotForDemo(f"{store.place} has members of its own, such as {stranger['member_id']}")
 
 
 async def fill(store: Store, now: datetime | None = None) -> bool:
-    """People and products once, so that what was changed since stays; interest anew. Answers whether it was the first."""
-    async with store.write() as tx:
-        await store.dialect.serialise(tx, "demo")
-        is_first = await people.find_member(tx, STAR) is None
+    """Add members and products the first time only, so that later changes stay; add recent interest every time. Returns
+    whether it was the first time."""
+    async with store.transaction() as tx:
+        await tx.fetch(lock_names(["demo"]))
+        is_first = await find_member(tx, STAR) is None
         if is_first:
             for person in crowd():
-                await people.put_member(tx, person.member_id, person.member)
-                await people.put_preferences(tx, person.member_id, person.wish)
+                await put_member(tx, person.member_id, person.member)
+                await put_preferences(tx, person.member_id, person.wish)
                 for device_id, device in person.devices.items():
-                    await people.put_device(tx, person.member_id, device_id, device)
+                    await put_device(tx, person.member_id, device_id, device)
             for product_id, product in PRODUCTS.items():
-                await people.put_product(tx, product_id, product)
-        await people.add_behaviors(tx, list(behaviors(now or utc_now())))
+                await put_product(tx, product_id, product)
+        await add_behaviors(tx, list(behaviors(now or utc_now())))
     return is_first
 
 

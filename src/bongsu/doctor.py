@@ -23,6 +23,7 @@ from bongsu.errors import (
     BadTemplate,
     BongsuError,
     BrokerUnreachable,
+    ClockSkewed,
     ProviderUnreachable,
     RedisUnreachable,
 )
@@ -30,7 +31,8 @@ from bongsu.keys import Keys
 from bongsu.model import utc_now
 from bongsu.settings import Settings
 from bongsu.store import Store, check
-from bongsu.store.engine import sqlite_path
+from bongsu.store.skew import WARN_SECONDS, measure_skew
+from bongsu.store.store import sqlite_path
 from bongsu.templates import Templates
 
 TIMEOUT_SECONDS = 5
@@ -65,6 +67,7 @@ async def _findings() -> list[Finding]:
     looks: list[tuple[str, Callable[[Settings], Awaitable[str]]]] = [
         ("keys", _keys),
         ("store", _store),
+        ("clock", _clock),
         ("redis", _redis),
         ("kafka", _kafka),
         ("rabbitmq", _rabbitmq),
@@ -107,6 +110,21 @@ async def _store(settings: Settings) -> str:
         return f"{store.place} answers and is up to date"
     finally:
         await store.close()
+
+
+async def _clock(settings: Settings) -> str:
+    """Whether this machine's clock agrees with the store's, which is the one that counts."""
+    if settings.is_embedded:
+        return "the embedded store uses this machine's own"
+    store = Store.open(settings)
+    try:
+        skew = await measure_skew(store)
+    finally:
+        await store.close()
+    words = f"{abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} the store's"
+    if abs(skew) > WARN_SECONDS:
+        raise ClockSkewed(f"This machine's clock is {words}")
+    return f"this machine's is {words}"
 
 
 async def _redis(settings: Settings) -> str:

@@ -37,6 +37,10 @@ class StoreUnreachable(StoreError):
     """The store does not answer. Start the database, or correct BONGSU_DATABASE_URL."""
 
 
+class StoreLoginRefused(StoreError):
+    """The server refuses the login, or has no such database. Correct BONGSU_DATABASE_URL."""
+
+
 class StoreNotMigrated(StoreError):
     """The tables are missing or old. Run `bongsu migrate` with the same BONGSU_DATABASE_URL."""
 
@@ -116,6 +120,10 @@ class NoSuchDeadLetter(BongsuError):
 class ReplayWithoutFilter(BongsuError):
     """Replaying everything there is has to be said: name what to replay by at least one of id, kind, state, code, channel,
     type, userId, eventId, from and to."""
+
+
+class ClockSkewed(BongsuError):
+    """Correct this machine's clock (NTP). Notifications use the store's time; tokens and log lines use this one."""
 
 
 class ProviderUnreachable(BongsuError):

@@ -1,7 +1,7 @@
 """Decide: an event's notices become inbox rows, deliveries and suppressions, for a bounded number of members at a time.
 
-All of one step is one transaction: the cursor, the duplicate window, the daily caps, the inbox and the ways out change
-together or not at all. Locks are taken in one order everywhere: what the notices are about, the events, the members by id.
+One step is one transaction: the cursor, the dedup window, the daily caps, the inbox and the deliveries change together or
+not at all. Locks are taken in one order everywhere: dedup keys, events, members by id. All times are the store's.
 """
 
 from __future__ import annotations
@@ -9,57 +9,51 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
-from bongsu import audience, telemetry
-from bongsu.audience import Reached, Target, Wanted
+from bongsu import telemetry
+from bongsu.audience import NextRecipients, Recipients, Remainder
 from bongsu.errors import BadTemplate
 from bongsu.guard import Quiet, local_day, quiet_until
-from bongsu.model import Notice, Priority, utc_now
+from bongsu.model import Notice, Priority
 from bongsu.settings import Settings
 from bongsu.store import decisions
-from bongsu.store.databases import dialect_named
-from bongsu.store.decisions import UNPREPARED, Case, Count, Judged, Key, Message, Profile, Step
-from bongsu.store.dialect import Statement
-from bongsu.store.events import Claimed
-from bongsu.store.portions import Whose
-from bongsu.store.progress import Begun
+from bongsu.store.audience_snapshots import NoticeKey
+from bongsu.store.channel_bits import to_bits
+from bongsu.store.decisions import DecisionInputs, DecisionRows, DedupKey, Message, NoticeRow, Profile, ProfileRow
+from bongsu.store.outbox import Begun, ClaimedEvent, LockedClaims
+from bongsu.store.query import Transaction
 from bongsu.templates import Templates
 
 # Members decided in one transaction: enough that its fixed cost is nothing per member, few enough that it holds its locks
 # for well under a second and a crash repeats little.
 CHUNK = 10_000
-# Profiles given with each step. More would cost every step; members with one beyond these cost theirs a second attempt.
+# Profiles given with each step. More would cost every step; members with another profile cost theirs a second attempt.
 PROFILES = 256
-
-# Small audiences of the interested decided in one step, at most. A hundred members each then fill it.
-MOST_TOGETHER = 128
 
 LANES = {Priority.HIGH: 0, Priority.NORMAL: 1, Priority.LOW: 2}
 
 _log = telemetry.log("bongsu.fanout")
 
 
-class Unprepared(Exception):
-    """Some of the audience were not known when the step began. Let them come into being, then decide again."""
+class MissingMembers(Exception):
+    """Some recipients are no members yet, or have profiles that were not known. Insert the members, then decide again."""
 
     def __init__(self, member_ids: Sequence[str]) -> None:
-        super().__init__(f"{len(member_ids)} members are not known yet")
+        super().__init__(f"{len(member_ids)} members are missing")
         self.member_ids = member_ids
 
 
 @dataclass
-class Work:
-    """An event in hand, its notices, and how far they have come: the notice under way, and the member reached in it."""
+class EventInProgress:
+    """A claimed event, its notices, and how far it has come: the current notice, and the last member decided of it."""
 
-    claimed: Claimed
+    claimed: ClaimedEvent
     notices: Sequence[Notice]
     notice: int = 0
     after: str = ""
@@ -75,8 +69,8 @@ class Work:
         return self.event_id, self.claimed.epoch
 
     @property
-    def is_silent(self) -> bool:
-        """Nothing is left to be said."""
+    def is_done(self) -> bool:
+        """No notice is left to decide."""
         return self.notice >= len(self.notices)
 
     @property
@@ -85,48 +79,52 @@ class Work:
         return bool(self.after)
 
     @property
-    def said(self) -> Notice:
+    def current_notice(self) -> Notice:
         return self.notices[self.notice]
 
     @property
-    def about(self) -> tuple[str, str]:
-        return self.said.type.name, self.said.subject
+    def dedup_key(self) -> tuple[str, str]:
+        return self.current_notice.type.name, self.current_notice.subject
 
     def resume(self, begun: Begun) -> None:
         self.notice, self.after = json.loads(begun.cursor)
         self.messages.update(begun.messages)
 
-    def behind(self, reached: Reached) -> tuple[int, str]:
-        """Where it goes on: behind the last member, or with the next notice."""
-        return (self.notice + 1, "") if reached.is_complete else (self.notice, reached.last)
+    def position_after(self, cursor: str | None) -> tuple[int, str]:
+        """Where it continues: behind that member, or with the next notice."""
+        return (self.notice + 1, "") if cursor is None else (self.notice, cursor)
 
 
 @dataclass
 class Decision:
-    """What a step has led to. It holds when its transaction is committed, and is to be settled then."""
+    """What a step leads to. It holds once its transaction is committed; call `settle` then."""
 
-    finished: list[Work] = field(default_factory=list)
-    # Events that go on, and from where.
-    unfinished: list[tuple[Work, tuple[int, str]]] = field(default_factory=list)
-    messages: list[tuple[Work, str, int]] = field(default_factory=list)
+    finished: list[EventInProgress] = field(default_factory=list)
+    # Events that continue, and from where.
+    unfinished: list[tuple[EventInProgress, tuple[int, str]]] = field(default_factory=list)
+    # New messages: the event, the locale, the id.
+    messages: list[tuple[EventInProgress, str, int]] = field(default_factory=list)
+    # The contents of those.
     words: list[Message] = field(default_factory=list)
-    # What is to be written for the members it is about, if there are any.
-    step: Step | None = None
-    # How many deliveries that were: ways out of the house, for a dispatcher to take.
+    # Messages of earlier steps of which more members are notified.
+    used_again: list[int] = field(default_factory=list)
+    # What was decided for the members; None if there were none.
+    rows: DecisionRows | None = None
+    # How many deliveries it made.
     deliveries: int = 0
-    # By type and reason; told where there is none.
+    # Recipients by notice type and reason; no reason means notified.
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
 
     @property
     def cursors(self) -> dict[tuple[UUID, int], str]:
-        return {work.claim: json.dumps(behind, ensure_ascii=False) for work, behind in self.unfinished}
+        return {event.claim: json.dumps(position, ensure_ascii=False) for event, position in self.unfinished}
 
     def settle(self) -> None:
-        """Works move on to where the store now has them, and the metrics hear of it."""
-        for work, locale, message_id in self.messages:
-            work.messages[work.notice, locale] = message_id
-        for work, behind in self.unfinished:
-            work.notice, work.after = behind
+        """Advance the events in memory to where the store now has them, and count for the metrics."""
+        for event, locale, message_id in self.messages:
+            event.messages[event.notice, locale] = message_id
+        for event, position in self.unfinished:
+            event.notice, event.after = position
         for (type_name, reason), count in self.counts.items():
             if reason is None:
                 telemetry.NOTIFICATIONS.labels(type_name).inc(count)
@@ -135,239 +133,231 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What a step of some events takes before it can be decided: names to be had alone, and ids for new messages."""
+class RequiredLocks:
+    """What a step takes before it decides: names to lock, and ids for so many new messages."""
 
     names: Sequence[str]
     messages: int
 
 
 class FanOut:
-    """Turns notices into what members get."""
+    """Decides the notices of events, step by step."""
 
-    def __init__(
-        self, templates: Templates, settings: Settings, chunk: int = CHUNK, clock: Callable[[], datetime] = utc_now
-    ) -> None:
+    def __init__(self, templates: Templates, settings: Settings, chunk: int = CHUNK) -> None:
         self._templates = templates
         self._settings = settings
-        self._chunk = chunk
-        self._clock = clock
-        # How many audiences of the interested are looked for at once.
-        self._together = MOST_TOGETHER
-        # Those met last, at the end. Who has said nothing has the first.
+        self._next_recipients = NextRecipients(chunk)
+        # Those met last come last. The first is that of members who have set nothing.
         self._profiles = {Profile(): None}
 
-    def foresee(self, works: Sequence[Work]) -> Needs:
+    def required_locks(self, events: Sequence[EventInProgress]) -> RequiredLocks:
         """For the next step of these events, or of some of them."""
         names = []
         messages = 0
-        for work in works:
-            if work.is_silent:
+        for event in events:
+            if event.is_done:
                 continue
-            if key := self._duplicate_key(work):
-                names.append(f"{key[0]} {key[1]}")
-            # What has no words is heard of when there is somebody to say it to.
+            if window := self._dedup_window(event):
+                names.append(f"{window[0]} {window[1]}")
+            # A missing template is reported only when a recipient needs it.
             with contextlib.suppress(BadTemplate):
-                messages += sum(known is None for known in self._needed([work]).values())
-        return Needs(names, messages)
+                messages += sum(known is None for known in self._known_messages([event]).values())
+        return RequiredLocks(names, messages)
 
-    async def decide(self, tx: AsyncConnection, works: Sequence[Work], message_ids: Sequence[int]) -> Decision:
-        """The next step of these events, which the transaction holds, as it does all they need. It is yet to be carried out.
+    async def decide(self, tx: Transaction, events: Sequence[EventInProgress], held: LockedClaims) -> Decision:
+        """Decide the next step of these events, whose locks the transaction holds. The caller applies the decision.
 
-        Those there was no room for are not in the answer. Of each event the notice under way, never the one behind it: so
-        one cursor says how far the event has come. Of two about the same thing only the first, so that the second can see
-        it when its turn comes.
+        Events there was no room for are not in it. Of each event only the current notice is decided, so that one cursor says
+        how far the event has come. Of two events with the same dedup key only the first, so that the second can see it when
+        its turn comes.
         """
-        decision = Decision([work for work in works if work.is_silent])
-        first: dict[tuple[str, str], Work] = {}
-        for work in works:
-            if not work.is_silent:
-                first.setdefault(work.about, work)
-        spoken = list(first.values())
-        now = self._clock()
-        wanted = [
-            Wanted(place, work.said.audience, Whose(work.event_id, work.notice), work.after)
-            for place, work in enumerate(spoken)
-        ]
-        target = await audience.target(tx, wanted, self._chunk, self._together)
-        counts: Sequence[Count] = []
-        if not target.is_empty:
-            words = self._words(spoken, message_ids)
-            case = self._case(spoken, words, now)
-            judged = await decisions.judge(tx, lambda binder: target.select(binder, now), case, is_brief=target.is_brief)
-            if any(one.reason == UNPREPARED for one in judged.counts):
-                raise await self._unprepared(tx, judged)
-            counts = judged.counts
-            said = await self._said(tx, spoken, words, counts, now, decision)
-            channels = decisions.as_bits(channel for work in spoken for channel in work.said.type.channels)
-            decision.step = Step(case, judged, channels, said)
-        self._move_on(spoken, target, counts, decision)
+        decision = Decision([event for event in events if event.is_done])
+        active = _first_of_each_key(events)
+        recipients = await self._next_recipients.find(tx, _remainders(active), held.now)
+        if not recipients.is_empty:
+            contents = self._assign_messages(active, held.message_ids)
+            inputs = self._inputs(active, contents, held.now)
+            decision.rows = await decisions.decide_members(tx, recipients.members, inputs)
+            if decision.rows.is_incomplete:
+                raise await self._missing(tx, recipients)
+            await self._render_messages(tx, active, contents, decision, held.now)
+            for one in decision.rows.counts:
+                decision.counts[active[one.place].current_notice.type.name, one.reason] += one.recipients
+        for place in recipients.members:
+            position = active[place].position_after(recipients.cursor(place))
+            if position[0] >= len(active[place].notices):
+                decision.finished.append(active[place])
+            else:
+                decision.unfinished.append((active[place], position))
         return decision
 
-    def _move_on(self, works: Sequence[Work], target: Target, counts: Sequence[Count], decision: Decision) -> None:
-        """How far each event comes by that."""
-        found: dict[int, tuple[int, str]] = {}
-        for one in counts:
-            count, last = found.get(one.place, (0, ""))
-            found[one.place] = count + one.count, max(last, one.last)
-            decision.counts[works[one.place].said.type.name, one.reason] += one.count
-        reached_all = target.reached(found)
-        self._learn(target, reached_all)
-        for place, reached in reached_all.items():
-            work = works[place]
-            behind = work.behind(reached)
-            if behind[0] >= len(work.notices):
-                decision.finished.append(work)
-            else:
-                decision.unfinished.append((work, behind))
-
-    def _learn(self, target: Target, reached: Mapping[int, Reached]) -> None:
-        """Half as many the next time if not all of them fitted, twice as many if they did."""
-        looked_up = target.looked_up
-        if looked_up and not all(one.place in reached and reached[one.place].is_complete for one in looked_up):
-            self._together = max(1, len(looked_up) // 2)
-        elif len(looked_up) == self._together:
-            self._together = min(MOST_TOGETHER, self._together * 2)
-
-    def _case(self, works: Sequence[Work], words: Mapping[tuple[int, str], int], now: datetime) -> Case:
-        return Case(
-            [self._notice(place, work, now) for place, work in enumerate(works)],
-            [self._day_and_due(profile, now) for profile in self._profiles],
-            [
-                (place, raw, words[place, self._locale(work.said, raw)])
-                for place, work in enumerate(works)
-                for raw in self._locales
-            ],
-            self._keys(works, now),
-            # A notice is no duplicate of itself: those of its members who were told by an earlier step are not in this one.
-            [one for work in works for (notice, _), one in work.messages.items() if notice == work.notice],
-            self._settings.daily_limit,
-        )
-
-    async def _unprepared(self, tx: AsyncConnection, judged: Judged) -> Unprepared:
-        member_ids, profiles = await decisions.find_unprepared(tx, judged)
+    async def _missing(self, tx: Transaction, recipients: Recipients) -> MissingMembers:
+        """Remember the profiles of these recipients; the error names those who are no members yet."""
+        profiles = await decisions.find_profiles(tx, recipients.members)
         for profile in profiles:
             self._profiles.pop(profile, None)
             self._profiles[profile] = None
         # All that this step needs, however many they are; of the others those met last.
         for profile in list(self._profiles)[: max(0, len(self._profiles) - max(PROFILES, len(profiles)))]:
             del self._profiles[profile]
-        return Unprepared(member_ids)
+        return MissingMembers(await decisions.find_missing_members(tx, recipients.members))
 
-    def _keys(self, works: Sequence[Work], now: datetime) -> list[Key]:
-        keys = ((place, self._duplicate_key(work)) for place, work in enumerate(works))
-        return [Key(place, key[0], key[1], now - timedelta(hours=key[2])) for place, key in keys if key is not None]
+    # --- inputs -------------------------------------------------------------------------------------------------------
 
-    def _duplicate_key(self, work: Work) -> tuple[str, str, float] | None:
-        """Type, subject and hours in which the notice under way may be a duplicate; None where it cannot be one."""
-        said = work.said
-        hours = self._settings.duplicate_hours if said.type.duplicate_hours is None else said.type.duplicate_hours
-        # About the event itself, it can only be a duplicate of another of the event's own notices.
-        is_alone = sum((one.type.name, one.subject) == work.about for one in work.notices) == 1
-        if hours <= 0 or (said.subject == str(work.event_id) and is_alone):
+    def _inputs(
+        self, events: Sequence[EventInProgress], contents: Mapping[tuple[int, str], int], now: datetime
+    ) -> DecisionInputs:
+        return DecisionInputs(
+            notices=[_notice_row(place, event.current_notice) for place, event in enumerate(events)],
+            profiles=[self._profile_row(profile, now) for profile in self._profiles],
+            contents=[
+                (place, locale, contents[place, self._content_locale(event.current_notice, locale)])
+                for place, event in enumerate(events)
+                for locale in self._locales
+            ],
+            keys=self._dedup_keys(events, now),
+            own_messages=[
+                message_id
+                for event in events
+                for (notice, _), message_id in event.messages.items()
+                if notice == event.notice
+            ],
+            daily_limit=self._settings.daily_limit,
+            now=now,
+        )
+
+    def _dedup_keys(self, events: Sequence[EventInProgress], now: datetime) -> list[DedupKey]:
+        windows = ((place, self._dedup_window(event)) for place, event in enumerate(events))
+        return [DedupKey(place, one[0], one[1], now - timedelta(hours=one[2])) for place, one in windows if one is not None]
+
+    def _dedup_window(self, event: EventInProgress) -> tuple[str, str, float] | None:
+        """Type, subject and hours in which the current notice may be a duplicate; None where it cannot be one."""
+        notice = event.current_notice
+        hours = self._settings.duplicate_hours if notice.type.duplicate_hours is None else notice.type.duplicate_hours
+        # With the event itself as subject, it can only be a duplicate of another of the event's own notices.
+        is_only = sum((one.type.name, one.subject) == event.dedup_key for one in event.notices) == 1
+        if hours <= 0 or (notice.subject == str(event.event_id) and is_only):
             return None
-        return said.type.name, said.subject, hours
+        return notice.type.name, notice.subject, hours
 
-    def _notice(self, place: int, work: Work, now: datetime) -> tuple[int, str, int, bool, int, datetime]:
-        kind = work.said.type
-        return place, kind.name, decisions.as_bits(kind.channels), kind.is_critical, LANES[kind.priority], now
-
-    def _day_and_due(self, profile: Profile, now: datetime) -> tuple[str, str, int, int, int, datetime]:
+    def _profile_row(self, profile: Profile, now: datetime) -> ProfileRow:
         zone = _zone(profile.timezone) or self._settings.zone
         due = None
         if profile.quiet_start >= 0:
             due = quiet_until(now, zone, Quiet(profile.quiet_start, profile.quiet_end))
         day = local_day(now, zone)
-        return profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, day, due or now
+        return ProfileRow(profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, day, due or now)
 
-    # --- words --------------------------------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _locale(self, said: Notice, locale: str) -> str:
-        """The locale whose words a member of that locale reads."""
-        if said.title is not None and said.body is not None:
-            return ""  # said as it stands, to everybody
-        return self._templates.locale_for(said.type.name, locale or None)
+    def _content_locale(self, notice: Notice, locale: str) -> str:
+        """The locale of the message that a member of that locale gets."""
+        if notice.title is not None and notice.body is not None:
+            return ""  # the same for everyone
+        return self._templates.locale_for(notice.type.name, locale or None)
 
     @property
     def _locales(self) -> list[str]:
         return sorted({profile.locale for profile in self._profiles})
 
-    def _needed(self, works: Sequence[Work]) -> dict[tuple[int, str], int | None]:
-        """The message's id, where it has one, for each notice and locale whose words may be needed."""
+    def _known_messages(self, events: Sequence[EventInProgress]) -> dict[tuple[int, str], int | None]:
+        """For each notice and locale whose message may be needed: its id, if it is written already."""
         return {
-            (place, locale): work.messages.get((work.notice, locale))
-            for place, work in enumerate(works)
-            for locale in (self._locale(work.said, raw) for raw in self._locales)
+            (place, locale): event.messages.get((event.notice, locale))
+            for place, event in enumerate(events)
+            for locale in (self._content_locale(event.current_notice, one) for one in self._locales)
         }
 
-    def _words(self, works: Sequence[Work], new_ids: Sequence[int]) -> dict[tuple[int, str], int]:
-        """The same, with new ids for those that have none. There are at least as many as that takes."""
+    def _assign_messages(self, events: Sequence[EventInProgress], new_ids: Sequence[int]) -> dict[tuple[int, str], int]:
+        """The same, with new ids for those that have none. `required_locks` has asked for enough of them."""
         new = iter(new_ids)
-        return {one: next(new) if known is None else known for one, known in self._needed(works).items()}
+        return {one: next(new) if known is None else known for one, known in self._known_messages(events).items()}
 
-    async def _said(
+    async def _render_messages(
         self,
-        tx: AsyncConnection,
-        works: Sequence[Work],
-        words: Mapping[tuple[int, str], int],
-        counts: Sequence[Count],
-        now: datetime,
+        tx: Transaction,
+        events: Sequence[EventInProgress],
+        contents: Mapping[tuple[int, str], int],
         decision: Decision,
-    ) -> list[Statement]:
-        """What writes down those words that somebody reads, or would have read; and that those were told that were."""
-        dialect = dialect_named(tx.dialect.name)
-        statements = []
-        met = {one.message_id for one in counts}
-        told = {one.message_id for one in counts if one.reason is None}
-        known = {message_id for work in works for message_id in work.messages.values()}
-        new = [(works[place], locale, one) for (place, locale), one in words.items() if one in met and one not in known]
-        products = sorted({work.said.product_id for work, _, _ in new if work.said.product_id is not None})
-        names = await decisions.product_names(tx, products) if products else {}
-        if new:
-            decision.messages += new
-            decision.words += (
-                self._message(work, locale, message_id, names.get(work.said.product_id or ""), message_id in told, now)
-                for work, locale, message_id in new
-            )
-            statements.append(decisions.adding(dialect, decision.words))
-        if told_again := [one for one in told & known if one is not None]:
-            statements.append(decisions.marking_told(dialect, told_again, now))
-        return statements
+        now: datetime,
+    ) -> None:
+        """Render the new messages that recipients have, notified or not; note which known ones are used again."""
+        assert decision.rows is not None
+        needed = {one.message_id for one in decision.rows.counts}
+        notified = decision.rows.notified_messages
+        known = {message_id for event in events for message_id in event.messages.values()}
+        decision.messages = [
+            (events[place], locale, one) for (place, locale), one in contents.items() if one in needed and one not in known
+        ]
+        notices = [event.current_notice for event, _, _ in decision.messages]
+        products = sorted({notice.product_id for notice in notices if notice.product_id is not None})
+        names = await decisions.find_product_names(tx, products) if products else {}
+        decision.words = [
+            self._render(event, locale, message_id, names.get(notice.product_id or ""), message_id in notified, now)
+            for (event, locale, message_id), notice in zip(decision.messages, notices, strict=True)
+        ]
+        decision.used_again = sorted(notified & known)
 
-    def _message(
-        self, work: Work, locale: str, message_id: int, product_name: str | None, is_told: bool, now: datetime
+    def _render(
+        self,
+        event: EventInProgress,
+        locale: str,
+        message_id: int,
+        product_name: str | None,
+        is_notified: bool,
+        now: datetime,
     ) -> Message:
-        said, event = work.said, work.claimed.event
-        words = self._templates.phrase(said, event, locale or None, product_name)
-        hours = said.type.expires_hours
+        notice = event.current_notice
+        content = self._templates.phrase(notice, event.claimed.event, locale or None, product_name)
+        hours = notice.type.expires_hours
         return Message(
             message_id=message_id,
             event_id=event.event_id,
-            notice=work.notice,
+            notice=event.notice,
             locale=locale,
-            type=said.type.name,
-            subject=said.subject,
-            title=words.title,
-            body=words.body,
-            ref_id=said.ref_id,
-            data=json.dumps(dict(said.data), ensure_ascii=False, allow_nan=False, separators=(",", ":")),
-            channels=decisions.as_bits(said.type.channels),
-            lane=LANES[said.type.priority],
-            guarantee=said.type.guarantee.value,
-            is_critical=said.type.is_critical,
+            type=notice.type.name,
+            subject=notice.subject,
+            title=content.title,
+            body=content.body,
+            ref_id=notice.ref_id,
+            data=json.dumps(dict(notice.data), ensure_ascii=False, allow_nan=False, separators=(",", ":")),
+            channels=to_bits(notice.type.channels),
+            lane=LANES[notice.type.priority],
+            guarantee=notice.type.guarantee.value,
+            is_critical=notice.type.is_critical,
             created_at=now,
             expires_at=None if hours is None else now + timedelta(hours=hours),
-            told_at=now if is_told else None,
+            told_at=now if is_notified else None,
         )
+
+
+def _first_of_each_key(events: Sequence[EventInProgress]) -> list[EventInProgress]:
+    first: dict[tuple[str, str], EventInProgress] = {}
+    for event in events:
+        if not event.is_done:
+            first.setdefault(event.dedup_key, event)
+    return list(first.values())
+
+
+def _remainders(events: Sequence[EventInProgress]) -> list[Remainder]:
+    return [
+        Remainder(place, event.current_notice.audience, NoticeKey(event.event_id, event.notice), event.after)
+        for place, event in enumerate(events)
+    ]
+
+
+def _notice_row(place: int, notice: Notice) -> NoticeRow:
+    kind = notice.type
+    return NoticeRow(place, kind.name, to_bits(kind.channels), kind.is_critical, LANES[kind.priority])
 
 
 @lru_cache(maxsize=1024)
 def _zone(name: str) -> ZoneInfo | None:
-    """None when there is none, or none of that name on this machine: that is no reason to tell nobody anything."""
+    """None when there is none, or none of that name on this machine; the default time zone is used then."""
     if not name:
         return None
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        _log.error("a member's time zone is not known here: the house's own is used", timezone=name)
+        _log.error("unknown time zone of a member, using the default", timezone=name)
         return None

@@ -1,4 +1,4 @@
-"""GET /api/admin/history: what each member was told or not told, why, and by which ways, newest first."""
+"""GET /api/admin/history: the notifications and suppressions of all members, with every delivery, newest first."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bongsu.http.problems import PROBLEMS, ProblemError
 from bongsu.model import Channel, Id, Name
 from bongsu.store import Store
 from bongsu.store import history as statements
+from bongsu.store.delivery_history import DeliveryRow
 from bongsu.store.history import Filters, HistoryRow, Place, Status
-from bongsu.store.ways import DeliveryRow
 
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -50,7 +50,7 @@ Moment = Annotated[datetime, BeforeValidator(_moment, json_schema_input_type=str
 
 
 class HistoryQuery(BaseModel):
-    """Which rows are asked for. An unknown name is refused: a misspelt filter would find everything."""
+    """The filters. An unknown name is refused: a misspelt filter would match everything."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
@@ -58,7 +58,7 @@ class HistoryQuery(BaseModel):
     type: Name | None = Field(None, description="The notification's type, such as PRICE_DROP")
     event_id: UUID | None = None
     status: Status | None = None
-    channel: Channel | None = Field(None, description="What goes out by it; of those not told, what would have")
+    channel: Channel | None = Field(None, description="Sent on this channel; of suppressions, what would have been")
     since: Moment | None = Field(None, alias="from", description="Decided at this moment or later")
     until: Moment | None = Field(None, alias="to", description="Decided before this moment")
     limit: int = Field(50, ge=1, le=200, description="How many at most")
@@ -84,7 +84,7 @@ class _Wire(BaseModel):
 class AttemptItem(_Wire):
     at: datetime
     millis: int
-    code: str = Field(description="SUCCESS, or the code of what came instead")
+    code: str = Field(description="SUCCESS, or the code of the failure")
 
 
 class DeliveryItem(_Wire):
@@ -93,8 +93,8 @@ class DeliveryItem(_Wire):
     device_id: str | None
     status: str = Field(description="READY, SENDING, SUCCESS, FAIL or UNKNOWN")
     code: str | None
-    tries: int = Field(description="Of the present round: a recovery or replay begins another")
-    attempts: list[AttemptItem] = Field(description="All there were, whichever round they belong to")
+    tries: int = Field(description="Attempts in the current round: a recovery or replay starts a new one")
+    attempts: list[AttemptItem] = Field(description="All attempts, of every round")
     simulated: bool
     created_at: datetime
     finished_at: datetime | None
@@ -108,12 +108,12 @@ class HistoryItem(_Wire):
     subject: str
     title: str
     message: str
-    notification_id: str | None = Field(description="null for who was not told")
+    notification_id: str | None = Field(description="null if it was suppressed")
     status: Status
     channels: list[Channel]
     created_at: datetime
     read_at: datetime | None
-    locale: str | None = Field(description="null for what was said as it stood")
+    locale: str | None = Field(description="null if the text was given and not rendered from a template")
     deliveries: list[DeliveryItem]
 
 
@@ -125,12 +125,16 @@ class HistoryPage(_Wire):
 def router(gate: Gate, store: Store) -> APIRouter:
     routes = APIRouter(prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=PROBLEMS)
 
-    @routes.get("/history", response_model=HistoryPage, summary="What was told to whom, and what was not and why")
+    @routes.get(
+        "/history",
+        response_model=HistoryPage,
+        summary="List notifications and suppressions with their deliveries, newest first",
+    )
     async def find_history(query: Annotated[HistoryQuery, Query()], request: Request) -> Response:
         refuse_repeats(request)
-        async with store.read() as connection:
+        async with store.read() as tx:
             # One more than asked for, to know whether there is a next page.
-            rows = await statements.find_page(connection, query.filters, query.cursor, query.limit + 1)
+            rows = await statements.find_page(tx, query.filters, query.cursor, query.limit + 1)
         shown = rows[: query.limit]
         more = wrapped(shown[-1].place) if len(rows) > len(shown) else None
         return JSONResponse({"items": [_item(row) for row in shown], "next": more})
@@ -139,7 +143,7 @@ def router(gate: Gate, store: Store) -> APIRouter:
 
 
 def refuse_repeats(request: Request) -> None:
-    """Of a name given twice one value would be passed over in silence."""
+    """Refuse a parameter that is given twice: one of the values would be ignored silently."""
     names = [name for name, _ in request.query_params.multi_items()]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -173,7 +177,7 @@ def _delivery(one: DeliveryRow) -> dict[str, Any]:
         "status": one.status,
         "code": one.code,
         "tries": one.attempts,
-        "attempts": [{"at": each.at.isoformat(), "millis": each.millis, "code": each.code} for each in one.tries],
+        "attempts": [{"at": each.at.isoformat(), "millis": each.millis, "code": each.code} for each in one.all_attempts],
         "simulated": one.is_simulated,
         "createdAt": one.created_at.isoformat(),
         "finishedAt": one.finished_at and one.finished_at.isoformat(),

@@ -15,20 +15,20 @@ from bongsu.http.auth import Gate
 from bongsu.http.problems import PROBLEMS, ProblemError
 from bongsu.store import Store
 from bongsu.store import inbox as statements
-from bongsu.store.inbox import LARGEST_ID, InboxRow
+from bongsu.store.inbox import LARGEST_ID, InboxRow, MarkedRead
 
-# Told whose unread count has become what, after the commit. A hint: of two at once, the later may bring the older count.
+# Called after the commit with a member's id and new unread count. Of two calls at once, the later may have the older count.
 OnRead = Callable[[str, int], Awaitable[None]]
 
-# Read at once, under one hold of the member's row: well under a second, so that neither a fan-out to the same member nor
-# SQLite's other writers wait long, and no statement comes near its time limit however much is unread.
+# Marked in one transaction: well under a second, so that neither a fan-out to the same member nor SQLite's other writers
+# wait long for its lock, and no statement comes near its time limit however many are unread.
 READ_ALL_CHUNK = 10_000
 
 _ID = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
 
 
 def as_id(given: str) -> int | None:
-    """The id that a text is, or None if it can be no notification's."""
+    """The id a text denotes, or None if no notification can have it."""
     number = int(given) if _ID.fullmatch(given) else 0
     return number if 0 < number <= LARGEST_ID else None
 
@@ -40,7 +40,7 @@ def _cursor(given: str) -> int:
     return number
 
 
-# Not every word that pydantic takes for a boolean, but also the name alone; and True, as Python would write it.
+# Fewer spellings than pydantic takes for a boolean, but also the name alone; and True, as Python would write it.
 _YES_OR_NO = {"": True, "true": True, "1": True, "false": False, "0": False}
 
 
@@ -57,64 +57,64 @@ class PageQuery(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     unread: Annotated[bool, BeforeValidator(_yes_or_no, json_schema_input_type=str)] = Field(
-        False, description="Only what is unread"
+        False, description="Only the unread"
     )
     limit: int = Field(20, ge=1, le=100, description="How many at most")
     cursor: Annotated[int, BeforeValidator(_cursor, json_schema_input_type=str)] = Field(
-        LARGEST_ID, description="What `next` of the page before said"
+        LARGEST_ID, description="The `next` of the previous page"
     )
 
 
 class Inbox:
-    """What a member can ask of their inbox and do with it."""
+    """The calls a member can make on their inbox."""
 
     def __init__(self, store: Store, on_read: OnRead | None = None) -> None:
         self._store = store
         self._on_read = on_read
 
     async def page(self, member_id: str, query: PageQuery) -> dict[str, Any]:
-        """Newest first. What arrives meanwhile stands above, so that going on from `next` repeats and skips nothing."""
-        async with self._store.read() as connection:
+        """Newest first. What arrives meanwhile is above the page, so going on from `next` repeats and skips nothing."""
+        async with self._store.read() as tx:
             # One more than asked for, to know whether there is a next page.
-            rows, unread = await statements.find_page(connection, member_id, query.cursor, query.limit + 1, query.unread)
+            rows, unread = await statements.find_page(tx, member_id, query.cursor, query.limit + 1, query.unread)
         shown = rows[: query.limit]
         more = str(shown[-1].notification_id) if len(rows) > len(shown) else None
         return {"items": [_item(row) for row in shown], "next": more, "unread": unread}
 
     async def unread_count(self, member_id: str) -> dict[str, Any]:
-        async with self._store.read() as connection:
-            return {"unread": await statements.count_unread(connection, member_id)}
+        async with self._store.read() as tx:
+            return {"unread": await statements.count_unread(tx, member_id)}
 
     async def read(self, member_id: str, notification_id: int) -> dict[str, Any] | None:
-        """Read one; None when it is not the member's. A look comes first: reading again need not wait for a lock."""
-        async with self._store.read() as connection:
-            reading = await statements.find_reading(connection, member_id, notification_id)
-        if reading is not None and reading.read_at is None:
-            async with self._store.write() as tx:
-                changed = await statements.read_between(tx, member_id, notification_id - 1, notification_id)
-                reading = await statements.find_reading(tx, member_id, notification_id)
-            await self._tell(member_id, changed)
-        if reading is None or reading.read_at is None:
+        """Mark one as read; None when the member has no such notification. Already read: answered without a lock."""
+        async with self._store.read() as tx:
+            state = await statements.find_read_state(tx, member_id, notification_id)
+        if state is not None and state.read_at is None:
+            async with self._store.transaction() as tx:
+                marked = await statements.mark_read(tx, member_id, notification_id - 1, notification_id)
+                state = await statements.find_read_state(tx, member_id, notification_id)
+            await self._report(member_id, marked)
+        if state is None or state.read_at is None:
             return None
-        return {"id": str(notification_id), "readAt": reading.read_at.isoformat(), "unread": reading.unread}
+        return {"id": str(notification_id), "readAt": state.read_at.isoformat(), "unread": state.unread}
 
     async def read_all(self, member_id: str) -> dict[str, Any]:
-        """Read what was there when the call came, and nothing that arrives after. Breaking off leaves the rest unread."""
-        async with self._store.read() as connection:
-            newest = await statements.find_newest_unread(connection, member_id)
-            unread = await statements.count_unread(connection, member_id)
+        """Mark what was there when the call came, and nothing that arrives later. If it fails, the rest stays unread."""
+        async with self._store.read() as tx:
+            newest = await statements.find_newest_unread(tx, member_id)
+            unread = await statements.count_unread(tx, member_id)
         read = end = 0
         while newest is not None and end < newest:
-            async with self._store.write() as tx:
+            async with self._store.transaction() as tx:
                 begin, end = end, await statements.find_end(tx, member_id, end, newest, READ_ALL_CHUNK)
-                changed = await statements.read_between(tx, member_id, begin, end)
-            await self._tell(member_id, changed)
-            read, unread = read + changed.read, changed.unread
+                marked = await statements.mark_read(tx, member_id, begin, end)
+            await self._report(member_id, marked)
+            read, unread = read + marked.read, marked.unread
         return {"read": read, "unread": unread}
 
-    async def _tell(self, member_id: str, changed: statements.Changed) -> None:
-        if self._on_read is not None and changed.read:
-            await self._on_read(member_id, changed.unread)
+    async def _report(self, member_id: str, marked: MarkedRead) -> None:
+        if self._on_read is not None and marked.read:
+            await self._on_read(member_id, marked.unread)
 
 
 def _item(row: InboxRow) -> dict[str, Any]:

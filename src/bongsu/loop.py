@@ -15,10 +15,12 @@ from bongsu import telemetry
 from bongsu.backoff import doubling
 from bongsu.errors import BongsuError
 
-# The first retry is quick because most faults are a connection that broke once; the last is slow because a server that
-# has been away for a minute gains nothing from being asked ten times a second.
+# The first retry is quick because most faults are a connection that broke once. The longest is what an outage costs after
+# its end: every loop on a notification's path may wait that long before it sees that the store is back.
 FIRST_BACKOFF = 0.1
-LAST_BACKOFF = 15.0
+LAST_BACKOFF = 2.0
+# In an outage that goes on, a crash is logged at 1, 2, 4, 8, 16 and then at every 16th.
+LOGGED_EVERY = 16
 
 
 class Loop(ABC):
@@ -75,9 +77,7 @@ class Loop(ABC):
             except Exception as error:
                 crashes += 1
                 telemetry.LOOP_CRASHES.labels(self.name).inc()
-                # What we foresaw says in its own words what to do; a traceback would only bury it.
-                foreseen = isinstance(error, BongsuError)
-                self._log.error("tick crashed", error=str(error), crashes=crashes, exc_info=not foreseen)
+                self._log_crash(error, crashes)
                 self.crashed.set()
                 await self._pause(self._stopping, doubling(FIRST_BACKOFF, crashes, LAST_BACKOFF))
                 continue
@@ -88,6 +88,12 @@ class Loop(ABC):
                 await self._pause(self._wake, self._poll_seconds)
             elif self.pause_seconds:
                 await self._pause(self._wake, self.pause_seconds)
+
+    def _log_crash(self, error: Exception, crashes: int) -> None:
+        is_power_of_two = crashes & (crashes - 1) == 0
+        if crashes % LOGGED_EVERY == 0 or (is_power_of_two and crashes < LOGGED_EVERY):
+            # Our own errors name their cure; a traceback would only bury it.
+            self._log.error("tick crashed", error=str(error), crashes=crashes, exc_info=not isinstance(error, BongsuError))
 
     @staticmethod
     async def _pause(until: asyncio.Event, seconds: float) -> None:

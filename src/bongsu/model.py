@@ -376,12 +376,12 @@ class Device(Wire):
 
 
 class Behavior(Wire):
-    """Something a member did with a product."""
+    """Something a member did with a product. Without `at` it happened when it is stored, by the store's clock."""
 
     user_id: Id
     product_id: Id
     action: Action
-    at: Annotated[AwareDatetime, AfterValidator(_plausible)] = Field(default_factory=utc_now)
+    at: Annotated[AwareDatetime, AfterValidator(_plausible)] | None = None
 
 
 class Product(Wire):

@@ -1,4 +1,4 @@
-"""Events and behaviours from the command line, put straight into the store: one, or a file of any size."""
+"""Events and behaviours from the command line into the store, without HTTP: one event, or a file of any size."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ from bongsu.ingress.catalog import behaviors_in, keep_behaviors
 from bongsu.ingress.http import events_in
 from bongsu.ingress.intake import Intake
 from bongsu.model import Behavior, Event
-from bongsu.service import ground, running
+from bongsu.service import running, runtime
 from bongsu.settings import Settings
 
 _T = TypeVar("_T")
 
 CHUNK = 256 * 1024
-# Any constant will do, as long as it stays: a file published again must get the ids it got before.
+# Any constant will do, but it must never change: a file published again must get the same ids.
 _NAMESPACE = uuid.UUID("6f1bde5c-3f4e-5a0e-9c52-5b1f8f4a7a10")
 
 
 async def publish_one(settings: Settings, event: Event) -> bool:
-    """Store the event; say whether its id was new."""
-    async with ground(settings) as base, running(Intake(base.store, base.signals, "cli")) as intake:
+    """Store the event; return whether its id was new."""
+    async with runtime(settings) as base, running(Intake(base.store, base.signals, "cli")) as intake:
         return (await intake.accept([event]))[0]
 
 
 async def publish_file(settings: Settings, path: Path, console: Console) -> ndjson.Tally:
-    """Publish every line. Interrupted, it can simply be run again."""
+    """Publish every line. If interrupted, run it again: the ids are the same."""
     identity = _identity(path)
 
     def parse(number: int, line: bytes) -> Event:
         event = events_in.parse_line(number, line)
         if "event_id" in event.model_fields_set or identity is None:
             return event
-        # Made from the file, the line's number and its text: the same file published again adds nothing.
+        # An id from the file, the line's number and its text: the same file published again adds nothing.
         name = f"{identity}:{number}:{line.strip().decode()}"
         return event.model_copy(update={"event_id": uuid.uuid5(_NAMESPACE, name)})
 
-    async with ground(settings) as base, running(Intake(base.store, base.signals, "cli")) as intake:
+    async with runtime(settings) as base, running(Intake(base.store, base.signals, "cli")) as intake:
         return await _pour(path, console, intake.accept, parse)
 
 
 async def load_behaviors(settings: Settings, path: Path, console: Console) -> ndjson.Tally:
-    """Keep the newest of what every line tells. Loading a file twice changes nothing."""
-    async with ground(settings) as base:
+    """Store the behaviours, the newest of each kind. Loading a file twice changes nothing."""
+    async with runtime(settings) as base:
 
         async def keep(behaviors: Sequence[Behavior]) -> list[bool]:
             return await keep_behaviors(base.store, behaviors)
@@ -69,7 +69,7 @@ async def load_behaviors(settings: Settings, path: Path, console: Console) -> nd
 
 
 async def _pour(path: Path, console: Console, accept: ndjson.Accept[_T], parse: ndjson.Parse[_T]) -> ndjson.Tally:
-    """The file's lines, with a bar where a terminal is."""
+    """Ingest the file's lines, with a progress bar on a terminal."""
     file, size = _opened(path)
     with file, _progress(console) as progress:
         task = progress.add_task(path.name, total=size)
@@ -80,9 +80,9 @@ async def _pour(path: Path, console: Console, accept: ndjson.Accept[_T], parse: 
 
 
 def _identity(path: Path) -> str | None:
-    """What a file is known by: another file, or the same one changed, holds other events.
+    """What identifies a file: another file, or the same one changed, has other events.
 
-    A pipe is known by nothing: what comes through it a second time is new.
+    A pipe has no identity: what comes through it a second time is new.
     """
     if str(path) == "-" or not path.is_file():
         return None

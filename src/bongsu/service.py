@@ -19,7 +19,7 @@ from bongsu.api import build_api
 from bongsu.channels.registry import senders
 from bongsu.clock import clock
 from bongsu.dispatch import DELIVERIES_TOPIC, Dispatcher
-from bongsu.errors import AddressTaken
+from bongsu.errors import AddressTaken, StoreBusy, StoreUnreachable
 from bongsu.fanout import Decision, FanOut
 from bongsu.ingress.intake import EVENTS_TOPIC, Intake
 from bongsu.keys import Keys
@@ -32,7 +32,9 @@ from bongsu.process import address_of, settle_memory, told_by_signals
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.signals import LocalSignals, RedisSignals, Signals
-from bongsu.store import Store, check, migrate
+from bongsu.store import Share, Store, check, migrate
+from bongsu.store.abandoned import release_dead_owners
+from bongsu.store.skew import SkewMonitor
 from bongsu.templates import Templates
 from bongsu.worker import EventWorker
 
@@ -41,6 +43,10 @@ _Runs = TypeVar("_Runs", bound="Loop | Signals")
 
 # Requests under way get this long to finish after SIGTERM; orchestrators kill at 30 s.
 DRAIN_SECONDS = 20
+# Between two attempts to reach the store at the start.
+START_RETRY_SECONDS = 2.0
+# A store that has not answered twice for so long during the drain is given up: what waits for it would wait in vain.
+ANSWER_SECONDS = 4.0
 
 
 class Role(StrEnum):
@@ -56,8 +62,8 @@ LISTENING = frozenset({Role.API, Role.GATEWAY})
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What every role stands on."""
+class Runtime:
+    """What every role needs."""
 
     settings: Settings
     store: Store
@@ -65,17 +71,69 @@ class Ground:
 
 
 @contextlib.asynccontextmanager
-async def ground(settings: Settings) -> AsyncIterator[Ground]:
-    """The store, opened and at the right revision, and the signals, running."""
+async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
+    """The store, opened and at the right revision, and the signals, running. Raises if the store cannot be reached."""
+    async with _opened(settings) as base:
+        await _check_schema(base)
+        async with running(base.signals):
+            yield base
+
+
+@contextlib.asynccontextmanager
+async def _opened(settings: Settings) -> AsyncIterator[Runtime]:
     store = Store.open(settings)
-    signals: Signals = RedisSignals(settings.redis_url) if settings.redis_url else LocalSignals()
     try:
-        # The embedded store belongs to this installation alone and is migrated on the way; a shared one is not.
-        await (migrate(store) if settings.is_embedded else check(store))
-        async with running(signals):
-            yield Ground(settings, store, signals)
+        yield Runtime(settings, store, RedisSignals(settings.redis_url) if settings.redis_url else LocalSignals())
     finally:
         await store.close()
+
+
+async def _check_schema(base: Runtime) -> None:
+    # The embedded store belongs to this installation alone and is migrated on the way; a shared one is not.
+    await (migrate(base.store) if base.settings.is_embedded else check(base.store))
+
+
+async def _wait_for_store(base: Runtime, stopping: asyncio.Event) -> bool:
+    """Until a server that is starting, full or away can be used; False if the process is told to stop before."""
+    while not stopping.is_set():
+        try:
+            await _check_schema(base)
+            return True
+        except (StoreUnreachable, StoreBusy) as error:
+            if base.settings.is_embedded:
+                raise  # a file that cannot be opened does not come up by itself
+            _log.warning("waiting for the store", error=str(error), retry_seconds=START_RETRY_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(START_RETRY_SECONDS):
+                await stopping.wait()
+    return False
+
+
+async def _release_dead_owners(base: Runtime) -> None:
+    """After a crash on the embedded store: what the dead process had claimed need not wait for its lease to end."""
+    async with base.store.transaction() as tx:
+        if released := await release_dead_owners(tx):
+            _log.info("released the claims of processes that died", claims=released)
+
+
+@contextlib.asynccontextmanager
+async def _giving_up(store: Store) -> AsyncIterator[None]:
+    """While the block drains: cut the connections of a store that does not answer, so that what waits for it ends."""
+
+    async def watch() -> None:
+        failures = 0
+        while failures < 2:
+            failures = 0 if await store.answers(ANSWER_SECONDS) else failures + 1
+            await asyncio.sleep(1.0)
+        _log.warning("the store does not answer, giving it up: what is unfinished is taken up after its lease")
+        store.terminate()
+
+    watching = asyncio.create_task(watch(), name="bongsu-give-up")
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
 
 
 class Service:
@@ -105,44 +163,62 @@ class Service:
             _log.warning("the keys are weak", why=keys.weakness)
         listener = self._listen() if self._listens else None
         async with contextlib.AsyncExitStack() as stack:
-            # First in, last out: a second SIGTERM during the drain is no reason to hurry.
+            # First in, last out: a second SIGTERM during the drain changes nothing.
             stack.enter_context(told_by_signals(self._stopping))
-            _make_room_for_connections()
-            base = await stack.enter_async_context(ground(self._settings))
-            if self._is_demo:
-                await demo.refuse_strangers(base.store, self._settings)
-            if Role.WORKER in self._roles:
-                await stack.enter_async_context(_worker(base, self._rules))
-            if Role.CLOCK in self._roles:
-                await stack.enter_async_context(running(clock(base.settings, base.store, base.signals)))
-            address = None
             if listener is not None:
-                intake = None
-                if Role.API in self._roles:
-                    intake = await stack.enter_async_context(running(Intake(base.store, base.signals, "http")))
-                gateway = None
-                if Role.GATEWAY in self._roles:
-                    gateway = await stack.enter_async_context(_gateway(base, keys))
-                app = build_api(
-                    base.store,
-                    intake,
-                    keys,
-                    self._settings,
-                    self._stopping.is_set,
-                    base.signals,
-                    gateway=gateway,
-                    on_read=lambda member_id, _unread: announce_read(base.signals, member_id),
-                    is_demo=self._is_demo,
-                )
-                address = await stack.enter_async_context(_serving(app, listener, gateway.drain if gateway else None))
-            settle_memory()
-            _log.info("ready", address=address, roles=sorted(self._roles))
-            on_ready(address or "")
-            if self._is_demo and Role.API in self._roles:
-                await stack.enter_async_context(_demo(base))
-            await self._stopping.wait()
-            _log.info("stopping")
+                stack.callback(listener.close)
+            _make_room_for_connections()
+            base = await stack.enter_async_context(_opened(self._settings))
+            if not await _wait_for_store(base, self._stopping):
+                return
+            if self._settings.is_embedded:
+                await _release_dead_owners(base)
+            async with contextlib.AsyncExitStack() as roles:
+                address = await self._start(roles, base, keys, listener)
+                settle_memory()
+                _log.info("ready", address=address, roles=sorted(self._roles))
+                on_ready(address or "")
+                if self._is_demo and Role.API in self._roles:
+                    await roles.enter_async_context(_demo(base))
+                await self._stopping.wait()
+                _log.info("stopping")
+                async with _giving_up(base.store):
+                    await roles.aclose()
         _log.info("stopped")
+
+    async def _start(
+        self, roles: contextlib.AsyncExitStack, base: Runtime, keys: Keys, listener: socket.socket | None
+    ) -> str | None:
+        """Start the roles from the bottom up, each to be stopped by the stack; return the address that is served, if any."""
+        await roles.enter_async_context(running(base.signals))
+        await roles.enter_async_context(running(SkewMonitor(base.store)))
+        if self._is_demo:
+            await demo.refuse_strangers(base.store, self._settings)
+        if Role.WORKER in self._roles:
+            await roles.enter_async_context(_worker(base, self._rules))
+        if Role.CLOCK in self._roles:
+            await roles.enter_async_context(running(clock(base.settings, base.store, base.signals)))
+        if listener is None:
+            return None
+        intake = None
+        if Role.API in self._roles:
+            intake = Intake(base.store.share(Share.INGEST), base.signals, "http")
+            await roles.enter_async_context(running(intake))
+        gateway = None
+        if Role.GATEWAY in self._roles:
+            gateway = await roles.enter_async_context(_gateway(base, keys))
+        app = build_api(
+            base.store,
+            intake,
+            keys,
+            self._settings,
+            self._stopping.is_set,
+            base.signals,
+            gateway=gateway,
+            on_read=lambda member_id, _unread: announce_read(base.signals, member_id),
+            is_demo=self._is_demo,
+        )
+        return await roles.enter_async_context(_serving(app, listener, gateway.drain if gateway else None))
 
     def _listen(self) -> socket.socket:
         host, port = self._settings.host, self._settings.port
@@ -163,7 +239,7 @@ async def running(loop: _Runs) -> AsyncIterator[_Runs]:
 
 
 @contextlib.asynccontextmanager
-async def _worker(base: Ground, rules: Rules) -> AsyncIterator[None]:
+async def _worker(base: Runtime, rules: Rules) -> AsyncIterator[None]:
     """From event to device: the event worker, and behind it a dispatcher for each way out of the house."""
 
     announcer = Announcer(base.store, base.signals)
@@ -181,7 +257,7 @@ async def _worker(base: Ground, rules: Rules) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _dispatchers(base: Ground, rules: Rules) -> AsyncIterator[None]:
+async def _dispatchers(base: Runtime, rules: Rules) -> AsyncIterator[None]:
     """One for each channel, so that a slow provider costs its own channel only."""
     async with contextlib.AsyncExitStack() as stack:
         for channel, sender in senders(base.settings, rules.senders, base.store).items():
@@ -211,7 +287,7 @@ def _waking(dispatcher: Dispatcher, channel: Channel) -> Callable[[bytes | None]
 
 
 @contextlib.asynccontextmanager
-async def _gateway(base: Ground, keys: Keys) -> AsyncIterator[Gateway]:
+async def _gateway(base: Runtime, keys: Keys) -> AsyncIterator[Gateway]:
     gateway = Gateway(base.store, base.signals, keys, base.settings)
     await gateway.start()
     try:
@@ -221,7 +297,7 @@ async def _gateway(base: Ground, keys: Keys) -> AsyncIterator[Gateway]:
 
 
 @contextlib.asynccontextmanager
-async def _demo(base: Ground) -> AsyncIterator[None]:
+async def _demo(base: Runtime) -> AsyncIterator[None]:
     await demo.fill(base.store)
     async with running(Intake(base.store, base.signals, "demo")) as intake, running(demo.Trickle(base.store, intake)):
         yield

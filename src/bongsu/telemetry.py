@@ -64,6 +64,7 @@ EVENTS_DUPLICATE = Counter("bongsu_events_duplicate", "Events whose id was alrea
 EVENTS_FINISHED = Counter("bongsu_events_finished", "Events the worker has finished with", ["status"])
 EVENTS_UNHEARD = Counter("bongsu_events_unheard", "Events of a type that no rule is about")
 EVENTS_RETRIED = Counter("bongsu_events_retried", "Events put back after a rule or a decision failed")
+CLOCK_SKEW = Gauge("bongsu_clock_skew_seconds", "By how much this process's clock is ahead of the store's")
 NOTIFICATIONS = Counter("bongsu_notifications", "Notifications written to inboxes", ["type"])
 DELIVERIES = Counter("bongsu_deliveries", "Tries of deliveries, by what became of them", ["channel", "status", "code"])
 SENDS = Durations("bongsu_send_seconds", "How long providers take, by what they answered", ["channel", "outcome"])

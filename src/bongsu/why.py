@@ -18,15 +18,17 @@ from rich.text import Text
 from bongsu.codes import in_words
 from bongsu.errors import BadCommand
 from bongsu.guard import local_day
-from bongsu.model import Channel, DeviceStatus, EventStatus, Id, Member, Preferences, utc_now
+from bongsu.model import Channel, DeviceStatus, EventStatus, Id, Member, Preferences
 from bongsu.rules import Rules, catalogue
-from bongsu.service import ground
+from bongsu.service import runtime
 from bongsu.settings import Settings
-from bongsu.store import history, people, schedule
+from bongsu.store import history, schedule
+from bongsu.store.clock import find_now
+from bongsu.store.delivery_history import DeliveryRow
+from bongsu.store.devices import DeviceRow, find_devices
 from bongsu.store.history import Filters, HistoryRow, Status
-from bongsu.store.people import DeviceRow
+from bongsu.store.members import find_member, find_preferences
 from bongsu.store.schedule import Progress
-from bongsu.store.ways import DeliveryRow
 from bongsu.terminal import plain
 
 _member_id = TypeAdapter(Id)
@@ -78,14 +80,15 @@ async def look(settings: Settings, member_id: str, event_id: UUID | None, limit:
         _member_id.validate_python(member_id)
     except ValidationError:
         raise BadCommand("MEMBER must be a member's id: 1 to 255 characters, none of them a control character") from None
-    now = utc_now()
-    async with ground(settings) as base, base.store.read() as connection:
-        member = await people.find_member(connection, member_id)
+    async with runtime(settings) as base, base.store.read() as tx:
+        # Due times are compared with it, and they are the store's.
+        now = await find_now(tx)
+        member = await find_member(tx, member_id)
         if member is None:
             raise BadCommand(f"There is no member {member_id}: nobody of that id was ever mentioned")
-        day, count = await history.find_counted(connection, member_id)
-        rows = await history.find_page(connection, Filters(member_id=member_id, event_id=event_id), limit=limit)
-        event = None if event_id is None else await schedule.find_progress(connection, event_id)
+        day, count = await history.find_daily_count(tx, member_id)
+        rows = await history.find_page(tx, Filters(member_id=member_id, event_id=event_id), limit=limit)
+        event = None if event_id is None else await schedule.find_progress(tx, event_id)
         if event_id is not None and event is None and not rows:
             raise BadCommand(f"There is no event {event_id}: it was never stored here, or has been forgotten since")
         return View(
@@ -93,8 +96,8 @@ async def look(settings: Settings, member_id: str, event_id: UUID | None, limit:
             now=now,
             member_id=member_id,
             member=member,
-            wish=await people.find_preferences(connection, member_id),
-            devices=await people.find_devices(connection, member_id),
+            wish=await find_preferences(tx, member_id),
+            devices=await find_devices(tx, member_id),
             counted_today=count if day >= local_day(now, _zone(settings, member)) else 0,
             rows=rows,
             event_id=event_id,

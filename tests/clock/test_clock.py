@@ -8,14 +8,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from sqlalchemy import text
 
 from bongsu.clock import Clock, Job
-from bongsu.clock.clockwork import run_by_hand, run_slot
+from bongsu.clock.clockwork import run_by_hand, run_slot, store_time
 from bongsu.errors import StoreUnreachable
 from bongsu.settings import Settings
-from bongsu.store import Store
-from bongsu.store import jobs as statements
+from bongsu.store import Store, Transaction, job_runs
+from bongsu.store.query import same
 from tests.processes import forks
 
 SEOUL = ZoneInfo("Asia/Seoul")
@@ -24,12 +23,12 @@ MINUTE = timedelta(minutes=1)
 
 
 class Wall:
-    """A clock on the wall that a test moves."""
+    """A store's time that a test moves."""
 
     def __init__(self, now: datetime = NINE - MINUTE) -> None:
         self.now = now
 
-    def __call__(self) -> datetime:
+    async def __call__(self) -> datetime:
         return self.now
 
 
@@ -58,10 +57,10 @@ async def turn(*clocks: Clock) -> None:
 
 
 async def runs(store: Store) -> list[tuple[Any, ...]]:
-    query = "SELECT job, slot, result, error, finished_at IS NOT NULL FROM bongsu_job_runs ORDER BY job, slot"
-    async with store.read() as connection:
-        found = (await connection.execute(text(query))).all()
-    return [(job, store.dialect.moment(slot), result, error, bool(ended)) for job, slot, result, error, ended in found]
+    query = same("SELECT job, slot, result, error, finished_at IS NOT NULL AS ended FROM bongsu_job_runs ORDER BY job, slot")
+    async with store.read() as tx:
+        rows = await tx.fetch(query())
+    return [(row["job"], store.dialect.time(row["slot"]), row["result"], row["error"], bool(row["ended"])) for row in rows]
 
 
 async def test_a_slot_is_run_once_by_one_of_many_clocks(store: Store) -> None:
@@ -222,8 +221,50 @@ async def test_a_store_that_is_away_costs_no_slot(store: Store, monkeypatch: pyt
         async def fail(*_given: object) -> bool:
             raise StoreUnreachable("gone")
 
-        patch.setattr(statements, "take", fail)
+        patch.setattr(job_runs, "claim", fail)
         await turn(running)
+    assert counted.runs == 0
+    await turn(running)
+    assert counted.runs == 1
+
+
+async def test_slots_follow_the_stores_time_and_not_the_processs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's time is far from this process's."""
+    counted = Counted()
+    times = iter((NINE - MINUTE, NINE, NINE + MINUTE))
+
+    async def find_now(_tx: Transaction) -> datetime:
+        return next(times)
+
+    monkeypatch.setattr("bongsu.clock.clockwork.find_now", find_now)
+    running = Clock(store, [counted.job], SEOUL)
+    await turn(running)
+    assert counted.runs == 0
+    await turn(running)
+    await turn(running)
+    assert [run[1] for run in await runs(store)] == [NINE]
+
+
+async def test_the_time_comes_from_the_store(store: Store) -> None:
+    # SQLite's is in milliseconds.
+    before = datetime.now(UTC) - timedelta(milliseconds=2)
+    assert before <= await store_time(store) <= datetime.now(UTC) + timedelta(milliseconds=2)
+
+
+async def test_the_first_time_known_is_when_the_clock_began(store: Store) -> None:
+    """The store was away when the process came up: a job that never ran has missed nothing."""
+    answers: list[datetime | StoreUnreachable] = [StoreUnreachable("gone"), NINE + MINUTE, NINE + 5 * MINUTE]
+
+    async def now() -> datetime:
+        if isinstance(answer := answers.pop(0), StoreUnreachable):
+            raise answer
+        return answer
+
+    counted = Counted()
+    running = Clock(store, [counted.job], SEOUL, now=now)
+    with pytest.raises(StoreUnreachable):
+        await running.tick()
+    await turn(running)
     assert counted.runs == 0
     await turn(running)
     assert counted.runs == 1

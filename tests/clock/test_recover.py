@@ -1,4 +1,4 @@
-"""The recovery job: who gets another round, who has come too late, and what the dead left on the wire."""
+"""The recovery job: which deliveries get another round, which have expired, and what becomes of abandoned claims."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from bongsu.clock.recover import Recovery
 from bongsu.dispatch import DELIVERIES_TOPIC
 from bongsu.model import Channel, Device, Platform
 from bongsu.signals import LocalSignals
-from bongsu.store import Store, people
+from bongsu.store import Store
 from bongsu.store import deliveries as statements
+from bongsu.store.devices import put_device
+from bongsu.store.query import same
 from bongsu.verdicts import unsent
 from tests.dying import LONG_AGO, SOON, column, delivery, message, one_delivery
 
@@ -38,8 +39,7 @@ async def test_what_may_yet_go_gets_another_round(store: Store, woken: list[byte
     assert await column(store, one, *FATE) == ("READY", 0, 3, 3, 5, False)
     assert await column(store, one, "finished_at") is None
     assert len(woken) == 1
-    async with store.write() as tx:
-        (claimed,) = await statements.claim(tx, Channel.PUSH, (1,), 10, 60, "w")
+    (claimed,) = await statements.claim(store, Channel.PUSH, (1,), 10, 60, "w")
     assert (claimed.delivery_id, claimed.epoch, claimed.attempts) == (one, 4, 0)
 
 
@@ -51,7 +51,7 @@ STAYING: tuple[dict[str, Any], ...] = (
     {"status": "UNKNOWN", "guarantee": "at_most_once", "is_retryable": True},
     {"status": "SUCCESS", "is_retryable": True},
     {"status": "READY"},
-    {"status": "READY", "due": timedelta(minutes=-9)},
+    {"status": "READY", "due": timedelta(minutes=-5)},
     {"status": "SENDING", "due": SOON},
 )
 
@@ -76,7 +76,9 @@ async def test_one_that_is_too_late_is_not_looked_at_twice(store: Store) -> None
     assert await recover(store) == "nothing to do"
 
 
-async def test_what_waited_beyond_its_worth_ends_and_the_rest_is_told_of(store: Store, woken: list[bytes | None]) -> None:
+async def test_what_expired_while_it_waited_ends_and_the_rest_wakes_dispatchers(
+    store: Store, woken: list[bytes | None]
+) -> None:
     stale = timedelta(minutes=-11)
     late = await one_delivery(store, "READY", expires=LONG_AGO, due=stale)
     waits = await one_delivery(store, "READY", expires=SOON, due=stale)
@@ -90,14 +92,15 @@ async def test_what_waited_beyond_its_worth_ends_and_the_rest_is_told_of(store: 
 
 
 @pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
-async def test_what_the_dead_left_on_the_wire_is_judged_as_a_dispatcher_would(
+async def test_an_abandoned_claim_is_settled_as_a_dispatcher_would(
     store: Store, woken: list[bytes | None], guarantee: str
 ) -> None:
     one = await one_delivery(store, "SENDING", guarantee, due=timedelta(seconds=-1), claims=2, leased_by="w")
-    async with store.write() as tx:
-        await people.put_device(tx, "m-1", "d-0", Device(token="t", platform=Platform.IOS, push_consent=True))
-        (claimed,) = await statements.claim(tx, Channel.PUSH, (1,), 10, -1, "other")
-        words = (await statements.find_words(tx, [claimed.message_id]))[claimed.message_id]
+    async with store.transaction() as tx:
+        await put_device(tx, "m-1", "d-0", Device(token="t", platform=Platform.IOS, push_consent=True))
+    (claimed,) = await statements.claim(store, Channel.PUSH, (1,), 10, -1, "other")
+    async with store.read() as tx:
+        content = (await statements.find_content(tx, [claimed.message_id]))[claimed.message_id]
     said = await recover(store, woken)
     status, code, detail, epoch, attempts = await column(store, one, "status", "code", "detail", "epoch", "attempts")
     assert (epoch, attempts) == (5, 4)
@@ -106,18 +109,17 @@ async def test_what_the_dead_left_on_the_wire_is_judged_as_a_dispatcher_would(
         assert (status, code, said, len(woken)) == ("READY", None, "1 sent again after a crash", 1)
     else:
         assert not claimed.can_go
-        verdict = unsent(claimed, words)
-        assert (status, code, detail) == (verdict.status, verdict.code, verdict.detail)
+        result = unsent(claimed, content)
+        assert (status, code, detail) == (result.status, result.code, result.detail)
         assert (said, woken) == ("1 unknown", [])
-    # Who was thought dead can no longer say otherwise.
-    late = statements.Verdict(one, claimed.epoch, statements.DeliveryStatus.SUCCESS)
-    async with store.write() as tx:
-        assert await statements.record(tx, [late]) == set()
+    # The old claim can no longer be recorded.
+    late = statements.DeliveryResult(one, claimed.epoch, statements.DeliveryStatus.SUCCESS)
+    assert await statements.record(store, [late]) == set()
 
 
 async def test_many_go_in_batches_of_every_channel_and_lane(store: Store) -> None:
     old = timedelta(hours=-2)
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         often, once = await message(tx), await message(tx, "at_most_once")
         gone = await message(tx, expires=LONG_AGO)
         for number in range(7):
@@ -129,11 +131,12 @@ async def test_many_go_in_batches_of_every_channel_and_lane(store: Store) -> Non
     assert await recover(store, batch=2) == "nothing to do"
 
 
-async def test_what_a_dispatcher_holds_is_passed_over(store: Store) -> None:
+async def test_what_a_dispatcher_has_locked_is_skipped(store: Store) -> None:
     if store.dialect.name == "sqlite":
-        return  # where there is one writer, nobody is ever in the middle of something
+        return  # has one writer: no other is ever in the middle of a transaction
     one = await one_delivery(store, "FAIL", is_retryable=True)
-    async with store.write() as tx:
-        await tx.execute(text("SELECT 1 FROM bongsu_deliveries WHERE delivery_id = :id FOR UPDATE"), {"id": one})
+    lock = same("SELECT 1 FROM bongsu_deliveries WHERE delivery_id = $1 FOR UPDATE")
+    async with store.transaction() as tx:
+        await tx.fetch(lock(one))
         assert await recover(store) == "nothing to do"
     assert await recover(store) == "1 given another round"

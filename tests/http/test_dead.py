@@ -5,18 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-from sqlalchemy import text
 
 from bongsu.dead import wrapped
 from bongsu.dispatch import DELIVERIES_TOPIC
 from bongsu.model import new_id, utc_now
 from bongsu.signals import LocalSignals
 from bongsu.store import Store
-from bongsu.store.dead import Kind, Place
+from bongsu.store.dead_letters import Kind, Place
+from bongsu.store.query import in_both, same
 from tests.dying import column, failed_event, message, one_delivery
 from tests.dying import delivery as a_delivery
 
 REPLAY = "/api/admin/dead/replay"
+ADD_ATTEMPT = in_both(
+    lambda d: f"INSERT INTO bongsu_attempts (delivery_id, epoch, at, millis, code) VALUES ($1, $2, {d.now}, $3, $4)"
+)
 
 
 async def found(api: httpx.AsyncClient, **query: Any) -> dict[str, Any]:
@@ -34,7 +37,7 @@ async def replay(api: httpx.AsyncClient, asked: dict[str, Any], **more: Any) -> 
 async def test_rows_say_what_died_of_what(api: httpx.AsyncClient, store: Store) -> None:
     event_id = await failed_event(store, "bongsu.errors.BadTemplate: no title", "order.paid")
     source = new_id()
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         one = await a_delivery(
             tx, await message(tx, event_id=source), "UNKNOWN", code="TIMEOUT", detail="no answer", rounds=1
         )
@@ -121,8 +124,8 @@ async def test_a_dry_run_counts_and_changes_nothing(api: httpx.AsyncClient, stor
     one = await one_delivery(store, "FAIL")
     assert await replay(api, {"state": "FAIL"}, dryRun=True) == (200, {"matched": 1, "replayed": 0})
     assert await column(store, one, "status", "attempts") == ("FAIL", 4)
-    async with store.read() as connection:
-        assert (await connection.execute(text("SELECT count(*) FROM bongsu_replays"))).scalar_one() == 0
+    async with store.read() as tx:
+        assert await tx.fetch(same("SELECT who FROM bongsu_replays")()) == []
 
 
 async def test_a_replay_puts_back_what_fits_and_says_by_whom(api: httpx.AsyncClient, store: Store) -> None:
@@ -132,17 +135,17 @@ async def test_a_replay_puts_back_what_fits_and_says_by_whom(api: httpx.AsyncCli
     assert await column(store, other, "status") == "FAIL"
     assert await replay(api, {"id": str(other)}) == (200, {"matched": 1, "replayed": 1})
     assert await column(store, other, "status", "series") == ("READY", 0)
-    async with store.read() as connection:
-        who = (await connection.execute(text("SELECT DISTINCT who FROM bongsu_replays"))).scalar_one()
-    assert who == "key:ests"
+    async with store.read() as tx:
+        (row,) = await tx.fetch(same("SELECT DISTINCT who FROM bongsu_replays")())
+    assert row["who"] == "key:ests"
 
 
-async def test_dispatchers_hear_of_a_replay(api: httpx.AsyncClient, store: Store, signals: LocalSignals) -> None:
+async def test_a_replay_wakes_dispatchers(api: httpx.AsyncClient, store: Store, signals: LocalSignals) -> None:
     await one_delivery(store, "FAIL")
-    heard: list[bytes | None] = []
-    with signals.listen(DELIVERIES_TOPIC, heard.append):
+    received: list[bytes | None] = []
+    with signals.listen(DELIVERIES_TOPIC, received.append):
         await replay(api, {"state": "FAIL"})
-    assert len(heard) == 1
+    assert len(received) == 1
 
 
 async def test_members_see_no_dead(api: httpx.AsyncClient, member_token: str) -> None:
@@ -158,14 +161,11 @@ async def test_the_stats_count_deliveries_too(api: httpx.AsyncClient, store: Sto
     assert stats["deliveries"] == {"ready": 1, "sending": 0, "fail": 1, "unknown": 0}
 
 
-async def test_history_lists_every_try(api: httpx.AsyncClient, store: Store) -> None:
+async def test_history_lists_every_attempt(api: httpx.AsyncClient, store: Store) -> None:
     one = await one_delivery(store, "FAIL", attempts=1)
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         for epoch, code in ((1, "UNAVAILABLE"), (4, "UNREGISTERED")):
-            await tx.execute(
-                text(f"INSERT INTO bongsu_attempts VALUES (:id, {epoch}, {store.dialect.now}, {epoch * 10}, '{code}')"),
-                {"id": one},
-            )
+            await tx.execute(ADD_ATTEMPT(one, epoch, epoch * 10, code))
     (row,) = (await api.get("/api/admin/history")).json()["items"]
     (delivery,) = row["deliveries"]
     assert delivery["tries"] == 1

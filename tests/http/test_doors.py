@@ -11,6 +11,7 @@ import pytest
 from bongsu.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store
+from bongsu.store.query import same
 
 EVENT = {"eventType": "x"}
 
@@ -59,8 +60,8 @@ async def test_health_needs_no_key(api: httpx.AsyncClient, store: Store) -> None
 
 
 async def test_not_ready_without_the_tables_and_still_alive(api: httpx.AsyncClient, store: Store) -> None:
-    async with store.write() as tx:
-        await tx.exec_driver_sql("DROP TABLE bongsu_version")
+    async with store.transaction() as tx:
+        await tx.execute(same("DROP TABLE bongsu_version")())
     response = await api.get("/readyz")
     assert response.status_code == 503
     assert "bongsu migrate" in response.json()["detail"]

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from sqlalchemy import text
 
 from bongsu.errors import StoreUnreachable
 from bongsu.http.body import BODY_LIMIT
@@ -18,16 +17,17 @@ from bongsu.ingress import intake as intake_module
 from bongsu.ingress import ndjson
 from bongsu.ingress.intake import EVENTS_TOPIC
 from bongsu.signals import LocalSignals
-from bongsu.store import Store
-from bongsu.store import events as statements
+from bongsu.store import Store, outbox
+from bongsu.store.query import same
 
 JSON = {"Content-Type": "application/json"}
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
 
 async def stored(store: Store) -> int:
-    async with store.read() as connection:
-        return int((await connection.execute(text("SELECT count(*) FROM bongsu_events"))).scalar_one())
+    async with store.read() as tx:
+        (row,) = await tx.fetch(same("SELECT count(*) AS count FROM bongsu_events")())
+    return int(row["count"])
 
 
 def problem(response: httpx.Response, status: int) -> dict[str, Any]:
@@ -157,8 +157,8 @@ async def test_one_bad_event_in_an_array_keeps_all_out_and_is_named_by_its_place
 
 
 async def test_the_same_id_twice_in_one_request_is_refused(api: httpx.AsyncClient, store: Store) -> None:
-    same = str(uuid4())
-    events = [{"eventType": "x"}, {"eventType": "x", "eventId": same}, {"eventType": "x", "eventId": same.upper()}]
+    repeated = str(uuid4())
+    events = [{"eventType": "x"}, {"eventType": "x", "eventId": repeated}, {"eventType": "x", "eventId": repeated.upper()}]
     answer = problem(await api.post("/api/events", json=events), 422)
     assert answer["errors"] == [{"loc": [2, "eventId"], "msg": "is the eventId of number 1 too"}]
     assert await stored(store) == 0
@@ -200,12 +200,12 @@ async def test_lines_are_accepted_blank_ones_passed_over(api: httpx.AsyncClient,
 
 
 async def test_a_bad_line_is_reported_by_number_and_the_others_stand(api: httpx.AsyncClient, store: Store) -> None:
-    same = str(uuid4())
+    repeated = str(uuid4())
     body = (
         lines(
-            {"eventType": "ok", "eventId": same},
+            {"eventType": "ok", "eventId": repeated},
             {"eventType": ""},
-            {"eventType": "again", "eventId": same},
+            {"eventType": "again", "eventId": repeated},
             "not an object",
         )
         + b'{"eventType":"x"\n"refId":"y"}\n{"eventType":"x"},{"eventType":"y"}\n{"eventType":"last"}'
@@ -228,8 +228,8 @@ async def test_many_lines_in_awkward_pieces_all_arrive(api: httpx.AsyncClient, s
 
     response = await api.post("/api/events", content=pieces(), headers=NDJSON)
     assert response.json() == {"accepted": 2500, "duplicates": 0}
-    async with store.read() as connection:
-        refs = {row[0] for row in await connection.execute(text("SELECT ref_id FROM bongsu_events"))}
+    async with store.read() as tx:
+        refs = {row["ref_id"] for row in await tx.fetch(same("SELECT ref_id FROM bongsu_events")())}
     assert refs == {str(number) for number in range(2500)}
 
 
@@ -275,7 +275,7 @@ async def test_with_the_store_away_the_answer_is_503_and_later_it_works(
         async def away(*_arguments: object) -> None:
             raise StoreUnreachable("gone")
 
-        patch.setattr("bongsu.store.events.add_many", away)
+        patch.setattr("bongsu.store.outbox.add_many", away)
         response = await api.post("/api/events", json={"eventType": "x"})
         answer = problem(response, 503)
         assert answer["type"] == "urn:bongsu:store-unreachable"
@@ -311,7 +311,7 @@ async def test_a_stream_the_store_left_in_the_middle_says_how_far_it_came(
     api: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ndjson, "BATCH_THINGS", 10)
-    add_many, answers = statements.add_many, [True, True]
+    add_many, answers = outbox.add_many, [True, True]
 
     async def twice(*arguments: Any) -> Any:
         if not answers:
@@ -319,7 +319,7 @@ async def test_a_stream_the_store_left_in_the_middle_says_how_far_it_came(
         answers.pop()
         return await add_many(*arguments)
 
-    monkeypatch.setattr(statements, "add_many", twice)
+    monkeypatch.setattr(outbox, "add_many", twice)
     answer = problem(await api.post("/api/events", content=in_tens(50), headers=NDJSON), 503)
     assert "after 20 accepted and 0 duplicates up to line 20: send the lines after it again" in answer["detail"]
     assert "nothing was stored" not in answer["detail"].lower()
@@ -332,7 +332,7 @@ async def test_a_bug_is_a_500_that_tells_nothing_but_where_to_look(
     async def bug(*_arguments: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr("bongsu.store.events.find", bug)
+    monkeypatch.setattr("bongsu.store.outbox.find", bug)
     response = await api.get(f"/api/events/{uuid4()}")
     assert "secret" not in response.text
     assert "X-Request-ID" in problem(response, 500)["detail"]

@@ -23,7 +23,7 @@ async def found(api: httpx.AsyncClient, **query: Any) -> dict[str, Any]:
 
 async def test_a_row_for_who_was_told_and_for_who_was_not(api: httpx.AsyncClient, store: Store) -> None:
     event_id = new_id()
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         message_id = await say(tx, event_id=event_id)
         notification_id = await tell(tx, message_id, "a", "FAIL", code="UNREGISTERED", attempts=3)
         await withhold(tx, message_id, "b", "RATE_LIMITED")
@@ -44,7 +44,7 @@ async def test_a_row_for_who_was_told_and_for_who_was_not(api: httpx.AsyncClient
 
 
 async def test_pages_follow_each_other_without_a_gap(api: httpx.AsyncClient, store: Store) -> None:
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         for number in range(5):
             message_id = await say(tx, subject=str(number))
             for member in ("a", "철수.1", "~"):
@@ -63,7 +63,7 @@ async def test_pages_follow_each_other_without_a_gap(api: httpx.AsyncClient, sto
 
 async def test_each_parameter_is_heeded(api: httpx.AsyncClient, store: Store) -> None:
     event_id = new_id()
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         await tell(tx, await say(tx, "PRICE_DROP", event_id=event_id), "a", "SUCCESS")
         later = NOON + timedelta(hours=1)
         await withhold(tx, await say(tx, "POST_LIKE", later), "b", "NO_ADDRESS")

@@ -30,7 +30,7 @@ def as_other(settings: Settings) -> dict[str, str]:
 
 
 async def told(store: Store, count: int = 1, member_id: str = "m-1", **words: Any) -> list[str]:
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         return [str(one) for one in await tell(tx, member_id, count, **words)]
 
 

@@ -28,7 +28,7 @@ async def test_a_job_that_failed_says_so(api: httpx.AsyncClient, monkeypatch: py
     async def fail(_self: Recovery, *_given: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(Recovery, "_judge", fail)
+    monkeypatch.setattr(Recovery, "_give_rounds", fail)
     answer = (await api.post("/api/admin/jobs/recover/run")).json()
     assert (answer["result"], answer["error"]) == (None, "ZeroDivisionError: by zero")
 

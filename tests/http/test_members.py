@@ -1,18 +1,19 @@
-"""Members, their wishes and devices, over both doors."""
+"""Members, their preferences and devices, called by servers and by the members themselves."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import text
 
 from bongsu.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store
+from bongsu.store.clock import find_now
+from bongsu.store.query import same
 
 
 @pytest.fixture
@@ -23,12 +24,18 @@ def as_member(settings: Settings) -> dict[str, str]:
 ANDROID = {"token": "token-a", "platform": "ANDROID", "pushConsent": True}
 
 
-async def test_a_member_is_told_of_and_found(api: httpx.AsyncClient) -> None:
+async def count(store: Store, table: str) -> int:
+    async with store.read() as tx:
+        (row,) = await tx.fetch(same(f"SELECT count(*) AS rows FROM bongsu_{table}")())
+    return int(row["rows"])
+
+
+async def test_a_member_is_stored_and_found(api: httpx.AsyncClient) -> None:
     known = {"locale": "ko-KR", "timezone": "Asia/Seoul", "email": "철수@example.com", "phone": "+82 10-1234-5678"}
     response = await api.put("/api/members/m-1", json=known)
     assert response.status_code == 200, response.text
     assert (await api.get("/api/members/m-1")).json() == {"memberId": "m-1", **known}
-    # PUT is the whole: what is left out is no longer known.
+    # PUT replaces: what is left out is no longer known.
     await api.put("/api/members/m-1", json={"email": "a@b"})
     assert (await api.get("/api/members/m-1")).json() == {
         "memberId": "m-1", "locale": None, "timezone": None, "email": "a@b", "phone": None,
@@ -69,9 +76,8 @@ async def test_bad_input_says_what_and_where_and_changes_nothing(
     response = await api.put(path, json=body)
     assert response.status_code == 422, response.text
     assert loc in [one["loc"] for one in response.json()["errors"]]
-    async with store.read() as connection:
-        for table in ("members", "preferences", "devices", "products"):
-            assert (await connection.execute(text(f"SELECT count(*) FROM bongsu_{table}"))).scalar() == 0
+    for table in ("members", "preferences", "devices", "products"):
+        assert await count(store, table) == 0
 
 
 @pytest.mark.parametrize("member_id", ["%00", "a%0Ab", "x" * 300])
@@ -79,10 +85,10 @@ async def test_an_id_that_is_none_is_refused(api: httpx.AsyncClient, member_id: 
     assert (await api.put(f"/api/members/{member_id}", json={})).status_code == 422
 
 
-async def test_wishes_are_kept_as_they_were_said(api: httpx.AsyncClient) -> None:
-    nothing_said = {"enabled": True, "types": {}, "quietHours": None}
-    assert (await api.get("/api/members/m-1/preferences")).json() == nothing_said
-    wish = {
+async def test_preferences_are_found_as_they_were_set(api: httpx.AsyncClient) -> None:
+    defaults = {"enabled": True, "types": {}, "quietHours": None}
+    assert (await api.get("/api/members/m-1/preferences")).json() == defaults
+    preferences = {
         "enabled": False,
         "types": {
             "POST_LIKE": {"enabled": False},
@@ -91,11 +97,11 @@ async def test_wishes_are_kept_as_they_were_said(api: httpx.AsyncClient) -> None
         },
         "quietHours": {"start": "22:00", "end": "08:30"},
     }
-    assert (await api.put("/api/members/m-1/preferences", json=wish)).json() == wish
-    assert (await api.get("/api/members/m-1/preferences")).json() == wish
+    assert (await api.put("/api/members/m-1/preferences", json=preferences)).json() == preferences
+    assert (await api.get("/api/members/m-1/preferences")).json() == preferences
     await api.put("/api/members/m-1/preferences", json={})
-    assert (await api.get("/api/members/m-1/preferences")).json() == nothing_said
-    # Wishes and what is known of a member do not disturb each other.
+    assert (await api.get("/api/members/m-1/preferences")).json() == defaults
+    # Preferences and addresses do not overwrite each other.
     assert (await api.get("/api/members/m-1")).status_code == 200
 
 
@@ -123,26 +129,25 @@ async def test_a_token_is_one_devices_and_moves(api: httpx.AsyncClient) -> None:
 async def test_a_token_claimed_by_many_at_once_ends_with_one(api: httpx.AsyncClient, store: Store) -> None:
     answers = await asyncio.gather(*(api.put(f"/api/members/m-{n % 4}/devices/d-{n}", json=ANDROID) for n in range(12)))
     assert {answer.status_code for answer in answers} == {200}
-    async with store.read() as connection:
-        assert (await connection.execute(text("SELECT count(*) FROM bongsu_devices"))).scalar() == 1
+    assert await count(store, "devices") == 1
 
 
 async def test_registering_again_revives_an_invalid_device(api: httpx.AsyncClient, store: Store) -> None:
     await api.put("/api/members/m-1/devices/phone", json=ANDROID)
-    async with store.write() as tx:
-        await tx.execute(text("UPDATE bongsu_devices SET status = 'INVALID'"))
+    async with store.transaction() as tx:
+        await tx.execute(same("UPDATE bongsu_devices SET status = 'INVALID'")())
     assert (await api.get("/api/members/m-1/devices")).json()["devices"][0]["status"] == "INVALID"
     assert (await api.put("/api/members/m-1/devices/phone", json=ANDROID)).json()["status"] == "ACTIVE"
 
 
-async def test_a_device_is_forgotten_once_and_for_all(api: httpx.AsyncClient) -> None:
+async def test_removing_a_device_twice_is_fine(api: httpx.AsyncClient) -> None:
     await api.put("/api/members/m-1/devices/phone", json=ANDROID)
     for _ in range(2):
         assert (await api.delete("/api/members/m-1/devices/phone")).status_code == 204
     assert (await api.get("/api/members/m-1/devices")).json() == {"devices": []}
 
 
-async def test_a_member_speaks_for_itself_only(api: httpx.AsyncClient, as_member: dict[str, str]) -> None:
+async def test_a_member_acts_for_itself_only(api: httpx.AsyncClient, as_member: dict[str, str]) -> None:
     assert (await api.put("/api/preferences", json={"enabled": False}, headers=as_member)).status_code == 200
     assert (await api.get("/api/preferences", headers=as_member)).json()["enabled"] is False
     assert (await api.put("/api/devices/phone", json=ANDROID, headers=as_member)).status_code == 200
@@ -190,7 +195,7 @@ async def test_a_server_key_opens_no_member_call(api: httpx.AsyncClient, method:
 # --- products and behaviours ------------------------------------------------------------------------------------------
 
 
-async def test_a_product_is_told_of_and_found(api: httpx.AsyncClient) -> None:
+async def test_a_product_is_stored_and_found(api: httpx.AsyncClient) -> None:
     assert (await api.get("/api/products/sku-1")).status_code == 404
     await api.put("/api/products/sku-1", json={"name": "사과", "price": 1000.5, "stock": 3})
     found = {"productId": "sku-1", "name": "사과", "price": 1000.5, "stock": 3}
@@ -200,10 +205,14 @@ async def test_a_product_is_told_of_and_found(api: httpx.AsyncClient) -> None:
 
 
 async def kept(store: Store) -> list[tuple[str, str, str]]:
-    async with store.read() as connection:
-        query = "SELECT product_id, member_id, action, at FROM bongsu_behaviors ORDER BY 1, 2, 3"
-        rows = (await connection.execute(text(query))).all()
-    return [(f"{row[0]} {row[1]}", row[2], store.dialect.moment(row[3]).strftime("%d")) for row in rows]
+    return [(key, action, at.strftime("%d")) for key, action, at in await behaviors(store)]
+
+
+async def behaviors(store: Store) -> list[tuple[str, str, datetime]]:
+    async with store.read() as tx:
+        query = same("SELECT product_id, member_id, action, at FROM bongsu_behaviors ORDER BY 1, 2, 3")
+        rows = await tx.fetch(query())
+    return [(f"{row['product_id']} {row['member_id']}", row["action"], store.dialect.time(row["at"])) for row in rows]
 
 
 def did(member: str, action: str, day: int, product: str = "p") -> dict[str, str]:
@@ -217,8 +226,26 @@ async def test_the_newest_of_each_is_kept_in_whatever_order_they_come(api: httpx
     await api.post("/api/behaviors", json=did("a", "VIEW", 4))
     await api.post("/api/behaviors", json=did("b", "VIEW", 9))
     assert await kept(store) == [("p a", "CLICK", "01"), ("p a", "VIEW", "05"), ("p b", "VIEW", "09")]
-    # Who was mentioned has come into being.
+    # A member who was not known is created.
     assert (await api.get("/api/members/a")).status_code == 200
+
+
+async def test_a_behaviour_without_a_time_happened_when_it_was_stored_by_the_stores_clock(
+    api: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store.read() as tx:
+        before = await find_now(tx)
+    # A process whose clock is wrong.
+    monkeypatch.setattr("bongsu.model.utc_now", lambda: before + timedelta(hours=5))
+    view = {"userId": "a", "productId": "p", "action": "VIEW"}
+    given = before + timedelta(hours=1)
+    posted = [view, view, {**view, "userId": "b", "at": given.isoformat()}, {**view, "userId": "b"}]
+    assert (await api.post("/api/behaviors", json=posted)).json() == {"accepted": 4}
+    async with store.read() as tx:
+        after = await find_now(tx)
+    (_, _, stored), (_, _, newest) = await behaviors(store)
+    assert before - timedelta(milliseconds=1) <= stored <= after
+    assert newest == given
 
 
 async def test_behaviours_come_as_lines_too(api: httpx.AsyncClient, store: Store) -> None:

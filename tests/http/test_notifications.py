@@ -9,15 +9,16 @@ from uuid import UUID
 
 import httpx
 import pytest
-from sqlalchemy import text
 
+from bongsu.ingress import direct
 from bongsu.model import Channel, Event, EventStatus, Guarantee, Listed, Notice, Priority, new_id
 from bongsu.rules import DIRECT, catalogue
 from bongsu.settings import Settings
-from bongsu.store import Store, schedule
-from bongsu.store import events as statements
-from bongsu.store.events import Claimed, Verdict
+from bongsu.store import Store, outbox, schedule
+from bongsu.store.outbox import ClaimedEvent, EventResult, StoredEvent
+from bongsu.store.query import in_both, same
 
+_ALL_DUE = in_both(lambda d: f"UPDATE bongsu_events SET due = {d.now}")
 LEAST: dict[str, Any] = {"type": "MARKETING", "userIds": ["a", "b"], "title": "봄 할인", "body": "오늘만\n반값"}
 
 
@@ -32,21 +33,22 @@ async def sent(api: httpx.AsyncClient, **more: Any) -> dict[str, Any]:
     return answer
 
 
-async def claim(store: Store) -> list[Claimed]:
-    async with store.write() as tx:
-        return await statements.claim(tx, 100, 60, "w")
+async def claim(store: Store) -> list[ClaimedEvent]:
+    async with store.transaction() as tx:
+        return await outbox.claim(tx, 100, 60, "w")
 
 
-async def find(store: Store, event_id: str) -> statements.EventRow:
-    async with store.read() as connection:
-        row = await statements.find(connection, UUID(event_id))
+async def find(store: Store, event_id: str) -> StoredEvent:
+    async with store.read() as tx:
+        row = await outbox.find(tx, UUID(event_id))
     assert row is not None
     return row
 
 
 async def count_events(store: Store) -> int:
-    async with store.read() as connection:
-        return int((await connection.execute(text("SELECT count(*) FROM bongsu_events"))).scalar_one())
+    async with store.read() as tx:
+        (row,) = await tx.fetch(same("SELECT count(*) AS count FROM bongsu_events")())
+    return int(row["count"])
 
 
 def said(event: Event) -> Notice:
@@ -208,14 +210,27 @@ async def test_what_is_scheduled_waits_for_its_time(api: httpx.AsyncClient, stor
     answer = await sent(api, sendAt=at)
     assert datetime.fromisoformat(answer["sendAt"]) == datetime.fromisoformat(at)
     assert await claim(store) == []
-    async with store.read() as connection:
-        progress = await schedule.find_progress(connection, UUID(answer["eventId"]))
+    async with store.read() as tx:
+        progress = await schedule.find_progress(tx, UUID(answer["eventId"]))
     assert progress is not None
     assert (progress.due, progress.status) == (datetime.fromisoformat(at), EventStatus.PENDING)
-    async with store.write() as tx:  # two hours pass
-        await tx.execute(text(f"UPDATE bongsu_events SET due = {store.dialect.now}"))
+    async with store.transaction() as tx:  # two hours pass
+        await tx.execute(_ALL_DUE())
     (claimed,) = await claim(store)
     assert said(claimed.event).audience == Listed(("a", "b"))
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+async def test_the_stores_time_decides_what_lies_ahead(
+    api: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    ahead, past = in_hours(1), in_hours(-1)
+    # The clock of the API's machine is wrong by more than that.
+    monkeypatch.setattr(direct, "utc_now", lambda: datetime.now(UTC) + timedelta(hours=hours))
+    assert (await sent(api, sendAt=ahead))["sendAt"] is not None
+    assert await claim(store) == []
+    assert (await sent(api, sendAt=past))["sendAt"] is None
+    assert len(await claim(store)) == 1
 
 
 async def test_what_is_late_goes_at_once(api: httpx.AsyncClient, store: Store) -> None:
@@ -237,8 +252,8 @@ async def test_what_has_not_gone_is_called_off_and_stays_so(api: httpx.AsyncClie
     row = await find(store, event_id)
     assert (row.status, row.error, row.attempts) == (EventStatus.DONE, "CANCELLED", 0)
     assert row.finished_at is not None
-    async with store.write() as tx:
-        await tx.execute(text(f"UPDATE bongsu_events SET due = {store.dialect.now}"))
+    async with store.transaction() as tx:
+        await tx.execute(_ALL_DUE())
     assert await claim(store) == []
     # Its key does not bring it back, and says so.
     body = {**LEAST, "sendAt": in_hours(1), "idempotencyKey": "k"}
@@ -250,11 +265,11 @@ async def test_what_has_not_gone_is_called_off_and_stays_so(api: httpx.AsyncClie
 async def test_a_worker_that_holds_it_is_fenced_off(api: httpx.AsyncClient, store: Store) -> None:
     event_id = (await sent(api))["eventId"]
     (claimed,) = await claim(store)
-    async with store.write() as tx:
-        await tx.execute(text("UPDATE bongsu_events SET fanout_cursor = '[0, \"a\"]'"))
+    async with store.transaction() as tx:
+        await tx.execute(same("UPDATE bongsu_events SET fanout_cursor = '[0, \"a\"]'")())
     assert (await cancel(api, event_id)).json() == {"eventId": event_id, "status": "CANCELLED", "begun": True}
-    async with store.write() as tx:
-        assert await statements.record(tx, [Verdict(claimed.event.event_id, claimed.epoch, EventStatus.DONE)]) == set()
+    async with store.transaction() as tx:
+        assert await outbox.record(tx, [EventResult(claimed.event.event_id, claimed.epoch, EventStatus.DONE)]) == set()
     assert (await find(store, event_id)).error == "CANCELLED"
 
 
@@ -262,11 +277,11 @@ async def test_a_worker_that_holds_it_is_fenced_off(api: httpx.AsyncClient, stor
 async def test_what_has_gone_or_failed_is_not_called_off(api: httpx.AsyncClient, store: Store, status: EventStatus) -> None:
     event_id = (await sent(api))["eventId"]
     (claimed,) = await claim(store)
-    async with store.write() as tx:
-        await statements.record(tx, [Verdict(claimed.event.event_id, claimed.epoch, status)])
+    async with store.transaction() as tx:
+        await outbox.record(tx, [EventResult(claimed.event.event_id, claimed.epoch, status)])
     response = await cancel(api, event_id)
     assert response.status_code == 409
-    assert ("gone already" if status is EventStatus.DONE else "has failed") in response.json()["detail"]
+    assert ("sent already" if status is EventStatus.DONE else "has failed") in response.json()["detail"]
     assert (await find(store, event_id)).status is status
 
 
@@ -283,9 +298,9 @@ async def test_finishing_and_calling_off_at_once_have_one_winner(api: httpx.Asyn
         event_id = (await sent(api))["eventId"]
         (claimed,) = await claim(store)
 
-        async def finish(one: Claimed = claimed) -> set[UUID]:
-            async with store.write() as tx:
-                return await statements.record(tx, [Verdict(one.event.event_id, one.epoch, EventStatus.DONE)])
+        async def finish(one: ClaimedEvent = claimed) -> set[UUID]:
+            async with store.transaction() as tx:
+                return await outbox.record(tx, [EventResult(one.event.event_id, one.epoch, EventStatus.DONE)])
 
         response, finished = await asyncio.gather(cancel(api, event_id), finish())
         assert response.status_code == (409 if finished else 200)

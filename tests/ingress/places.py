@@ -7,12 +7,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from sqlalchemy import URL, make_url, text
+from sqlalchemy import URL, make_url
 
 from bongsu import Event
 from bongsu.settings import Settings
-from bongsu.store import Store, migrate
-from bongsu.store import events as statements
+from bongsu.store import Store, migrate, outbox
+from bongsu.store.query import same
 from tests.conftest import KEYS
 
 
@@ -52,8 +52,8 @@ class Onlooker:
     async def __aenter__(self) -> Self:
         """Makes Bongsu's tables, and beside them the caller's own."""
         await migrate(self._store)
-        async with self._store.write() as tx:
-            await tx.execute(text("CREATE TABLE orders (ref text PRIMARY KEY)"))
+        async with self._store.transaction() as tx:
+            await tx.execute(same("CREATE TABLE orders (ref text PRIMARY KEY)")())
         return self
 
     async def __aexit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -61,14 +61,14 @@ class Onlooker:
 
     async def looks_for(self, event: Event) -> Seen:
         """The event, and the order it is about."""
-        async with self._store.read() as connection:
-            orders = await connection.execute(text("SELECT ref FROM orders WHERE ref = :ref"), {"ref": event.ref_id})
-            found = await statements.find(connection, event.event_id)
-            return Seen(orders.one_or_none() is not None, found is not None)
+        async with self._store.read() as tx:
+            orders = await tx.fetch(same("SELECT ref FROM orders WHERE ref = $1")(event.ref_id))
+            found = await outbox.find(tx, event.event_id)
+            return Seen(len(orders) == 1, found is not None)
 
     async def reads(self, event: Event) -> Event:
         """The event as it was stored."""
-        async with self._store.read() as connection:
-            row = await statements.find(connection, event.event_id)
+        async with self._store.read() as tx:
+            row = await outbox.find(tx, event.event_id)
         assert row is not None
         return row.event

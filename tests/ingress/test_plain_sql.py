@@ -16,9 +16,8 @@ import pytest
 
 from bongsu import Event
 from bongsu.settings import Settings
-from bongsu.store import Store
-from bongsu.store import events as statements
-from bongsu.store.engine import sqlite_path
+from bongsu.store import Store, outbox
+from bongsu.store.store import sqlite_path
 from tests.ingress.places import Place
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "outbox-sql.md"
@@ -66,8 +65,8 @@ def service(settings: Settings) -> Iterator[tuple[Any, Shown]]:
 
 
 async def claimed(store: Store) -> list[Event]:
-    async with store.write() as tx:
-        return [one.event for one in await statements.claim(tx, 10, 60, "w")]
+    async with store.transaction() as tx:
+        return [one.event for one in await outbox.claim(tx, 10, 60, "w")]
 
 
 async def test_the_least_one_can_write_is_filled_in_and_claimed(store: Store, settings: Settings) -> None:

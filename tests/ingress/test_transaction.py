@@ -20,7 +20,7 @@ from sqlalchemy.pool import NullPool
 from bongsu import Event, Published, publish
 from bongsu.errors import BadEvent, NotATransaction, NoTransactionOpen
 from bongsu.model import new_id
-from bongsu.store import events as statements
+from bongsu.store.outbox import STATEMENT_EVENTS
 from tests.ingress.holders import Asyncpg
 from tests.ingress.places import BOTH, NEITHER, Onlooker, Place
 from tests.ingress.ways import CARELESS_WAYS, OWN_ROWS, WAYS, Way
@@ -127,7 +127,7 @@ async def test_the_same_id_is_accepted_once_and_the_second_time_called_a_duplica
 
 @each_way
 async def test_more_events_than_fit_a_statement_are_accepted_in_one_call(way: Way, place: Place) -> None:
-    many = [an_event() for _ in range(statements.STATEMENT_EVENTS + 1)]
+    many = [an_event() for _ in range(STATEMENT_EVENTS + 1)]
     async with way.at(place) as caller:
         await caller.begin()
         answer = await caller.publish(*many)

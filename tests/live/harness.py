@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import text
-
 from bongsu.api import build_api
 from bongsu.ingress.intake import Intake
 from bongsu.keys import Keys
@@ -20,19 +18,19 @@ from bongsu.service import _serving, running
 from bongsu.settings import Settings
 from bongsu.signals import LocalSignals, RedisSignals, Signals
 from bongsu.store import Store
+from bongsu.store.query import same
 from tests.live.client import EventSource
 from tests.told import tell
 
+FIND_MESSAGES = same("SELECT message_id FROM bongsu_notifications WHERE member_id = $1 AND notification_id >= $2")
+
 
 async def write(store: Store, member_id: str, count: int = 1, **words: Any) -> tuple[list[int], list[int]]:
-    """Notifications as a fan-out commits them, and the messages they are of. Nobody is told."""
-    async with store.write() as tx:
+    """Notifications as a fan-out commits them, and the messages they are of. They are not announced."""
+    async with store.transaction() as tx:
         ids = await tell(tx, member_id, count, **words)
-        found = await tx.execute(
-            text("SELECT message_id FROM bongsu_notifications WHERE member_id = :m AND notification_id >= :first"),
-            {"m": member_id, "first": ids[0]},
-        )
-        return ids, list(found.scalars())
+        rows = await tx.fetch(FIND_MESSAGES(member_id, ids[0]))
+        return ids, [row["message_id"] for row in rows]
 
 
 def signals_for(settings: Settings) -> Signals:

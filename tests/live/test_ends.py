@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Any
 
 import pytest
 
@@ -159,13 +161,13 @@ async def test_who_cannot_be_brought_up_to_date_in_time_is_told_to_come_back(
         await asyncio.Event().wait()
 
     async with live_on(*with_settings(embedded)) as live:
-        there = live_statements.find_standing
-        monkeypatch.setattr(live_statements, "find_standing", hang)
+        there = live_statements.find_inbox_state
+        monkeypatch.setattr(live_statements, "find_inbox_state", hang)
         monkeypatch.setattr(sse, "ATTACH_SECONDS", 0.1)
         async with live.open() as page:
             await page.until_seen("unavailable")
             monkeypatch.setattr(sse, "ATTACH_SECONDS", 30.0)
-            monkeypatch.setattr(live_statements, "find_standing", there)
+            monkeypatch.setattr(live_statements, "find_inbox_state", there)
             await page.until_told(await live.ring())
 
 
@@ -176,14 +178,63 @@ async def test_with_the_store_away_a_stream_says_so_and_is_back_when_it_is(
         raise StoreUnreachable
 
     async with live_on(*with_settings(embedded)) as live:
-        there = live_statements.find_standing
-        monkeypatch.setattr(live_statements, "find_standing", away)
+        there = live_statements.find_inbox_state
+        monkeypatch.setattr(live_statements, "find_inbox_state", away)
         async with live.open() as page:
             await page.until_seen("unavailable")
             assert page.status == 200
-            monkeypatch.setattr(live_statements, "find_standing", there)
+            monkeypatch.setattr(live_statements, "find_inbox_state", there)
             await page.until_live()
             await page.until_told(await live.ring())
+
+
+async def test_a_page_refused_while_the_store_is_away_does_not_wait_for_those_that_stay(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open streams stay open and do not come back with it: only pages that are being opened share the retry time."""
+
+    async def away(*_: object) -> None:
+        raise StoreUnreachable
+
+    async with live_on(*with_settings(embedded)) as live, live.open("m-1") as one:
+        await one.until_live()
+        # As if the one were very many.
+        monkeypatch.setattr(frames, "SPREAD_SECONDS", 1e9)
+        monkeypatch.setattr(live_statements, "find_inbox_state", away)
+        async with live.open("m-2") as refused:
+            await refused.until_seen("unavailable")
+            assert 1000 <= refused.retry <= 3000
+
+
+async def test_after_the_store_was_away_open_pages_are_sent_what_they_missed_within_seconds(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_recipients, find_new = live_statements.find_recipients, live_statements.find_new
+    is_away = True
+
+    async def recipients_or_fail(*arguments: Any) -> Any:
+        if is_away:
+            raise StoreUnreachable
+        return await find_recipients(*arguments)
+
+    async def new_or_fail(*arguments: Any) -> Any:
+        if is_away:
+            raise StoreUnreachable
+        return await find_new(*arguments)
+
+    async with live_on(*with_settings(embedded)) as live, live.open() as page:
+        await page.until_live()
+        monkeypatch.setattr(live_statements, "find_recipients", recipients_or_fail)
+        monkeypatch.setattr(live_statements, "find_new", new_or_fail)
+        # One that was not announced, so that those after it show a gap and the store has to be read.
+        ids, _ = await write(live.store, "m-1")
+        ids += await live.ring()
+        live.gateway.hub.catch_up.mark(["m-1"])
+        # By the clock, because the promise is one about time: until both loops have backed off as far as they do.
+        await asyncio.sleep(4)
+        is_away, back = False, time.monotonic()
+        await page.until_told(ids)
+        assert time.monotonic() - back < 5
 
 
 async def test_streams_that_come_and_go_leave_nothing_behind(embedded: Embedded) -> None:

@@ -75,11 +75,11 @@ class _Reader:
                 await asyncio.gather(ending, having, return_exceptions=True)
             self._take(page)
         # The last time it stays until nothing is missing.
-        async with self._live.store.read() as connection:
-            standing = await statements.find_standing(connection, self.member)
-        assert standing is not None
+        async with self._live.store.read() as tx:
+            state = await statements.find_inbox_state(tx, self.member)
+        assert state is not None
         async with self._page() as last:
-            await last.until(lambda page: int(page.last_id) >= standing.newest)
+            await last.until(lambda page: int(page.last_id) >= state.newest)
         self._take(last)
 
     def _page(self) -> EventSource:

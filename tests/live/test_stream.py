@@ -11,8 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.errors import StoreUnreachable
 from bongsu.fanout import FanOut
@@ -20,12 +18,18 @@ from bongsu.live import announce, catchup, hub
 from bongsu.live.messages import MESSAGES_TOPIC
 from bongsu.live.stream import LONG_AGO, StreamingProtocol
 from bongsu.model import Listed
-from bongsu.store import events as statements
+from bongsu.store import Transaction, outbox
 from bongsu.store import live as live_statements
+from bongsu.store.query import same
 from bongsu.templates import Templates
 from bongsu.worker import EventWorker
 from tests.deciding import prefers, said, says, work
 from tests.live.harness import Live, bearer, write
+
+COPY_TO_OTHER = same("""
+    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
+    SELECT 'm-2', CAST($1 AS bigint), 8, created_at FROM bongsu_notifications WHERE notification_id = $2""")
+FIND_OTHERS = same("SELECT notification_id FROM bongsu_notifications WHERE member_id = 'm-2' ORDER BY notification_id")
 
 
 async def test_a_page_hears_of_a_notification_and_of_how_many_are_unread(live: Live) -> None:
@@ -109,8 +113,8 @@ async def test_what_does_not_go_by_in_app_is_counted_and_not_told(live: Live) ->
     async with live.open() as page:
         await page.until_live()
         _, [message] = await write(live.store, "m-1")
-        async with live.store.write() as tx:
-            await tx.execute(text("UPDATE bongsu_notifications SET channels = 3"))
+        async with live.store.transaction() as tx:
+            await tx.execute(same("UPDATE bongsu_notifications SET channels = 3")())
         live.ringer.announcer.announce([message])
         assert (await page.until_seen("badge", 2))[-1] == {"unread": 1}
         later = await live.ring()
@@ -138,8 +142,8 @@ async def test_reading_elsewhere_changes_the_badge_of_every_page(live: Live) -> 
 async def test_who_wants_nothing_is_told_nothing_but_what_is_critical_and_chat(live: Live) -> None:
     await write(live.store, "m-1", 2)
     _, [critical] = await write(live.store, "m-1")
-    async with live.store.write() as tx:
-        await tx.execute(text("UPDATE bongsu_messages SET is_critical = true WHERE message_id = :m"), {"m": critical})
+    async with live.store.transaction() as tx:
+        await tx.execute(same("UPDATE bongsu_messages SET is_critical = true WHERE message_id = $1")(critical))
     await prefers(live.store, "m-1", enabled=False)
     async with live.open() as page:
         await page.until_live()
@@ -196,8 +200,8 @@ async def test_the_whole_way_from_an_event(live: Live) -> None:
     async with live.open("a") as one, live.open("b") as other:
         await one.until_live()
         await other.until_live()
-        async with live.store.write() as tx:
-            await statements.add(tx, [said("1"), said("2")])
+        async with live.store.transaction() as tx:
+            await outbox.add(tx, [said("1"), said("2")])
         fanout = FanOut(Templates.load(), live.settings)
         await work(EventWorker(live.store, says(Listed(("a", "b"))), live.settings, fanout, live.ringer.announcer.decided))
         for page in (one, other):
@@ -209,21 +213,21 @@ async def test_the_whole_way_from_an_event(live: Live) -> None:
 async def test_what_is_committed_and_announced_while_a_page_attaches_is_told_once(
     live: Live, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    find, written = live_statements.find_standing, (await write(live.store, "m-1"))[0]
+    find, written = live_statements.find_inbox_state, (await write(live.store, "m-1"))[0]
 
     async def commit() -> None:
         written.extend(await live.ring())
         await live.ringer.announcer.idle.wait()
 
-    async def find_while_committing(connection: AsyncConnection, member_id: str) -> live_statements.Standing | None:
+    async def find_while_committing(tx: Transaction, member_id: str) -> live_statements.InboxState | None:
         if moment != "after the read":
             await commit()
-        found = await find(connection, member_id)
+        found = await find(tx, member_id)
         if moment != "before the read":
             await commit()
         return found
 
-    monkeypatch.setattr(live_statements, "find_standing", find_while_committing)
+    monkeypatch.setattr(live_statements, "find_inbox_state", find_while_committing)
     async with live.open() as page:
         await page.until(lambda page: page.told[-1:] == written[-1:])
         await page.until_told(written + await live.ring())
@@ -235,11 +239,11 @@ async def test_a_stream_that_has_more_to_be_told_than_the_others_is_told_all_of_
         await page.until_live()
         ids, _ = await write(live.store, "m-1", 3)
         hub = live.gateway.hub
-        room = hub.rooms()[0]
-        found = catchup._Found([room], [ids[1]], (), (), {}, LONG_AGO, is_full=False)
-        hub.catch_up._deliver([(ids[2], 0, None, b"")], found)
+        member = hub.members()[0]
+        found = catchup._Found([member], [ids[1]], (), (), {}, LONG_AGO, is_full=False)
+        hub.catch_up._send_piece([(ids[2], 0, None, b"")], found)
         await page.until_told(ids)
-        assert room.cursor() == ids[2]
+        assert member.cursor() == ids[2]
 
 
 async def test_a_stream_that_becomes_live_between_two_of_a_members_is_not_told_past_the_first(
@@ -249,43 +253,43 @@ async def test_a_stream_that_becomes_live_between_two_of_a_members_is_not_told_p
         await page.until_live()
         hub = live.gateway.hub
         [stream] = hub.streams_of("m-1")
-        deliver, calls = hub.catch_up._deliver, 0
+        send, calls = hub.catch_up._send_piece, 0
 
-        def deliver_late(*what: Any) -> int:
+        def send_late(*what: Any) -> int:
             nonlocal calls
             calls += 1
             stream.is_live = calls != 1
             try:
-                return deliver(*what)
+                return send(*what)
             finally:
                 stream.is_live = True
 
-        monkeypatch.setattr(hub.catch_up, "_deliver", deliver_late)
+        monkeypatch.setattr(hub.catch_up, "_send_piece", send_late)
         monkeypatch.setattr(catchup, "PIECE", 1)
         ids, _ = await write(live.store, "m-1", 2)
         hub.catch_up.mark(["m-1"])
         await page.until_told(ids)
-        assert [room.cursor() for room in hub.rooms()] == [ids[-1]]
+        assert [one.cursor() for one in hub.members()] == [ids[-1]]
 
 
 async def test_signals_that_keep_coming_put_nobody_off(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """As during a long fan-out: each is about everybody, and comes before everybody has been looked at."""
     monkeypatch.setattr(catchup, "MEMBERS", 1)
-    find = live_statements.find_news
+    find = live_statements.find_new
     looked_at: list[str] = []
 
-    async def find_and_hear_again(connection: Any, cursors: dict[str, int], limit: int) -> Any:
+    async def find_and_signal_again(tx: Any, cursors: dict[str, int], limit: int) -> Any:
         looked_at.extend(cursors)
         if len(looked_at) < 12:
-            live.gateway.hub.catch_up.hear(b"again")
-        return await find(connection, cursors, limit)
+            live.gateway.hub.catch_up.on_broadcast(b"again")
+        return await find(tx, cursors, limit)
 
     async with live.open("m-1") as one, live.open("m-2") as two, live.open("m-3") as three:
         for page in (one, two, three):
             await page.until_live()
         catch_up = live.gateway.hub.catch_up
-        monkeypatch.setattr(live_statements, "find_news", find_and_hear_again)
-        catch_up.hear(b"once")
+        monkeypatch.setattr(live_statements, "find_new", find_and_signal_again)
+        catch_up.on_broadcast(b"once")
         async with asyncio.timeout(20):
             while len(looked_at) < 12:
                 await asyncio.sleep(0.01)
@@ -298,26 +302,48 @@ async def test_those_who_were_being_read_when_the_store_failed_are_read_again(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catchup, "MEMBERS", 1)
-    find = live_statements.find_news
+    find = live_statements.find_new
     calls = 0
 
-    async def find_or_fail(connection: Any, cursors: dict[str, int], limit: int) -> Any:
+    async def find_or_fail(tx: Any, cursors: dict[str, int], limit: int) -> Any:
         nonlocal calls
         calls += 1
         if calls == 2:
             raise StoreUnreachable("gone for a moment")
-        return await find(connection, cursors, limit)
+        return await find(tx, cursors, limit)
 
     members = ["m-1", "m-2", "m-3", "m-4"]
     async with contextlib.AsyncExitStack() as stack:
         pages = [await stack.enter_async_context(live.open(one)) for one in members]
         for page in pages:
             await page.until_live()
-        monkeypatch.setattr(live_statements, "find_news", find_or_fail)
+        monkeypatch.setattr(live_statements, "find_new", find_or_fail)
         ids = [(await write(live.store, one))[0] for one in members]
-        live.gateway.hub.catch_up.hear(b"once")
+        live.gateway.hub.catch_up.on_broadcast(b"once")
         for page, written in zip(pages, ids, strict=True):
             await page.until_told(written)
+
+
+async def test_after_the_store_failed_a_notification_without_a_signal_is_sent_too(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a worker's commit succeeded and its answer was lost: it announces nothing."""
+    find, has_failed = live_statements.find_new, False
+
+    async def fail_once(tx: Any, cursors: dict[str, int], limit: int) -> Any:
+        nonlocal has_failed
+        if not has_failed:
+            has_failed = True
+            raise StoreUnreachable("gone for a moment")
+        return await find(tx, cursors, limit)
+
+    async with live.open("m-1") as one, live.open("m-2") as other:
+        await one.until_live()
+        await other.until_live()
+        ids, _ = await write(live.store, "m-2")
+        monkeypatch.setattr(live_statements, "find_new", fail_once)
+        live.gateway.hub.catch_up.mark(["m-1"])
+        await other.until_told(ids)
 
 
 async def test_those_who_were_being_read_are_marked_however_often_the_reading_is_cancelled(
@@ -326,7 +352,7 @@ async def test_those_who_were_being_read_are_marked_however_often_the_reading_is
     monkeypatch.setattr(catchup, "MEMBERS", 1)
     reading = asyncio.Event()
 
-    async def hang(connection: Any, cursors: dict[str, int], limit: int) -> Any:
+    async def hang(tx: Any, cursors: dict[str, int], limit: int) -> Any:
         reading.set()
         try:
             await asyncio.Event().wait()
@@ -338,8 +364,8 @@ async def test_those_who_were_being_read_are_marked_however_often_the_reading_is
         await two.until_live()
         catch_up = live.gateway.hub.catch_up
         await catch_up.stop()
-        monkeypatch.setattr(live_statements, "find_news", hang)
-        catch_up.hear(b"once")
+        monkeypatch.setattr(live_statements, "find_new", hang)
+        catch_up.on_broadcast(b"once")
         looking = asyncio.create_task(catch_up.tick())
         await reading.wait()
         while not looking.done():
@@ -355,19 +381,11 @@ async def test_messages_that_reached_two_readers_in_another_order_are_told_to_ea
         await one.until_live()
         await other.until_live()
         mine, [first, second] = await write(live.store, "m-1", 2)
-        async with live.store.write() as tx:
+        async with live.store.transaction() as tx:
             # The second message before the first.
             for message_id in (second, first):
-                await tx.execute(
-                    text("""
-                        INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-                        SELECT 'm-2', :message_id, 8, created_at FROM bongsu_notifications WHERE notification_id = :same"""),
-                    {"message_id": message_id, "same": mine[0]},
-                )
-            found = await tx.execute(
-                text("SELECT notification_id FROM bongsu_notifications WHERE member_id = 'm-2' ORDER BY notification_id")
-            )
-            others = list(found.scalars())
+                await tx.execute(COPY_TO_OTHER(message_id, mine[0]))
+            others = [row["notification_id"] for row in await tx.fetch(FIND_OTHERS())]
         live.gateway.hub.catch_up.mark(["m-1", "m-2"])
         await one.until_told(mine)
         await other.until_told(others)
@@ -376,7 +394,7 @@ async def test_messages_that_reached_two_readers_in_another_order_are_told_to_ea
 async def test_what_a_member_does_not_want_is_read_once_and_is_behind_them(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catchup, "NEWS", 2)
+    monkeypatch.setattr(catchup, "NOTIFICATIONS", 2)
     async with live.open() as page:
         await page.until_live()
         ids, _ = await write(live.store, "m-1", 5)
@@ -385,7 +403,7 @@ async def test_what_a_member_does_not_want_is_read_once_and_is_behind_them(
         hub.catch_up.mark(["m-1"])
         async with asyncio.timeout(20):
             await hub.catch_up.idle.wait()
-        assert [room.cursor() for room in hub.rooms()] == [ids[-1]]
+        assert [one.cursor() for one in hub.members()] == [ids[-1]]
         assert page.told == []
 
 
@@ -403,19 +421,19 @@ async def test_what_a_step_has_written_is_announced_in_the_stores_words_without_
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_for: list[int] = []
-    find = live_statements.find_words
+    find = live_statements.find_content
 
-    async def find_words(connection: AsyncConnection, messages: Sequence[int]) -> dict[int, live_statements.Words]:
+    async def find_content(tx: Transaction, messages: Sequence[int]) -> dict[int, live_statements.MessageContent]:
         looked_for.extend(messages)
-        return await find(connection, messages)
+        return await find(tx, messages)
 
-    monkeypatch.setattr(live_statements, "find_words", find_words)
+    monkeypatch.setattr(live_statements, "find_content", find_content)
     rules = says(Listed(("m-1",)), ref_id='사과\n"1"', data={"big": 12345678901234567890123, "text": "line\nline"})
     announcer = announce.Announcer(live.store, live.signals)
     async with live.open() as page:
         await page.until_live()
-        async with live.store.write() as tx:
-            await statements.add(tx, [said("1")])
+        async with live.store.transaction() as tx:
+            await outbox.add(tx, [said("1")])
         settings = live.settings
         await work(EventWorker(live.store, rules, settings, FanOut(Templates.load(), settings), announcer.decided))
         await announcer.stop()
@@ -433,19 +451,19 @@ async def test_a_step_that_told_few_is_announced_to_each_without_counting(
 ) -> None:
     named: list[bytes | None] = []
     counted: list[int] = []
-    count = live_statements.count_told
+    count = live_statements.count_recipients
 
-    async def count_told(connection: AsyncConnection, messages: Sequence[int], limit: int) -> dict[int, int]:
+    async def count_recipients(tx: Transaction, messages: Sequence[int], limit: int) -> dict[int, int]:
         counted.extend(messages)
-        return await count(connection, messages, limit)
+        return await count(tx, messages, limit)
 
-    monkeypatch.setattr(live_statements, "count_told", count_told)
+    monkeypatch.setattr(live_statements, "count_recipients", count_recipients)
     members = tuple(f"m-{number}" for number in range(readers))
     with live.signals.listen(MESSAGES_TOPIC, named.append):
         async with live.open(members[-1]) as page:
             await page.until_live()
-            async with live.store.write() as tx:
-                await statements.add(tx, [said("1")])
+            async with live.store.transaction() as tx:
+                await outbox.add(tx, [said("1")])
             fanout = FanOut(Templates.load(), live.settings)
             await work(EventWorker(live.store, says(Listed(members)), live.settings, fanout, live.ringer.announcer.decided))
             await page.until_seen("notification")

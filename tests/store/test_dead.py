@@ -1,7 +1,8 @@
-"""Dead letters in the store: what is found by what, what a replay changes and what it never does."""
+"""Dead letters in the store: what each filter finds, what a replay changes and what it leaves as it is."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from datetime import timedelta
@@ -9,8 +10,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.dead import DeadFilter, Replay
 from bongsu.dispatch import DELIVERIES_TOPIC
@@ -18,25 +17,26 @@ from bongsu.errors import ReplayWithoutFilter
 from bongsu.ingress.intake import EVENTS_TOPIC
 from bongsu.model import Channel, Event, new_id, utc_now
 from bongsu.signals import LocalSignals
-from bongsu.store import Store, dead, events
-from bongsu.store.dead import DeadRow, Filters, Kind, State
-from bongsu.store.recovery import judge_statement, round_statement
-from bongsu.store.stats import count_deliveries, count_statements
+from bongsu.store import Store, Transaction, dead_letters, outbox, stats
+from bongsu.store.dead_letters import DeadRow, Filters, Kind, State
+from bongsu.store.query import in_both, same
+from bongsu.store.recovery import GIVE_ROUNDS, SETTLE_ABANDONED
 from tests.dying import column, delivery, failed_event, message, one_delivery
+from tests.plans import generic_plan
 
 FINISHED = 20_000
 
 
 async def find(store: Store, **filters: Any) -> list[str]:
-    async with store.read() as connection:
-        rows = await dead.find_page(connection, Filters(**filters), limit=100)
-        assert await dead.count(connection, Filters(**filters)) == len(rows)
+    async with store.read() as tx:
+        rows = await dead_letters.find_page(tx, Filters(**filters), limit=100)
+        assert await dead_letters.count(tx, Filters(**filters)) == len(rows)
     return [row.id for row in rows]
 
 
 async def test_each_filter_finds_its_own(store: Store) -> None:
     now, event_id = utc_now(), new_id()
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         priced = await message(tx, event_id=event_id)
         liked = await message(tx, type_name="POST_LIKE")
         a = str(await delivery(tx, priced, "FAIL", "a", code="UNREGISTERED"))
@@ -66,6 +66,11 @@ async def test_each_filter_finds_its_own(store: Store) -> None:
         ({"member_id": "a"}, [c, a]),
         ({"event_id": event_id}, [b, a]),
         ({"event_id": UUID(e)}, [e]),
+        ({"id": UUID(e), "event_id": UUID(e)}, [e]),
+        ({"id": UUID(e), "event_id": UUID(f)}, []),
+        ({"id": UUID(e), "type": "another"}, []),
+        ({"id": UUID(f), "since": hour}, []),
+        ({"id": int(a), "member_id": "b"}, []),
         ({"since": hour}, [e, b, a]),
         ({"until": hour}, [f, c]),
         ({"member_id": "a", "code": "TIMEOUT"}, [c]),
@@ -81,11 +86,14 @@ async def test_pages_go_through_both_kinds_without_a_gap(store: Store) -> None:
     deliveries = [str(await one_delivery(store, "FAIL")) for _ in range(3)]
     seen: list[str] = []
     place = None
-    async with store.read() as connection:
-        while rows := await dead.find_page(connection, Filters(), place, 2):
+    async with store.read() as tx:
+        while rows := await dead_letters.find_page(tx, Filters(), place, 2):
             seen += [row.id for row in rows]
-            place = dead.place_of(rows[-1])
-    assert seen == sorted(failed, reverse=True) + deliveries[::-1]
+            place = dead_letters.place_of(rows[-1])
+        assert seen == sorted(failed, reverse=True) + deliveries[::-1]
+        for one in (UUID(seen[0]), int(seen[-1])):
+            (row,) = await dead_letters.find_page(tx, Filters(id=one))
+            assert await dead_letters.find_page(tx, Filters(id=one), dead_letters.place_of(row)) == []
 
 
 async def run(store: Store, batch: int = 1_000, **filters: Any) -> tuple[int, int]:
@@ -109,18 +117,22 @@ async def test_a_replayed_delivery_begins_anew_but_for_its_epoch(store: Store, n
 async def test_a_replayed_event_goes_on_where_it_was(store: Store) -> None:
     event_id = await failed_event(store)
     assert await run(store, id=str(event_id)) == (1, 1)
-    query = "SELECT status, attempts, claims, error, finished_at, leased_by, epoch, fanout_cursor FROM bongsu_events"
-    async with store.read() as connection:
-        row = (await connection.execute(text(query))).one()
-        is_due = (await connection.execute(text(f"SELECT due <= {store.dialect.now} FROM bongsu_events"))).scalar_one()
-    assert tuple(row) == ("PENDING", 0, 0, None, None, None, 9, "1:m-7")
-    assert is_due
+    query = in_both(
+        lambda d: (
+            f"""
+        SELECT status, attempts, claims, error, finished_at, leased_by, epoch, fanout_cursor, due <= {d.now} AS is_due
+        FROM bongsu_events"""
+        )
+    )
+    async with store.read() as tx:
+        (row,) = await tx.fetch(query())
+    assert tuple(row) == ("PENDING", 0, 0, None, None, None, 9, "1:m-7", True)
 
 
 async def replays(store: Store) -> list[tuple[Any, ...]]:
-    query = "SELECT who, what, filter, matched, replayed FROM bongsu_replays ORDER BY replay_id"
-    async with store.read() as connection:
-        return [tuple(row) for row in await connection.execute(text(query))]
+    query = same("SELECT who, what, filter, matched, replayed FROM bongsu_replays ORDER BY replay_id")
+    async with store.read() as tx:
+        return [tuple(row) for row in await tx.fetch(query())]
 
 
 async def test_each_replay_leaves_a_record_of_who_and_what(store: Store) -> None:
@@ -146,30 +158,37 @@ async def test_what_dies_again_while_a_replay_runs_is_not_replayed_twice(
         await one_delivery(store, "FAIL")
     asked = DeadFilter.model_validate({"state": "FAIL"})
     # No sooner replayed than dead.
-    kill = "UPDATE bongsu_deliveries SET status = 'FAIL', rounds = 9 WHERE status = 'READY'"
-    find_page = dead.find_page
+    kill = same("UPDATE bongsu_deliveries SET status = 'FAIL', rounds = 9 WHERE status = 'READY'")
+    find_page = dead_letters.find_page
 
-    async def find_after_a_death(tx: AsyncConnection, *given: Any) -> list[DeadRow]:
-        await tx.execute(text(kill))
+    async def find_after_a_death(tx: Transaction, *given: Any) -> list[DeadRow]:
+        await tx.execute(kill())
         return await find_page(tx, *given)
 
-    monkeypatch.setattr(dead, "find_page", find_after_a_death)
+    monkeypatch.setattr(dead_letters, "find_page", find_after_a_death)
     assert await Replay(store, LocalSignals(), "w", asked, batch=1).run() == (3, 3)
 
 
-async def test_workers_are_told_of_what_is_theirs(store: Store) -> None:
-    told: list[str] = []
+async def test_two_replays_at_once_replay_each_once(store: Store) -> None:
+    for _ in range(20):
+        await one_delivery(store, "FAIL")
+    first, second = await asyncio.gather(run(store, batch=5, state="FAIL"), run(store, batch=5, state="FAIL"))
+    assert first[1] + second[1] == 20
+
+
+async def test_a_replay_wakes_the_workers_it_has_work_for(store: Store) -> None:
+    woken: list[str] = []
     signals = LocalSignals()
     await failed_event(store)
     with (
-        signals.listen(EVENTS_TOPIC, lambda _: told.append("events")),
-        signals.listen(DELIVERIES_TOPIC, lambda _: told.append("deliveries")),
+        signals.listen(EVENTS_TOPIC, lambda _: woken.append("events")),
+        signals.listen(DELIVERIES_TOPIC, lambda _: woken.append("deliveries")),
     ):
         await Replay(store, signals, "w", DeadFilter.model_validate({"kind": "event"})).run()
-        assert told == ["events"]
+        assert woken == ["events"]
         await one_delivery(store, "FAIL")
         await Replay(store, signals, "w", DeadFilter.model_validate({"kind": "delivery"})).run()
-        assert told == ["events", "deliveries"]
+        assert woken == ["events", "deliveries"]
 
 
 async def test_a_replay_of_everything_there_is_is_refused(store: Store) -> None:
@@ -180,52 +199,49 @@ async def test_a_replay_of_everything_there_is_is_refused(store: Store) -> None:
 async def test_the_unfinished_and_the_dead_are_counted(store: Store) -> None:
     for status in ("READY", "READY", "SENDING", "FAIL", "FAIL", "FAIL", "SUCCESS"):
         await one_delivery(store, status)
-    async with store.read() as connection:
-        assert await count_deliveries(connection) == {"READY": 2, "SENDING": 1, "FAIL": 3, "UNKNOWN": 0}
+    async with store.read() as tx:
+        assert await stats.count_deliveries(tx) == {"READY": 2, "SENDING": 1, "FAIL": 3, "UNKNOWN": 0}
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
 
 
-async def plan(store: Store, statement: str) -> str:
-    """How the statement is carried out, on a store with many sent deliveries and few others."""
-    async with store.write() as tx:
-        is_postgres = store.dialect.name == "postgresql"
-        rows = (await tx.execute(text(f"EXPLAIN {'' if is_postgres else 'QUERY PLAN'} {statement}"))).all()
-    return "\n".join(str(row[0 if is_postgres else 3]) for row in rows)
+# In the generic plan none of the filters narrows the search: the order and the bounds alone decide.
+INDEXES = {
+    dead_letters.DELIVERIES: "bongsu_deliveries_dead",
+    dead_letters.COUNT_DELIVERIES: "bongsu_deliveries_dead",
+    dead_letters.EVENTS: "bongsu_events_failed",
+    dead_letters.COUNT_EVENTS: "bongsu_events_failed",
+    # On PostgreSQL either by its id or, where few are dead, among them.
+    dead_letters.EVENT_BY_ID: "bongsu_events_",
+    GIVE_ROUNDS: "bongsu_deliveries_retryable",
+    SETTLE_ABANDONED: "bongsu_deliveries_due",
+    stats.COUNT_OPEN: "bongsu_deliveries_due",
+    stats.COUNT_DEAD: "bongsu_deliveries_dead",
+}
 
 
-async def test_the_dead_are_found_by_the_index_of_the_dead_alone(store: Store) -> None:
+async def test_dead_letters_are_found_by_the_index_of_the_dead_alone(store: Store) -> None:
+    """With many sent deliveries and few others."""
     await one_delivery(store, "FAIL", is_retryable=True)
     await one_delivery(store, "SENDING")
     await failed_event(store)
-    async with store.write() as tx:
-        await events.add(tx, [Event(event_type="x") for _ in range(FINISHED // 10)])
-        await tx.execute(text("UPDATE bongsu_events SET status = 'DONE' WHERE status = 'PENDING'"))
-        await tx.execute(
-            text(f"""
-                INSERT INTO bongsu_deliveries
-                    (notification_id, member_id, message_id, channel, lane, status, due, created_at)
-                WITH RECURSIVE numbered (number) AS (
-                    SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < {FINISHED})
-                SELECT number, 'm', 1, 'PUSH', 1, 'SUCCESS', {store.dialect.now}, {store.dialect.now} FROM numbered""")
+    send_many = in_both(
+        lambda d: (
+            f"""
+        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, lane, status, due, created_at)
+        WITH RECURSIVE numbered (number) AS (
+            SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < {FINISHED})
+        SELECT number, 'm', 1, 'PUSH', 1, 'SUCCESS', {d.now}, {d.now} FROM numbered"""
         )
-        await tx.execute(text("ANALYZE"))
-    values = {
-        ":before_delivery": "99999999", ":died_at": store.dialect.now, ":limit": "50", ":behind": "0", ":channel": "'PUSH'",
-        ":lane": "1", ":before_event": "'ffffffff-ffff-ffff-ffff-ffffffffffff'", ":code": "'X'",
-    }  # fmt: skip
-    coded = Filters(code="X", kind=Kind.DELIVERY)
-    looks = [
-        (dead.page_statement(store.dialect, coded, Kind.DELIVERY), "bongsu_deliveries_dead"),
-        (dead.count_statement(store.dialect, coded, Kind.DELIVERY), "bongsu_deliveries_dead"),
-        (dead.page_statement(store.dialect, Filters(), Kind.EVENT), "bongsu_events_failed"),
-        (round_statement(store.dialect), "bongsu_deliveries_retryable"),
-        (judge_statement(store.dialect), "bongsu_deliveries_due"),
-        (count_statements(store.dialect)[0], "bongsu_deliveries_due"),
-        (count_statements(store.dialect)[1], "bongsu_deliveries_dead"),
-    ]
-    for statement, index in looks:
-        steps = await plan(store, re.sub(r"(?<!:):[a-z_]+", lambda name: values[name[0]], statement))
+    )
+    async with store.transaction() as tx:
+        await outbox.add(tx, [Event(event_type="x") for _ in range(FINISHED // 10)])
+        await tx.execute(same("UPDATE bongsu_events SET status = 'DONE' WHERE status = 'PENDING'")(), send_many())
+    async with store.transaction() as tx:
+        await tx.execute(same("ANALYZE")())
+    whole = re.compile(r"Seq Scan on bongsu_(deliveries|events)|^SCAN (d|e|bongsu_deliveries)$", re.MULTILINE)
+    for statement, index in INDEXES.items():
+        steps = await generic_plan(store, statement)
         assert index in steps, steps
-        assert not re.search(r"Seq Scan on bongsu_(deliveries|events)|^SCAN (d|e|bongsu_deliveries)$", steps, re.M), steps
+        assert not whole.search(steps), steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,17 +15,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.clock.recover import Recovery
 from bongsu.dead import DeadFilter, Replay
 from bongsu.model import Channel, Device, Platform
 from bongsu.settings import Settings
 from bongsu.signals import LocalSignals
-from bongsu.store import Store, migrate, people, recovery
+from bongsu.store import Row, Store, Transaction, migrate, recovery
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import MOST_CLAIMS, Claimed, DeliveryStatus, Success, Verdict
+from bongsu.store.deliveries import MOST_CLAIMS, ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
+from bongsu.store.devices import put_device
+from bongsu.store.query import in_both, same
 from bongsu.store.recovery import MOST_ROUNDS
 from tests.dying import delivery, message
 
@@ -33,10 +33,25 @@ _T = TypeVar("_T")
 READY, SENDING, SUCCESS = DeliveryStatus.READY, DeliveryStatus.SENDING, DeliveryStatus.SUCCESS
 FAIL, UNKNOWN = DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN
 
+END_LEASE = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_deliveries SET due = {d.after("-1")} WHERE delivery_id = $1 AND status IN ('READY', 'SENDING')"""
+    )
+)
+FIND_DELIVERIES = same("""
+    SELECT delivery_id, status, epoch, attempts, claims, rounds, series, is_retryable, code,
+           finished_at IS NOT NULL AS is_finished, leased_by IS NOT NULL AS is_claimed
+    FROM bongsu_deliveries""")
+FIND_ATTEMPTS = same("""
+    SELECT delivery_id, epoch FROM bongsu_attempts
+    UNION ALL
+    SELECT delivery_id, epoch FROM bongsu_deliveries WHERE sent_at IS NOT NULL""")
+
 
 @dataclass
 class Expected:
-    """What the model knows of one delivery."""
+    """The model of one delivery."""
 
     is_once: bool
     has_device: bool = True
@@ -47,6 +62,8 @@ class Expected:
     rounds: int = 0
     series: int = 0
     is_retryable: bool = False
+    # From the claim until it is recorded or settled, and from the claim until the lease ends.
+    is_claimed: bool = False
     is_leased: bool = False
     code: str | None = None
 
@@ -63,7 +80,7 @@ class Expected:
     def row(self) -> tuple[Any, ...]:
         return (
             self.status.value, self.epoch, self.attempts, self.claims, self.rounds, self.series, self.is_retryable,
-            self.code,
+            self.code, not self.is_open, self.is_claimed,
         )  # fmt: skip
 
 
@@ -83,26 +100,26 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.highest: dict[int, int] = {}
         self.members = 0
 
-        async def empty(tx: AsyncConnection) -> dict[bool, int]:
+        async def empty(tx: Transaction) -> dict[bool, int]:
             for table in ("deliveries", "notifications", "attempts", "messages", "devices"):
-                await tx.execute(text(f"DELETE FROM bongsu_{table}"))
+                await tx.execute(same(f"DELETE FROM bongsu_{table}")())
             return {True: await message(tx, "at_most_once"), False: await message(tx, "at_least_once")}
 
         self.messages = self.write(empty)
 
-    def write(self, work: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
+    def write(self, work: Callable[[Transaction], Awaitable[_T]]) -> _T:
         async def run() -> _T:
-            async with self.store.write() as tx:
+            async with self.store.transaction() as tx:
                 return await work(tx)
 
         return self.loop.run_until_complete(run())
 
     @rule(target=deliveries, is_once=st.booleans(), has_device=st.sampled_from([True, True, False]), count=st.integers(1, 3))
     def add(self, is_once: bool, has_device: bool, count: int) -> Any:
-        async def work(tx: AsyncConnection) -> list[int]:
+        async def work(tx: Transaction) -> list[int]:
             for number in range(count) if has_device else ():
                 device = Device(token=f"t-{self.members + number}", platform=Platform.IOS, push_consent=True)
-                await people.put_device(tx, f"m-{self.members + number}", "d-0", device)
+                await put_device(tx, f"m-{self.members + number}", "d-0", device)
             return [
                 await delivery(
                     tx, self.messages[is_once], "READY", f"m-{self.members + number}", epoch=0, attempts=0,
@@ -120,9 +137,10 @@ class DeliveryMachine(RuleBasedStateMachine):
     def claim(self, limit: int) -> Any:
         return multiple(*self.take(limit))
 
-    def take(self, limit: int) -> list[Claimed]:
+    def take(self, limit: int) -> list[ClaimedDelivery]:
         free = {key for key, one in self.model.items() if one.is_open and not one.is_leased}
-        claimed = self.write(lambda tx: statements.claim(tx, Channel.PUSH, (0, 1, 2), limit, 3600, "w"))
+        claim = statements.claim(self.store, Channel.PUSH, (0, 1, 2), limit, 3600, "w")
+        claimed = self.loop.run_until_complete(claim)
         assert len(claimed) == min(limit, len(free))
         for one in claimed:
             assert one.delivery_id in free
@@ -130,9 +148,9 @@ class DeliveryMachine(RuleBasedStateMachine):
             assert one.status == expected.status
             expected.epoch += 1
             expected.claims += 1
-            expected.is_leased = True
+            expected.is_claimed = expected.is_leased = True
             assert (one.epoch, one.claims, one.series) == (expected.epoch, expected.claims, expected.series)
-            assert bool(one.can_go) == expected.can_go
+            assert one.can_go is expected.can_go
             assert (one.address is not None) == expected.has_device
             if expected.can_go:
                 expected.status = SENDING
@@ -140,7 +158,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(target=claims, is_recovered=st.booleans())
     def a_dispatcher_dies_while_it_sends(self, is_recovered: bool) -> Any:
-        """What it had in hand may yet be recorded, after another or the job has judged it: it was only thought dead."""
+        """What it had claimed may yet be recorded, after another claim or the job's: it only seemed to be dead."""
         claimed = self.take(4)
         for one in claimed:
             self.the_lease_ends(one.delivery_id)
@@ -155,13 +173,13 @@ class DeliveryMachine(RuleBasedStateMachine):
         if is_recovered:
             self.recover(3)
 
-    def is_ours(self, claim: Claimed) -> bool:
+    def is_ours(self, claim: ClaimedDelivery) -> bool:
         expected = self.model[claim.delivery_id]
-        return expected.is_open and expected.epoch == claim.epoch
+        return expected.is_claimed and expected.epoch == claim.epoch
 
     @rule(claim=claims)
-    def renew(self, claim: Claimed) -> None:
-        """By the holder, or by a zombie, who lengthens nothing."""
+    def renew(self, claim: ClaimedDelivery) -> None:
+        """By the owner of the claim; a stale one extends nothing."""
         self.write(lambda tx: statements.renew(tx, [(claim.delivery_id, claim.epoch)], 3600))
         if self.is_ours(claim):
             self.model[claim.delivery_id].is_leased = True
@@ -170,34 +188,34 @@ class DeliveryMachine(RuleBasedStateMachine):
         claim=consumes(claims),
         status=st.sampled_from([READY, SUCCESS, FAIL, UNKNOWN]),
         is_retryable=st.booleans(),
-        is_try=st.booleans(),
+        is_attempt=st.booleans(),
     )
-    def record(self, claim: Claimed, status: DeliveryStatus, is_retryable: bool, is_try: bool) -> None:
-        """By the holder, or by a zombie: only the newest epoch may; but that something was sent is always written down."""
+    def record(self, claim: ClaimedDelivery, status: DeliveryStatus, is_retryable: bool, is_attempt: bool) -> None:
+        """By the owner of the claim; a stale one changes nothing, but its attempt is stored: something was sent."""
         is_retryable = is_retryable and status in (FAIL, UNKNOWN)
         ours = {claim.delivery_id} if self.is_ours(claim) else set()
         code = None if status is SUCCESS else "C"
-        at = time.time() if is_try else None
-        verdict: Verdict | Success = Verdict(
-            claim.delivery_id, claim.epoch, status, code, None, -1.0, is_try, is_retryable, at=at
+        began = time.monotonic() if is_attempt else None
+        result: DeliveryResult | Success = DeliveryResult(
+            claim.delivery_id, claim.epoch, status, code, None, -1.0, is_attempt, is_retryable, began=began
         )
-        if status is SUCCESS and at is not None:
-            verdict = Success(claim.delivery_id, claim.epoch, at, 40)
-        assert self.write(lambda tx: statements.record(tx, [verdict])) == ours
-        if is_try:
+        if status is SUCCESS and began is not None:
+            result = Success(claim.delivery_id, claim.epoch, began, 40)
+        assert self.loop.run_until_complete(statements.record(self.store, [result])) == ours
+        # Recorded again, as after a lost connection, it changes nothing.
+        assert self.loop.run_until_complete(statements.record(self.store, [result])) == set()
+        if is_attempt:
             self.attempts.add((claim.delivery_id, claim.epoch))
         if ours:
             expected = self.model[claim.delivery_id]
-            expected.status, expected.is_leased, expected.claims, expected.code = status, False, 0, code
-            expected.attempts += is_try
+            expected.status, expected.claims, expected.code = status, 0, code
+            expected.is_claimed = expected.is_leased = False
+            expected.attempts += is_attempt
             expected.is_retryable = is_retryable
 
     @rule(one=deliveries)
     def the_lease_ends(self, one: int) -> None:
-        past = text(f"""
-            UPDATE bongsu_deliveries SET due = {self.store.dialect.after("-1")}
-            WHERE delivery_id = :id AND status IN ('READY', 'SENDING')""")
-        self.write(lambda tx: tx.execute(past, {"id": one}))
+        self.write(lambda tx: tx.execute(END_LEASE(one)))
         self.model[one].is_leased = False
 
     @rule(batch=st.integers(1, 3))
@@ -206,7 +224,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         for one in self.model.values():
             if one.status is SENDING and not one.is_leased:
                 one.epoch += 1
-                one.status = UNKNOWN if one.is_once else READY
+                one.status, one.is_claimed = UNKNOWN if one.is_once else READY, False
                 if one.is_once:
                     one.claims, one.code = 0, "ABANDONED"
             elif one.status in (FAIL, UNKNOWN) and one.is_retryable and one.rounds < MOST_ROUNDS:
@@ -227,27 +245,16 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_store_says_what_the_model_says(self) -> None:
-        query = """
-            SELECT delivery_id, status, epoch, attempts, claims, rounds, series, is_retryable, code,
-                   finished_at IS NOT NULL FROM bongsu_deliveries"""
+        async def look(tx: Transaction) -> tuple[Sequence[Row], Sequence[Row]]:
+            return await tx.fetch(FIND_DELIVERIES()), await tx.fetch(FIND_ATTEMPTS())
 
-        async def look(tx: AsyncConnection) -> tuple[Any, Any]:
-            tries = await tx.execute(
-                text(
-                    "SELECT delivery_id, epoch FROM bongsu_attempts UNION ALL "
-                    "SELECT delivery_id, epoch FROM bongsu_deliveries WHERE sent_at IS NOT NULL"
-                )
-            )
-            return (await tx.execute(text(query))).all(), tries.all()
-
-        rows, tries = self.write(look)
-        found = {row[0]: (*row[1:7], bool(row[7]), row[8]) for row in rows}
-        assert found == {key: one.row for key, one in self.model.items()}
-        assert all(bool(row[9]) != self.model[row[0]].is_open for row in rows)
-        assert sorted(tuple(row) for row in tries) == sorted(self.attempts)
+        rows, attempts = self.write(look)
+        # SQLite's booleans are numbers, which are equal to them.
+        assert {row["delivery_id"]: tuple(row)[1:] for row in rows} == {key: one.row for key, one in self.model.items()}
+        assert sorted(tuple(row) for row in attempts) == sorted(self.attempts)
         for row in rows:
-            assert row[2] >= self.highest.get(row[0], 0), "an epoch was lowered"
-            self.highest[row[0]] = row[2]
+            assert row["epoch"] >= self.highest.get(row["delivery_id"], 0), "an epoch was lowered"
+            self.highest[row["delivery_id"]] = row["epoch"]
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
@@ -255,7 +262,7 @@ def test_deliveries_behave_like_their_model(
     database: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = request.getfixturevalue("postgres_url") if database == "postgresql" else ""
-    # All of the model's deliveries are of one channel and lane: there is nothing to look for in the others.
+    # All of the model's deliveries are of one channel and lane: the job need not look at the others.
     monkeypatch.setattr(recovery, "CHANNELS", (Channel.PUSH,))
     monkeypatch.setattr(recovery, "LANES", (1,))
     loop = asyncio.new_event_loop()

@@ -13,17 +13,19 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
 
 from bongsu.model import Event, EventStatus
 from bongsu.settings import Settings
-from bongsu.store import Store, migrate
-from bongsu.store import events as statements
-from bongsu.store.events import SUSPECT_AFTER, Claimed, Verdict
+from bongsu.store import Store, Transaction, migrate, outbox
+from bongsu.store.outbox import SUSPECT_AFTER, ClaimedEvent, EventResult
+from bongsu.store.query import as_uuid, in_both, same
 
 _T = TypeVar("_T")
+
+_DELETE_ALL = same("DELETE FROM bongsu_events")
+_END_LEASE = in_both(lambda d: f"UPDATE bongsu_events SET due = {d.now} WHERE status = 'PENDING' AND event_id = $1")
+_ALL = same("SELECT event_id, status, epoch, attempts, claims, leased_by IS NOT NULL AS is_open FROM bongsu_events")
 
 
 @dataclass
@@ -35,7 +37,10 @@ class Expected:
     epoch: int = 0
     attempts: int = 0
     claims: int = 0
+    # Its due time lies ahead.
     is_leased: bool = False
+    # The newest claim has not ended, though its lease may have.
+    is_open: bool = False
 
 
 class OutboxMachine(RuleBasedStateMachine):
@@ -50,11 +55,11 @@ class OutboxMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model: dict[UUID, Expected] = {}
-        self.write(lambda tx: tx.execute(text("DELETE FROM bongsu_events")))
+        self.write(lambda tx: tx.execute(_DELETE_ALL()))
 
-    def write(self, work: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
+    def write(self, work: Callable[[Transaction], Awaitable[_T]]) -> _T:
         async def run() -> _T:
-            async with self.store.write() as tx:
+            async with self.store.transaction() as tx:
                 return await work(tx)
 
         return self.loop.run_until_complete(run())
@@ -62,66 +67,94 @@ class OutboxMachine(RuleBasedStateMachine):
     @rule(target=events, count=st.integers(1, 3))
     def add(self, count: int) -> Any:
         new = [Event(event_type="x") for _ in range(count)]
-        assert self.write(lambda tx: statements.add(tx, new)) == {event.event_id for event in new}
+        assert self.write(lambda tx: outbox.add(tx, new)) == {event.event_id for event in new}
         self.model |= {event.event_id: Expected(event) for event in new}
         return multiple(*new)
 
     @rule(event=events)
     def add_again(self, event: Event) -> None:
-        assert self.write(lambda tx: statements.add(tx, [event])) == set()
+        assert self.write(lambda tx: outbox.add(tx, [event])) == set()
 
     @rule(target=claims, limit=st.integers(1, 4))
     def claim(self, limit: int) -> Any:
         free = [one for one in self.free() if one.claims < SUSPECT_AFTER]
-        claimed = self.write(lambda tx: statements.claim(tx, limit, 3600, "w"))
+        claimed = self.write(lambda tx: outbox.claim(tx, limit, 3600, "w"))
         assert len(claimed) == min(limit, len(free))
         return self.took(claimed, free)
 
     @rule(target=claims)
     def claim_suspect(self) -> Any:
         free = [one for one in self.free() if one.claims >= SUSPECT_AFTER]
-        claimed = self.write(lambda tx: statements.claim_suspect(tx, 3600, "w"))
+        claimed = self.write(lambda tx: outbox.claim_suspect(tx, 3600, "w"))
         assert len(claimed) == min(1, len(free))
         return self.took(claimed, free)
 
     def free(self) -> list[Expected]:
         return [one for one in self.model.values() if one.status is EventStatus.PENDING and not one.is_leased]
 
-    def took(self, claimed: list[Claimed], free: list[Expected]) -> Any:
+    def took(self, claimed: list[ClaimedEvent], free: list[Expected]) -> Any:
         for one in claimed:
             expected = self.model[one.event.event_id]
             assert expected in free
             expected.epoch += 1
             expected.claims += 1
-            expected.is_leased = True
+            expected.is_leased = expected.is_open = True
             assert (one.epoch, one.attempts, one.claims) == (expected.epoch, expected.attempts, expected.claims)
         return multiple(*claimed)
 
-    @rule(claim=consumes(claims), status=st.sampled_from(EventStatus), error=st.none() | st.just("error"))
-    def record(self, claim: Claimed, status: EventStatus, error: str | None) -> None:
-        """By the holder, by one whose lease has lapsed, or by a zombie: only the newest epoch may."""
+    def holds(self, claim: ClaimedEvent) -> bool:
+        """By its holder, also after the lease has ended: only the newest epoch, and only once."""
         expected = self.model[claim.event.event_id]
-        is_ours = claim.epoch == expected.epoch and expected.status is EventStatus.PENDING
-        verdict = Verdict(claim.event.event_id, claim.epoch, status, error, after_seconds=-1)
-        assert self.write(lambda tx: statements.record(tx, [verdict])) == ({claim.event.event_id} if is_ours else set())
+        return claim.epoch == expected.epoch and expected.is_open
+
+    @rule(claim=claims, status=st.sampled_from(EventStatus), error=st.none() | st.just("error"))
+    def record(self, claim: ClaimedEvent, status: EventStatus, error: str | None) -> None:
+        expected = self.model[claim.event.event_id]
+        is_ours = self.holds(claim)
+        result = EventResult(claim.event.event_id, claim.epoch, status, error, after_seconds=-1)
+        assert self.write(lambda tx: outbox.record(tx, [result])) == ({claim.event.event_id} if is_ours else set())
         if is_ours:
-            expected.status, expected.is_leased, expected.claims = status, False, 0
+            expected.status, expected.is_leased, expected.is_open, expected.claims = status, False, False, 0
             expected.attempts += error is not None
+
+    @rule(claim=claims)
+    def give_back(self, claim: ClaimedEvent) -> None:
+        expected = self.model[claim.event.event_id]
+        is_ours = self.holds(claim)
+        self.write(lambda tx: outbox.give_back(tx, [claim], -1))
+        if is_ours:
+            expected.is_leased, expected.is_open = False, False
+            expected.claims -= 1
+
+    @rule(claim=claims)
+    def renew(self, claim: ClaimedEvent) -> None:
+        is_ours = self.holds(claim)
+        renewed = self.write(lambda tx: outbox.renew(tx, [(claim.event.event_id, claim.epoch)], 3600))
+        assert renewed == ({claim.event.event_id} if is_ours else set())
+        if is_ours:
+            self.model[claim.event.event_id].is_leased = True
+
+    @rule(claim=claims)
+    def lock(self, claim: ClaimedEvent) -> None:
+        key = (claim.event.event_id, claim.epoch)
+        held = self.write(lambda tx: outbox.lock_claims(tx, [key]))
+        assert held.claims == ({key} if self.holds(claim) else set())
 
     @rule(event=events)
     def the_lease_ends(self, event: Event) -> None:
-        expected = self.model[event.event_id]
-        past = f"UPDATE bongsu_events SET due = {self.store.dialect.now} WHERE status = 'PENDING' AND event_id = :id"
-        parameter = event.event_id if self.store.dialect.name == "postgresql" else str(event.event_id)
-        self.write(lambda tx: tx.execute(text(past), {"id": parameter}))
-        expected.is_leased = False
+        self.write(lambda tx: tx.execute(_END_LEASE(event.event_id)))
+        self.model[event.event_id].is_leased = False
 
     @invariant()
     def the_store_says_what_the_model_says(self) -> None:
-        query = text("SELECT event_id, status, epoch, attempts, claims FROM bongsu_events")
-        rows = self.write(lambda tx: tx.execute(query)).all()
-        found = {statements.as_uuid(row[0]): tuple(row[1:]) for row in rows}
-        expected = {key: (one.status.value, one.epoch, one.attempts, one.claims) for key, one in self.model.items()}
+        rows = self.write(lambda tx: tx.fetch(_ALL()))
+        found = {
+            as_uuid(row["event_id"]): (row["status"], row["epoch"], row["attempts"], row["claims"], bool(row["is_open"]))
+            for row in rows
+        }
+        expected = {
+            key: (one.status.value, one.epoch, one.attempts, one.claims, one.is_open) for key, one in self.model.items()
+        }
         assert found == expected
 
 

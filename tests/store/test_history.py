@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,22 +12,22 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu.model import Channel, new_id
-from bongsu.store import Store, history
+from bongsu.store import Share, Store, Transaction, history
 from bongsu.store.history import Filters, HistoryRow, Place, Status
+from bongsu.store.query import same
 from tests.past import BOTH, NOON, babble, say, tell, tell_many, withhold
+from tests.plans import generic_plan
 
 HOUR = timedelta(hours=1)
 
 
-async def pages(connection: AsyncConnection, filters: Filters, limit: int) -> list[HistoryRow]:
+async def pages(tx: Transaction, filters: Filters, limit: int) -> list[HistoryRow]:
     """All that fits the filters, a page after the other."""
     rows: list[HistoryRow] = []
     while True:
-        page = await history.find_page(connection, filters, rows[-1].place if rows else None, limit)
+        page = await history.find_page(tx, filters, rows[-1].place if rows else None, limit)
         assert len(page) <= limit
         if not page:
             return rows
@@ -58,7 +59,7 @@ class Known:
         )
 
 
-async def some_past(tx: AsyncConnection) -> list[Known]:
+async def some_past(tx: Transaction) -> list[Known]:
     """Forty messages, one an hour, for up to six members each, some told and some not."""
     dice = random.Random(7)
     states = {"READY": "PENDING", "SENDING": "PENDING", "UNKNOWN": "UNKNOWN", "SUCCESS": "SENT", "FAIL": "FAILED"}
@@ -105,7 +106,7 @@ def questions(known: Sequence[Known]) -> list[Filters]:
 
 
 async def test_every_filter_finds_exactly_what_fits_it_in_pages_of_any_size(store: Store) -> None:
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         known = await some_past(tx)
         found_any = 0
         for number, asked in enumerate(questions(known)):
@@ -118,7 +119,7 @@ async def test_every_filter_finds_exactly_what_fits_it_in_pages_of_any_size(stor
 
 
 async def test_many_that_wait_are_found_as_few_are(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         known = await some_past(tx)
         expected = [(one.message_id, one.member_id) for one in known if one.status == "PENDING"]
         assert len(expected) > 10
@@ -129,7 +130,7 @@ async def test_many_that_wait_are_found_as_few_are(store: Store, monkeypatch: py
 
 
 async def test_a_row_says_all_there_is(store: Store) -> None:
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         event_id = new_id()
         message_id = await say(tx, event_id=event_id)
         notification_id = await tell(tx, message_id, "a", "FAIL", code="UNREGISTERED", attempts=3)
@@ -161,7 +162,7 @@ def outcome(states: Sequence[str]) -> str:
 async def test_what_is_under_way_or_unknown_is_never_called_settled(store: Store) -> None:
     every = ("READY", "SENDING", "SUCCESS", "FAIL", "UNKNOWN")
     subsets = list(chain.from_iterable(combinations(every, size) for size in range(len(every) + 1)))
-    async with store.write() as tx:
+    async with store.transaction() as tx:
         for in_app in (True, False):
             message_id = await say(tx)
             channels = BOTH if in_app else (Channel.PUSH,)
@@ -184,7 +185,7 @@ MANY = 20_000
 PAGE = 20
 
 
-async def long_past(tx: AsyncConnection) -> HistoryRow:
+async def long_past(tx: Transaction) -> HistoryRow:
     """Many small messages, then one for many members, then small ones again. A row of the large one."""
     await babble(tx, "busy", MANY, NOON)
     event_id = new_id()
@@ -196,7 +197,7 @@ async def long_past(tx: AsyncConnection) -> HistoryRow:
             await tell_many(tx, await say(tx, "NOTICE", at, event_id=event_id), MANY, at)
     for member_id in ("u-1", "u-2", "u-3"):
         await tell(tx, message_id, member_id, "UNKNOWN", "FAIL", "UNKNOWN")
-    await tx.execute(text("ANALYZE"))
+    await tx.execute(same("ANALYZE")())
     (row,) = await history.find_page(tx, Filters(event_id=event_id), limit=1)
     return row
 
@@ -224,8 +225,10 @@ def cases(large: HistoryRow) -> dict[str, tuple[Filters, Place | None, int]]:
     }
 
 
-async def test_a_page_reads_little_however_much_there_is(store: Store) -> None:
-    async with store.write() as tx:
+# As commands of an operator run it, where PostgreSQL plans for any values, and as requests do, where it may plan for each.
+@pytest.mark.parametrize("share", [Share.WORK, Share.MEMBERS])
+async def test_a_page_reads_little_however_much_there_is(store: Store, share: Share) -> None:
+    async with store.share(share).transaction() as tx:
         large = await long_past(tx)
         is_postgres = store.dialect.name == "postgresql"
         # Rows where the server counts them, of 80,000 in the tables. SQLite counts steps of its machine, here in thousands:
@@ -239,22 +242,62 @@ async def test_a_page_reads_little_however_much_there_is(store: Store) -> None:
             assert cost < limit, name
 
 
-async def rows_read(tx: AsyncConnection) -> int:
+# What each statement reads each table by, as the two databases call it.
+KEYS = {
+    history.BY_MEMBER: (
+        ("bongsu_notifications_pkey", "bongsu_suppressions_member", "bongsu_messages_pkey"),
+        ("bongsu_notifications_inbox", "bongsu_suppressions_member", "SEARCH m USING INTEGER PRIMARY KEY"),
+    ),
+    history.BY_MESSAGES: (
+        ("Backward using bongsu_notifications_message_id_member_id_key", "Backward using bongsu_suppressions_pkey"),
+        ("sqlite_autoindex_bongsu_notifications_1 (message_id=? AND member_id<?)",
+         "sqlite_autoindex_bongsu_suppressions_1 (message_id=? AND member_id<?)"),
+    ),
+    history.BY_DEAD_DELIVERIES: (("bongsu_deliveries_dead_by_message",), ("bongsu_deliveries_dead_by_message",)),
+    history.BY_OPEN_DELIVERIES: (("bongsu_deliveries_due",), ("bongsu_deliveries_due",)),
+    history.BOUNDS_OF_EVENT: (("bongsu_messages_event_id_notice_locale_key",), ("sqlite_autoindex_bongsu_messages_1",)),
+    history.FLOOR: (("Backward using bongsu_messages_pkey",), ("SEARCH m USING INTEGER PRIMARY KEY",)),
+    history.COUNT_OPEN: (("bongsu_deliveries_due",), ("bongsu_deliveries_due",)),
+}  # fmt: skip
+
+
+async def test_each_table_is_read_by_the_key_that_is_meant_for_it(store: Store) -> None:
+    async with store.transaction() as tx:
+        await long_past(tx)
+        await deliver_many(tx, MANY)
+        await tx.execute(same("ANALYZE")())
+    whole = re.compile(r"Seq Scan on bongsu|^SCAN (m|t|d|one|bongsu_\w+)$", re.MULTILINE)
+    for statement, (on_postgres, on_sqlite) in KEYS.items():
+        steps = await generic_plan(store, statement)
+        for key in on_postgres if store.dialect.name == "postgresql" else on_sqlite:
+            assert key in steps, steps
+        assert not whole.search(steps), steps
+
+
+async def deliver_many(tx: Transaction, count: int) -> None:
+    """So many deliveries that succeeded, of the newest notifications."""
+    add = same("""
+        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, lane, status, due, created_at)
+        SELECT notification_id, member_id, message_id, 'PUSH', 1, 'SUCCESS', created_at, created_at
+        FROM bongsu_notifications ORDER BY notification_id DESC LIMIT $1""")
+    await tx.execute(add(count))
+
+
+async def rows_read(tx: Transaction) -> int:
     """Rows of the large tables that this transaction has read, by whichever way."""
-    query = """
-        SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables
-        WHERE relname IN ('bongsu_messages', 'bongsu_notifications', 'bongsu_suppressions', 'bongsu_deliveries')"""
-    return int((await tx.execute(text(query))).scalar_one())
+    counted = same("""
+        SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) AS rows FROM pg_stat_xact_user_tables
+        WHERE relname IN ('bongsu_messages', 'bongsu_notifications', 'bongsu_suppressions', 'bongsu_deliveries')""")
+    (row,) = await tx.fetch(counted())
+    return int(row["rows"])
 
 
 _steps: list[int] = []
 
 
-async def count_steps(tx: AsyncConnection) -> int:
+async def count_steps(tx: Any) -> int:
     """Thousands of steps of SQLite's machine on this connection since it was last asked."""
-    driver = (await tx.get_raw_connection()).driver_connection
-    assert driver is not None
     counted = len(_steps)
     _steps.clear()
-    await driver.set_progress_handler(lambda: _steps.append(1), 1000)
+    await tx._thread.run(lambda driver: driver.set_progress_handler(lambda: _steps.append(1), 1000))
     return counted

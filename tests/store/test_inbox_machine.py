@@ -1,4 +1,4 @@
-"""The inbox against a model: whatever is told, read and looked at by two members, in whatever order."""
+"""The inbox against a model: notifications of two members are written, marked and read in any order."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from sqlalchemy import text
 
 from bongsu import inbox as the_inbox
 from bongsu.inbox import Inbox, PageQuery
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
+from bongsu.store.query import same
 from tests.told import tell, unread_rows
 
 _T = TypeVar("_T")
@@ -28,7 +28,7 @@ members = st.sampled_from(MEMBERS)
 
 @dataclass
 class Walk:
-    """Somebody leafing through the whole inbox, a page now and then."""
+    """A reader that pages through the whole inbox, with other steps between two pages."""
 
     member: str
     there: list[int]
@@ -47,8 +47,8 @@ class InboxMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inbox = Inbox(self.store, self.hear)
-        self.heard: list[tuple[str, int]] = []
+        self.inbox = Inbox(self.store, self.on_read)
+        self.reported: list[tuple[str, int]] = []
         # Whether each is read, by id; ids come in rising order.
         self.model: dict[str, dict[int, bool]] = {member: {} for member in MEMBERS}
         self.run(self.empty())
@@ -57,29 +57,29 @@ class InboxMachine(RuleBasedStateMachine):
         return self.loop.run_until_complete(work)
 
     async def empty(self) -> None:
-        async with self.store.write() as tx:
+        async with self.store.transaction() as tx:
             for table in ("notifications", "messages", "members"):
-                await tx.execute(text(f"DELETE FROM bongsu_{table}"))
+                await tx.execute(same(f"DELETE FROM bongsu_{table}")())
 
-    async def hear(self, member: str, unread: int) -> None:
-        self.heard.append((member, unread))
+    async def on_read(self, member: str, unread: int) -> None:
+        self.reported.append((member, unread))
 
     def unread(self, member: str) -> int:
         return sum(not is_read for is_read in self.model[member].values())
 
-    async def told(self, member: str, count: int) -> list[int]:
-        async with self.store.write() as tx:
+    async def notify(self, member: str, count: int) -> list[int]:
+        async with self.store.transaction() as tx:
             return await tell(tx, member, count)
 
     @rule(member=members, count=st.integers(1, 5))
-    def something_is_told(self, member: str, count: int) -> None:
-        new = self.run(self.told(member, count))
+    def notifications_arrive(self, member: str, count: int) -> None:
+        new = self.run(self.notify(member, count))
         assert min(new) > max(self.model[member], default=0)
         self.model[member] |= dict.fromkeys(new, False)
 
     @rule(member=members, pick=st.integers(0, 30))
     def one_is_read(self, member: str, pick: int) -> None:
-        """One's own, new or read before; or what is another's, or nobody's."""
+        """The member's own, unread or read; another member's; or an id that does not exist."""
         known = sorted({*self.model["a"], *self.model["b"]})
         one = known[pick] if pick < len(known) else 10**9
         was_read = self.model[member].get(one)
@@ -90,18 +90,18 @@ class InboxMachine(RuleBasedStateMachine):
         self.model[member][one] = True
         assert answer is not None
         assert (answer["id"], answer["unread"]) == (str(one), self.unread(member))
-        self.was_heard(None if was_read else (member, self.unread(member)))
+        self.was_reported(None if was_read else (member, self.unread(member)))
 
     @rule(member=members)
     def all_are_read(self, member: str) -> None:
         unread = self.unread(member)
         assert self.run(self.inbox.read_all(member)) == {"read": unread, "unread": 0}
         self.model[member] = dict.fromkeys(self.model[member], True)
-        self.was_heard((member, 0) if unread else None)
+        self.was_reported((member, 0) if unread else None)
 
-    def was_heard(self, last: tuple[str, int] | None) -> None:
-        assert (self.heard[-1] if self.heard else None) == last
-        self.heard.clear()
+    def was_reported(self, last: tuple[str, int] | None) -> None:
+        assert (self.reported[-1] if self.reported else None) == last
+        self.reported.clear()
 
     @rule(target=walks, member=members)
     def a_walk_begins(self, member: str) -> Walk:
@@ -109,7 +109,7 @@ class InboxMachine(RuleBasedStateMachine):
 
     @rule(walk=walks, limit=st.integers(1, 4))
     def a_walk_goes_on(self, walk: Walk, limit: int) -> None:
-        """However much is told and read in between, a walk meets what was there when it took its first page, once each."""
+        """Whatever arrives and is read in between, a walk meets what was there at its first page, each once."""
         if walk.is_over:
             return
         if walk.cursor is None:
@@ -141,9 +141,9 @@ class InboxMachine(RuleBasedStateMachine):
     @invariant()
     def the_count_is_the_number_of_unread_rows(self) -> None:
         async def look() -> None:
-            async with self.store.read() as connection:
+            async with self.store.read() as tx:
                 for member in MEMBERS:
-                    assert await unread_rows(connection, member) == self.unread(member)
+                    assert await unread_rows(tx, member) == self.unread(member)
                     assert await self.inbox.unread_count(member) == {"unread": self.unread(member)}
 
         self.run(look())

@@ -9,16 +9,15 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 import bongsu.store
 from bongsu.errors import StoreNotMigrated, StoreTooNew
 from bongsu.model import new_id
 from bongsu.settings import Settings
-from bongsu.store import Store, check, migrate
-from bongsu.store.decisions import Key, recent_messages, rows_of
-from bongsu.store.dialect import Binder
+from bongsu.store import Store, check, migrate, upgrade
 from bongsu.store.migrate import HEAD
+from bongsu.store.query import same
 from tests.past import NOON
 from tests.processes import forks
 
@@ -38,13 +37,14 @@ async def test_an_empty_store_is_refused_and_then_migrated(empty: Store) -> None
 
 
 async def test_a_store_newer_than_the_code_is_refused_and_left_alone(store: Store) -> None:
-    async with store.write() as tx:
-        await tx.execute(text("UPDATE bongsu_version SET version_num = '9999'"))
+    async with store.transaction() as tx:
+        await tx.execute(same("UPDATE bongsu_version SET version_num = '9999'")())
     for attempt in (check, migrate):
         with pytest.raises(StoreTooNew, match="revision 9999, this Bongsu knows"):
             await attempt(store)
-    async with store.read() as connection:
-        assert (await connection.execute(text("SELECT version_num FROM bongsu_version"))).scalar() == "9999"
+    async with store.read() as tx:
+        [row] = await tx.fetch(same("SELECT version_num FROM bongsu_version")())
+    assert row["version_num"] == "9999"
 
 
 def _migrate(settings: Settings) -> None:
@@ -90,42 +90,33 @@ def test_the_head_we_name_is_the_head_there_is() -> None:
     assert ScriptDirectory.from_config(migrations()).get_heads() == [HEAD]
 
 
-async def test_what_was_told_before_the_migration_is_known_to_have_been(empty: Store) -> None:
-    def to_0004(connection: Connection) -> None:
-        config = migrations()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0004")
+def _apply_until_0004(connection: Connection) -> None:
+    config = migrations()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "0004")
 
+
+async def test_when_messages_were_last_used_before_the_migration_is_kept(
+    empty: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, last = NOON, NOON + timedelta(days=3)
-    stored = empty.dialect.stored
-    async with empty.write() as tx:
-        await tx.begin()  # or Alembic would begin and commit by itself
-        await tx.run_sync(to_0004)
-        for is_told in (True, False):
-            await tx.execute(
-                text("""
-                    INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, data, channels, lane,
-                                                 guarantee, is_critical, is_told, created_at)
-                    VALUES (:event_id, 0, 'ko', 'T', 's', 't', 'b', '{}', 8, 1, 'at_most_once', false, :is_told, :at)"""),
-                {
-                    "event_id": empty.dialect.plain({"event_id": "uuid"}, [(new_id(),)])[0][0],
-                    "is_told": is_told,
-                    "at": stored(first),
-                },
-            )
-        for member_id, at in (("a", first), ("b", last), ("c", first)):
-            await tx.execute(
-                text("""
-                    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-                    VALUES (:member_id, 1, 8, :at)"""),
-                {"member_id": member_id, "at": stored(at)},
-            )
+    with monkeypatch.context() as patch:
+        patch.setattr(upgrade, "_run_alembic", _apply_until_0004)
+        await upgrade.upgrade(empty)
+    add_message = same("""
+        INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, data, channels, lane, guarantee,
+                                     is_critical, is_told, created_at)
+        VALUES ($1, 0, 'ko', 'T', 's', 't', 'b', '{}', 8, 1, 'at_most_once', false, $2, $3)""")
+    add_notification = same("""
+        INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at) VALUES ($1, 1, 8, $2)""")
+    async with empty.transaction() as tx:
+        await tx.execute(
+            add_message(new_id(), True, first),
+            add_message(new_id(), False, first),
+            *(add_notification(member_id, at) for member_id, at in (("a", first), ("b", last), ("c", first))),
+        )
     assert await migrate(empty) == ("0004", HEAD)
-    async with empty.read() as connection:
-        found = (await connection.execute(text("SELECT told_at FROM bongsu_messages ORDER BY message_id"))).scalars().all()
-        keys = [Key(0, "T", "s", last - timedelta(hours=1)), Key(1, "T", "s", last + timedelta(hours=1))]
-        binder = Binder(empty.dialect)
-        recent = await rows_of(connection, recent_messages(binder, keys, ()), binder)
-    assert [at and empty.dialect.moment(at) for at in found] == [last, None]
-    assert [(place, message_id) for place, message_id, _ in recent] == [(0, 1)]
+    async with empty.read() as tx:
+        rows = await tx.fetch(same("SELECT told_at FROM bongsu_messages ORDER BY message_id")())
+    assert [row["told_at"] and empty.dialect.time(row["told_at"]) for row in rows] == [last, None]
     await empty.close()

@@ -1,209 +1,102 @@
-"""Where an index is the point: the plans of the hot statements, with many finished rows in the table."""
+"""Where an index is the point: the plans of the outbox's statements, with many other rows in the table."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from unittest.mock import ANY
 
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.model import Channel, Event, EventStatus
-from bongsu.store import Store, decisions, deliveries, progress
-from bongsu.store import events as statements
-from bongsu.store.deliveries import DeliveryStatus
-from bongsu.store.events import Verdict
-from bongsu.store.sqlite import SQLITE
-from tests.dying import delivery, message
-from tests.past import tell_many
+from bongsu.model import Event, EventStatus
+from bongsu.store import Query, Statement, Store, Transaction, outbox
+from bongsu.store.outbox import EventResult
+from bongsu.store.outbox.claims import CLAIM_DUE, CLAIM_SUSPECT, GIVE_BACK, RECORD, RENEW
+from bongsu.store.outbox.progress import FIND_BEGUN, LOCK_CLAIMS, SAVE_CURSORS
+from bongsu.store.query import same
 
-FINISHED = 20_000
+MANY = 20_000
+
+
+async def add(store: Store, count: int) -> None:
+    await outbox.add_many(store, [Event(event_type="x") for _ in range(count)])
+
+
+async def run(store: Store, text: str) -> None:
+    async with store.single() as tx:
+        await tx.execute(same(text)())
 
 
 @pytest.fixture
 async def full(store: Store) -> AsyncIterator[Store]:
     """Many finished events, a few that wait."""
-    async with store.write() as tx:
-        await statements.add(tx, [Event(event_type="x") for _ in range(FINISHED)])
-        await tx.execute(text("UPDATE bongsu_events SET status = 'DONE'"))
-        await statements.add(tx, [Event(event_type="x") for _ in range(10)])
-    async with store.write() as tx:
-        await tx.execute(text("ANALYZE bongsu_events"))
+    await add(store, MANY)
+    await run(store, "UPDATE bongsu_events SET status = 'DONE'")
+    await add(store, 10)
+    await run(store, "ANALYZE bongsu_events")
     yield store
 
 
-async def test_a_record_finds_its_rows_by_their_ids(full: Store) -> None:
-    if full.dialect.name == "postgresql":
-        # Arrays have no length while a statement is planned, and few rows of a large table are read by their ids.
-        async with full.write() as tx:
-            claimed = await statements.claim(tx, 10, 60, "w")
-            verdicts = [Verdict(one.event.event_id, one.epoch, EventStatus.DONE) for one in claimed]
-            before = await reads(tx)
-            await statements.record(tx, verdicts)
-            assert await reads(tx) == before
-        return
-    async with full.write() as tx:
-        plan = f"EXPLAIN QUERY PLAN {statements.record_statement(full.dialect)}"
-        steps = [str(tuple(row)[3]) for row in await tx.exec_driver_sql(plan, ("[]",))]
-    found = "SEARCH bongsu_events USING INDEX sqlite_autoindex_bongsu_events_1 (event_id=?)"
-    assert any(found in step for step in steps), steps
-    assert not any(step.startswith(("SCAN bongsu_events", "BLOOM")) for step in steps), steps
+async def sqlite_plan(tx: Transaction, query: Query) -> list[str]:
+    explained = Statement("", f"EXPLAIN QUERY PLAN {query.statement.sqlite}")
+    return [str(row["detail"]) for row in await tx.fetch(Query(explained, query.parameters))]
 
 
-async def test_a_step_reads_its_own_events_however_many_wait(store: Store) -> None:
-    """By plans from a time when few did: PostgreSQL keeps them."""
-
-    async def step(count: int) -> Step:
-        async with store.single() as tx:
-            claims = [(one.event.event_id, one.epoch) for one in await statements.claim(tx, count, 60, "w")]
-        assert len(claims) == count
-        async with store.write(*decisions.beginning(store.dialect)) as tx, watched(tx, "bongsu_events", 4) as seen:
-            assert await progress.hold(tx, claims, ["a name"], 2) == (set(claims), [ANY, ANY])
-            assert await progress.renew(tx, claims, 60) == {event_id for event_id, _ in claims}
-            done, others = claims[::2], claims[1::2]
-            await store.dialect.run_together(
-                tx,
-                [
-                    statements.recording(store.dialect, [Verdict(*one, EventStatus.DONE) for one in done]),
-                    progress.advancing(store.dialect, dict.fromkeys(others, "[0, 'x']"), 60),
-                ],
-            )
-        return seen
-
-    await statements.add_many(store, [Event(event_type="x") for _ in range(10)])
-    for _ in range(3):
-        await step(2)
-    await statements.add_many(store, [Event(event_type="x") for _ in range(FINISHED)])
-    seen = await step(2)
-    # Held two, renewed two, recorded one and brought one forward.
-    assert seen.rows in (6, None)
-    assert seen.whole == []
+async def rows_read(tx: Transaction) -> int | None:
+    """Of this table, by this transaction: as PostgreSQL counts them."""
+    if tx.dialect.name == "sqlite":
+        return None
+    counted = "SELECT seq_tup_read + idx_tup_fetch AS rows FROM pg_stat_xact_user_tables WHERE relname = 'bongsu_events'"
+    (row,) = await tx.fetch(same(counted)())
+    return int(row["rows"])
 
 
-@dataclass
-class Step:
-    """What was read of a table: rows, as PostgreSQL counts them, and by what SQLite went through all of them."""
-
-    rows: int | None = None
-    whole: list[str] = field(default_factory=list)
-
-
-@contextlib.asynccontextmanager
-async def watched(tx: AsyncConnection, table: str, statements: int) -> AsyncIterator[Step]:
-    """So many statements about that table."""
-    seen = Step()
-    if tx.dialect.name == "postgresql":
-        before = await fetched(tx, table)
-        yield seen
-        seen.rows = await fetched(tx, table) - before
-        return
-    said: list[str] = []
-    driver = SQLITE.driver(tx)
-    await driver.set_trace_callback(said.append)
-    yield seen
-    await driver.set_trace_callback(lambda _said: None)
-    assert sum(table in one for one in said) == statements
-    for one in said:
-        steps = [str(row[3]) for row in await SQLITE.rows(tx, f"EXPLAIN QUERY PLAN {one}", ())]
-        seen.whole += [step for step in steps if f"{table}_due" in step or step.startswith(f"SCAN {table}")]
-
-
-async def fetched(tx: AsyncConnection, table: str) -> int:
-    """Of this table, this transaction included."""
-    query = f"SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = '{table}'"
-    return int((await tx.execute(text(query))).scalar_one())
-
-
-async def test_what_is_recorded_of_deliveries_reads_no_others_however_many_wait(store: Store) -> None:
-    async def step(count: int) -> Step:
-        async with store.write() as tx:
-            claimed = await deliveries.claim(tx, Channel.PUSH, (0, 1, 2), 3 * count, 60, "w")
-            assert len(claimed) == 3 * count
-            claims = [(one.delivery_id, one.epoch) for one in claimed]
-            async with watched(tx, "bongsu_deliveries", 3) as seen:
-                await deliveries.renew(tx, claims[:count], 60)
-                await deliveries.record(
-                    tx, [deliveries.Success(*one, 0.0, 1, "x", False) for one in claims[count : 2 * count]]
-                )
-                failed = [deliveries.Verdict(*one, DeliveryStatus.FAIL, "X") for one in claims[2 * count :]]
-                await deliveries.record(tx, failed)
-        return seen
-
-    async with store.write() as tx:
-        said = await message(tx)
-        for number in range(30):
-            await delivery(tx, said, "READY", f"first-{number}")
-    # PostgreSQL keeps a plan for any values after it has made five for those it was given.
-    for _ in range(7):
-        await step(1)
-    async with store.write() as tx:
-        await tell_many(tx, said, FINISHED)
-        await add_deliveries(tx, "READY")
-    seen = await step(2)
-    assert seen.rows in (6, None)
-    assert seen.whole == []
-
-
-async def reads(tx: AsyncConnection) -> int:
-    """How often this table has been read from end to end, this transaction included."""
-    query = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'bongsu_events'"
-    return int((await tx.execute(text(query))).scalar_one())
-
-
-@pytest.mark.parametrize(("suspects", "index"), [(False, "bongsu_events_due"), (True, "bongsu_events_suspect")])
-async def test_a_claim_reads_only_the_index_of_what_is_due(full: Store, suspects: bool, index: str) -> None:
-    statement = statements.claim_statement(full.dialect, suspects)
-    asked = (100, 60.0, "w")
-    async with full.write() as tx:
+@pytest.mark.parametrize(("query", "index"), [(CLAIM_DUE(100, 60.0, "w"), "due"), (CLAIM_SUSPECT(60.0, "w"), "suspect")])
+async def test_a_claim_reads_only_the_index_of_due_events(full: Store, query: Query, index: str) -> None:
+    async with full.transaction() as tx:
         if full.dialect.name == "postgresql":
-            plan = (await tx.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", asked)).scalar_one()
-            plan = plan if isinstance(plan, str) else json.dumps(plan)
-            # The planner may take either index for the few that wait: both hold unfinished events only.
-            assert '"Index Name": "bongsu_events_' in plan
+            explained = Statement(f"EXPLAIN (FORMAT JSON) {query.statement.postgres}", "")
+            (row,) = await tx.fetch(Query(explained, query.parameters))
+            plan = json.dumps(row["QUERY PLAN"])
+            # The planner may choose either index for the few that wait: both have unfinished events only.
+            assert "bongsu_events_" in plan
             assert "Seq Scan" not in plan
         else:
-            rows = (await tx.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", asked)).all()
-            steps = [str(tuple(row)[3]) for row in rows]
-            assert any(f"USING INDEX {index}" in step or f"USING COVERING INDEX {index}" in step for step in steps), steps
+            steps = await sqlite_plan(tx, query)
+            assert any(f"INDEX bongsu_events_{index}" in step for step in steps), steps
             assert not any(step == "SCAN bongsu_events" for step in steps), steps
 
 
-async def add_deliveries(tx: AsyncConnection, status: str) -> None:
-    """One more for each notification."""
-    await tx.execute(
-        text(f"""
-            INSERT INTO bongsu_deliveries
-                (notification_id, member_id, message_id, channel, device_id, status, lane, due, created_at)
-            SELECT notification_id, member_id, message_id, 'PUSH', 'd', '{status}', 1, created_at, created_at
-            FROM bongsu_notifications""")
-    )
+async def step(store: Store) -> int | None:
+    """Every statement about two claims; how many rows of the table they read, on PostgreSQL."""
+    async with store.transaction() as tx:
+        claimed = await outbox.claim(tx, 2, 60, "w")
+        first, second = claims = [(one.event.event_id, one.epoch) for one in claimed]
+        before = await rows_read(tx)
+        assert (await outbox.lock_claims(tx, claims, ["a name"], 2)).claims == set(claims)
+        assert await outbox.renew(tx, claims, 60) == {event_id for event_id, _ in claims}
+        assert await tx.execute(outbox.save_cursors_query({first: "[0, 'x']", second: "[0, 'y']"}, 60)) == [2]
+        assert set(await outbox.find_begun(tx, [event_id for event_id, _ in claims])) == {first[0], second[0]}
+        assert await tx.execute(outbox.record_query([EventResult(*first, EventStatus.DONE)])) == [1]
+        await outbox.give_back(tx, claimed[1:], 0)
+        after = await rows_read(tx)
+    return None if before is None or after is None else after - before
 
 
-async def test_a_claim_of_deliveries_reads_only_what_is_due(store: Store) -> None:
-    async with store.write() as tx:
-        said = await message(tx)
-        await tell_many(tx, said, FINISHED)
-        await add_deliveries(tx, "SUCCESS")
-        for number in range(300):
-            await delivery(tx, said, "READY", f"new-{number}")
-    async with store.write() as tx:
-        for table in ("deliveries", "devices", "messages", "members"):
-            await tx.execute(text(f"ANALYZE bongsu_{table}"))
-    lanes = (0, 1, 2)
-    async with store.write() as tx:
-        if store.dialect.name == "postgresql":
-            statement = deliveries.claim_statement(store.dialect, Channel.PUSH, lanes)
-            plan = (await tx.exec_driver_sql(f"EXPLAIN {statement}", (200, 200, 200, 200, 60.0, "w"))).scalars().all()
-            assert any("Tid Scan on bongsu_deliveries" in step for step in plan), plan
-            assert any("using bongsu_deliveries_due" in step for step in plan), plan
-            assert not any("Seq Scan on bongsu_deliveries" in step for step in plan), plan
-        else:
-            statement = deliveries.due_statement(store.dialect, Channel.PUSH, lanes)
-            rows = (await tx.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", (200, 200, 200, 200))).all()
-            steps = [str(tuple(row)[3]) for row in rows]
-            assert any("USING INDEX bongsu_deliveries_due" in step for step in steps), steps
-            assert not any(step.startswith("SCAN bongsu_deliveries") for step in steps), steps
+async def test_a_step_reads_its_own_events_however_many_wait(store: Store) -> None:
+    await add(store, 10)
+    # PostgreSQL keeps these plans, made when there are few.
+    for _ in range(3):
+        await step(store)
+    await add(store, MANY)
+    # Two were locked, renewed, saved and found, one was recorded and one given back.
+    assert await step(store) in (10, None)
+
+
+async def test_claimed_events_are_found_by_their_ids_on_sqlite(full: Store) -> None:
+    if full.dialect.name == "postgresql":
+        pytest.skip("PostgreSQL counts the rows that were read, see above")
+    for statement in (LOCK_CLAIMS, RENEW, SAVE_CURSORS, FIND_BEGUN, RECORD, GIVE_BACK):
+        async with full.transaction() as tx:
+            steps = await sqlite_plan(tx, statement(None, None, None, None))
+        assert any("USING INDEX sqlite_autoindex_bongsu_events_1 (event_id=?)" in one for one in steps), steps
+        assert not any(one.startswith(("SCAN bongsu_events", "SCAN e", "BLOOM")) for one in steps), steps

@@ -4,180 +4,214 @@ from __future__ import annotations
 
 import asyncio
 import random
-import resource
-import sqlite3
-import threading
-from pathlib import Path
+from typing import Any
 
-import asyncpg
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.errors import StoreDamaged, StoreUnreachable
-from bongsu.model import Event, new_id
-from bongsu.settings import Settings
-from bongsu.store import Store, engine, migrate
-from bongsu.store import events as statements
-from bongsu.store.postgres import POSTGRES
-from bongsu.store.sqlite import SQLITE
-from tests.deciding import rows
+from bongsu.store import Store
+from bongsu.store.query import Statement, Table, in_both, same
 
-ATTEMPTS = 60
+ADD = same("INSERT INTO bongsu_members (member_id) VALUES ($1)")
+MEMBERS = same("SELECT member_id FROM bongsu_members ORDER BY member_id")
+SLOW = Statement(
+    postgres="SELECT pg_sleep(60)",
+    sqlite="WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) SELECT max(i) FROM n",
+)
+OPEN_TRANSACTIONS = same("""
+    SELECT count(*) AS count FROM pg_stat_activity
+    WHERE application_name LIKE 'bongsu%' AND datname = current_database() AND state LIKE 'idle in transaction%'""")
+COLUMNS = {"member_id": "text", "at": "timestamptz", "event_id": "uuid"}
+
 # From before BEGIN is sent until after COMMIT is.
 LONGEST_SECONDS = 0.02
 
 
-async def stored(store: Store) -> set[str]:
-    return {str(row[0]) for row in await rows(store, "SELECT event_id FROM bongsu_events")}
+async def members(store: Store) -> list[str]:
+    async with store.read() as tx:
+        return [row["member_id"] for row in await tx.fetch(MEMBERS())]
 
 
-async def nothing_is_open(store: Store) -> bool:
+async def add(store: Store, *member_ids: str) -> None:
+    async with store.transaction() as tx:
+        await tx.execute(*(ADD(one) for one in member_ids))
+
+
+async def is_nothing_open(store: Store) -> bool:
     """On connections of ours to this store."""
     if store.dialect.name == "sqlite":
-        async with store.single() as connection:
-            return not SQLITE.driver(connection).in_transaction
-    found = await rows(
-        store,
-        """SELECT count(*) FROM pg_stat_activity
-           WHERE application_name = 'bongsu' AND datname = current_database() AND state LIKE 'idle in transaction%'""",
+        database: Any = store.database
+        return not await database._writer.run(lambda connection: connection.in_transaction)
+    async with store.read() as tx:
+        return bool((await tx.fetch(OPEN_TRANSACTIONS()))[0]["count"] == 0)
+
+
+async def test_execute_returns_how_many_rows_each_query_changed(store: Store) -> None:
+    async with store.transaction() as tx:
+        counts = await tx.execute(
+            ADD("a"),
+            ADD("b"),
+            same("UPDATE bongsu_members SET unread = $1")(3),
+            same("DELETE FROM bongsu_members WHERE false")(),
+        )
+    assert counts == [1, 1, 2, 0]
+
+
+async def test_a_statement_that_begins_with_with_is_counted_too(store: Store) -> None:
+    async with store.transaction() as tx:
+        [count] = await tx.execute(
+            same("WITH x AS (SELECT 'a' AS id) INSERT INTO bongsu_members (member_id) SELECT id FROM x")()
+        )
+    assert count == 1
+
+
+async def test_parameters_and_tables_arrive_as_they_were_given(store: Store) -> None:
+    from datetime import UTC, datetime, timedelta
+    from uuid import UUID
+
+    from bongsu.store.query import as_uuid
+
+    noon = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+    event_id = UUID(int=7)
+    statement = in_both(
+        lambda d: (
+            f"""
+        SELECT given.member_id, given.at, given.event_id, CAST($1 AS text) AS before, CAST($5 AS integer) AS behind
+        FROM {d.table("given", COLUMNS, 2)} ORDER BY given.member_id"""
+        )
     )
-    return bool(found[0][0] == 0)
+    rows = [("가", noon, event_id), ('"b', None, None)]
+    async with store.read() as tx:
+        found = await tx.fetch(statement("x", Table(COLUMNS, rows), 9))
+        assert await tx.fetch(statement("x", Table(COLUMNS, []), 9)) == []
+    assert [(row["member_id"], row["before"], row["behind"]) for row in found] == [('"b', "x", 9), ("가", "x", 9)]
+    assert store.dialect.time(found[1]["at"]) == noon
+    assert as_uuid(found[1]["event_id"]) == event_id
+    assert found[0]["at"] is None
+    async with store.read() as tx:
+        [row] = await tx.fetch(in_both(lambda d: f"SELECT {d.now} AS now, {d.after('$1')} AS later")(90.0))
+    assert timedelta(seconds=89) < store.dialect.time(row["later"]) - store.dialect.time(row["now"]) < timedelta(seconds=91)
 
 
-async def test_what_it_begins_with_is_part_of_it(store: Store) -> None:
+async def test_a_block_that_raises_is_rolled_back(store: Store) -> None:
     with pytest.raises(ZeroDivisionError):
-        async with store.write("CREATE TABLE first (number integer)", "INSERT INTO first VALUES (1)") as tx:
-            assert (await tx.execute(text("SELECT number FROM first"))).scalar_one() == 1
+        async with store.transaction() as tx:
+            await tx.execute(ADD("a"))
             raise ZeroDivisionError
-    with pytest.raises(Exception, match="first"):
-        await rows(store, "SELECT * FROM first")
+    assert await members(store) == []
+
+
+async def test_an_empty_block_commits_nothing_and_disturbs_nothing(store: Store) -> None:
+    async with store.transaction():
+        pass
+    await add(store, "a")
+    assert await members(store) == ["a"]
+
+
+async def test_many_writers_at_once_all_get_through(store: Store) -> None:
+    await asyncio.gather(*(add(store, f"{number:02}") for number in range(50)))
+    assert len(await members(store)) == 50
+
+
+async def test_a_reader_sees_only_what_was_committed(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.execute(ADD("a"))
+        assert await members(store) == []
+    assert await members(store) == ["a"]
+
+
+async def test_a_reader_sees_what_was_committed_since_its_last_statement(store: Store) -> None:
+    async with store.read() as tx:
+        for count in range(3):
+            assert len(await tx.fetch(MEMBERS())) == count
+            await add(store, f"m-{count}")
+
+
+async def test_a_single_statement_is_committed_with_it(store: Store) -> None:
+    async with store.single() as tx:
+        await tx.fetch(same("INSERT INTO bongsu_members (member_id) VALUES ($1) RETURNING member_id")("a"))
+        assert await members(store) == ["a"]
+
+
+async def test_a_cancelled_block_is_rolled_back_and_the_next_writer_gets_its_turn(store: Store) -> None:
+    inside = asyncio.Event()
+
+    async def hang() -> None:
+        async with store.transaction() as tx:
+            await tx.execute(ADD("a"))
+            inside.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(hang())
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await add(store, "b")
+    assert await members(store) == ["b"]
+
+
+async def test_a_statement_that_is_cancelled_under_way_leaves_nothing_open(store: Store) -> None:
+    begun = asyncio.Event()
+
+    async def hang() -> None:
+        async with store.transaction() as tx:
+            await tx.execute(ADD("a"))
+            begun.set()
+            await tx.fetch(SLOW())
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(hang())
+    await begun.wait()
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await is_nothing_open(store)
+    await add(store, "b")
+    assert await members(store) == ["b"]
 
 
 async def test_wherever_it_is_cancelled_it_is_whole_and_over(store: Store) -> None:
     dice = random.Random(7)
     finished: set[str] = set()
-    begun: list[str] = []
 
-    async def write_two() -> None:
-        two = [Event(event_type="x"), Event(event_type="y")]
-        begun.extend(str(one.event_id) for one in two)
-        async with store.write() as tx:
-            for one in two:
-                await statements.add(tx, [one])
-        finished.update(str(one.event_id) for one in two)
+    async def write_two(number: int) -> None:
+        async with store.transaction() as tx:
+            await tx.execute(ADD(f"{number}a"))
+            await tx.execute(ADD(f"{number}b"))
+        finished.update((f"{number}a", f"{number}b"))
 
-    for _ in range(ATTEMPTS):
-        task = asyncio.create_task(write_two())
+    for number in range(60):
+        task = asyncio.create_task(write_two(number))
         await asyncio.sleep(dice.uniform(0, LONGEST_SECONDS))
         task.cancel()
         await asyncio.wait({task})
-    await write_two()
-    found = await stored(store)
+    await write_two(60)
+    found = set(await members(store))
     assert finished <= found
-    assert all((one in found) == (other in found) for one, other in zip(begun[::2], begun[1::2], strict=True))
-    assert await nothing_is_open(store)
+    assert all((f"{number}a" in found) == (f"{number}b" in found) for number in range(61))
+    assert await is_nothing_open(store)
 
 
-async def test_a_statement_that_is_cancelled_under_way_leaves_nothing_open(store: Store) -> None:
-    slow = (
-        "SELECT pg_sleep(60)"
-        if store.dialect.name == "postgresql"
-        else "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) SELECT max(i) FROM n"
-    )
-    said = asyncio.Event()
-
-    async def hang() -> None:
-        async with store.write() as tx:
-            await statements.add(tx, [Event(event_type="x")])
-            said.set()
-            await store.dialect.rows(tx, slow, ())
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(hang())
-    await said.wait()
-    await asyncio.sleep(0.05)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert await nothing_is_open(store)
-    async with store.write() as tx:
-        await statements.add(tx, [Event(event_type="y")])
-    assert len(await stored(store)) == 1
+async def test_a_failed_statement_fails_its_transaction(store: Store) -> None:
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        await add(store, "a", "a")
+    assert await members(store) == []
+    assert await is_nothing_open(store)
 
 
-@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
-async def test_a_failure_that_was_passed_over_is_not_taken_for_success(store: Store) -> None:
-    with pytest.raises(AssertionError, match="had failed"):
-        async with store.write() as tx:
-            await statements.add(tx, [Event(event_type="x")])
-            with pytest.raises(asyncpg.PostgresError):
-                await store.dialect.rows(tx, "SELECT 1 / 0", ())
-    assert await stored(store) == set()
-    assert await nothing_is_open(store)
+async def test_every_share_reaches_the_same_store(store: Store) -> None:
+    from bongsu.store import Share
+
+    for share in Share:
+        await add(store.share(share), share.value)
+    assert await members(store) == sorted(Share)
 
 
-async def test_who_finds_the_file_locked_with_one_statement_queues_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "BUSY_TIMEOUT_MILLISECONDS", 100)
-    store = Store.open(Settings(data_dir=tmp_path))
-    await migrate(store)
-    rival = sqlite3.connect(tmp_path / "bongsu.db", isolation_level=None, check_same_thread=False)
-    rival.execute("BEGIN IMMEDIATE")
-    # Longer than SQLite waits by itself, shorter than we do.
-    end = threading.Timer(0.25, rival.execute, ["COMMIT"])
-    end.start()
-    event = Event(event_type="x", event_id=new_id())
-    assert await statements.add_many(store, [event]) == [True]
-    end.join()
-    rival.close()
-    assert await stored(store) == {str(event.event_id)}
-    await store.close()
-
-
-async def test_after_a_commit_that_failed_the_next_is_one(tmp_path: Path) -> None:
-    store = Store.open(Settings(data_dir=tmp_path))
-    await migrate(store)
-    lost, kept = Event(event_type="x"), Event(event_type="y")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # No room for one page more in the file that commits are written to.
-    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "bongsu.db-wal").stat().st_size + 2000, limits[1]))
-    try:
-        with pytest.raises(StoreDamaged):
-            await statements.add_many(store, [lost])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert await nothing_is_open(store)
-    assert await statements.add_many(store, [kept]) == [True]
-    other = sqlite3.connect(tmp_path / "bongsu.db")
-    assert other.execute("SELECT event_id FROM bongsu_events").fetchall() == [(str(kept.event_id),)]
-    other.close()
-    await store.close()
-
-
-@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
-@pytest.mark.parametrize("how", ["write", "single", "read"])
-async def test_a_connection_that_is_lost_between_two_statements_is_a_store_away(store: Store, how: str) -> None:
-    with pytest.raises(StoreUnreachable):
-        async with getattr(store, how)() as connection:
-            await hang_up(store, connection)
-            await store.dialect.rows(connection, "SELECT 1", ())
-
-
-@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
-async def test_a_connection_that_is_lost_before_the_commit_is_a_store_away(store: Store) -> None:
-    with pytest.raises(StoreUnreachable):
-        async with store.write() as tx:
-            await statements.add(tx, [Event(event_type="x")])
-            await hang_up(store, tx)
-    assert await stored(store) == set()
-
-
-async def hang_up(store: Store, connection: AsyncConnection) -> None:
-    """The server ends the connection, and that is known here."""
-    driver = POSTGRES.driver(connection)
-    await rows(store, f"SELECT pg_terminate_backend({driver.get_server_pid()})")
-    async with asyncio.timeout(20):
-        while not driver.is_closed():
-            await asyncio.sleep(0.01)
+async def test_an_error_of_the_callers_own_is_not_taken_for_the_stores(store: Store) -> None:
+    for kind in (BrokenPipeError, TimeoutError):
+        for opened in (store.transaction, store.single, store.read):
+            with pytest.raises(kind):
+                async with opened() as tx:
+                    await tx.fetch(MEMBERS())
+                    raise kind

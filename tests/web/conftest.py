@@ -10,8 +10,9 @@ from playwright.sync_api import Browser
 
 from bongsu.settings import Settings
 from tests.conftest import KEYS
+from tests.debian import PackageMissing
 from tests.processes import serving
-from tests.web.chromium import ChromiumMissing, browsing
+from tests.web.chromium import browsing
 from tests.web.harness import Elsewhere, Site, elsewhere, embedded, site_of
 
 
@@ -20,7 +21,7 @@ def browser() -> Iterator[Browser]:
     try:
         with browsing() as running:
             yield running
-    except ChromiumMissing as missing:
+    except PackageMissing as missing:
         pytest.skip(str(missing))
 
 

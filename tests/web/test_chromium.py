@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.web.chromium import ChromiumMissing, find_chromium
+from tests.debian import PackageMissing
+from tests.web.chromium import find_chromium
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +37,13 @@ def test_the_browser_in_path_is_taken(tmp_path: Path) -> None:
 
 def test_who_may_not_install_one_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(ChromiumMissing, match="only root may install one. `apt install chromium`"):
+    with pytest.raises(PackageMissing, match="only root may install it. `apt install chromium`"):
         find_chromium()
 
 
 def test_root_without_apt_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(ChromiumMissing, match="there is no apt-get"):
+    with pytest.raises(PackageMissing, match="there is no apt-get"):
         find_chromium()
 
 
@@ -60,5 +61,5 @@ def test_root_installs_debians(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, 
     if is_there:
         assert find_chromium() == str(tmp_path / "chromium")
         return
-    with pytest.raises(ChromiumMissing, match="`apt-get update` failed: E: Unable to fetch some archives"):
+    with pytest.raises(PackageMissing, match="`apt-get update` failed: E: Unable to fetch some archives"):
         find_chromium()

@@ -1,4 +1,4 @@
-"""Jobs on a schedule, each slot of each run once by whichever process comes first."""
+"""Scheduled jobs. Each slot of each job is run once, by the process that claims it first."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ __all__ = ["Clock", "Job", "clock", "find_job", "jobs", "list_jobs", "router"]
 
 
 def clock(settings: Settings, store: Store, signals: Signals) -> Clock:
-    """The clock of this process, with all jobs there are."""
+    """The clock of this process, with all jobs."""
     return Clock(store, jobs(settings, store, signals), settings.zone, settings.poll_seconds)

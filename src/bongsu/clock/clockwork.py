@@ -1,7 +1,8 @@
-"""The clock: runs each slot of each job once, however many processes have one.
+"""The clock: runs each slot of each job once, however many processes have a clock.
 
-There is no leader. A slot is a row in the store, and whoever inserts it runs it; the others find it there and pass on. Slots
-that came while no clock ran are not made up, but for the newest of each job, and that only while it is good for something.
+There is no leader. A slot is a row in the store: the process that inserts it runs the job, the others skip it. Which slot is
+due is decided by the store's time, so a process with a wrong clock neither runs early nor late. Of the slots missed while no
+clock ran only the newest of each job is run, and only within the job's `good_for`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from bongsu import telemetry
@@ -18,21 +20,24 @@ from bongsu.clock.jobs import Job
 from bongsu.clock.slots import newest_slot, next_slot
 from bongsu.errors import BongsuError
 from bongsu.loop import Loop
-from bongsu.model import utc_now
-from bongsu.store import Store
-from bongsu.store import jobs as statements
-from bongsu.store.jobs import Run
+from bongsu.store import Store, job_runs
+from bongsu.store.clock import find_now
+from bongsu.store.job_runs import Run
 
-# A job under way when the process is told to stop gets this long; orchestrators kill at 30 s. What it has not done, the next
-# slot does.
+# How long a running job gets when the process stops; orchestrators kill at 30 s. The next slot does the rest.
 DRAIN_SECONDS = 10
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 _log = telemetry.log("bongsu.clock")
 
 
+async def store_time(store: Store) -> datetime:
+    async with store.read() as tx:
+        return await find_now(tx)
+
+
 class Clock(Loop):
-    """Start one in every process that has the role."""
+    """Start one in every process that has the role. `now` is the store's time unless a test gives another."""
 
     def __init__(
         self,
@@ -40,28 +45,31 @@ class Clock(Loop):
         jobs: Sequence[Job],
         zone: ZoneInfo,
         poll_seconds: float = 1.0,
-        now: Callable[[], datetime] = utc_now,
+        now: Callable[[], Awaitable[datetime]] | None = None,
     ) -> None:
         super().__init__("clock", poll_seconds)
         self.jobs = tuple(jobs)
         self._store = store
         self._zone = zone
-        self._now = now
-        self._began = now()
-        # The slot of each job that this process waits for, having seen to those before it.
+        self._now = now or partial(store_time, store)
+        # When this clock first knew the time: a job that never ran has missed no slot before.
+        self._began: datetime | None = None
+        # The next slot of each job that this process has to look at; those before it are done or claimed.
         self._awaited: dict[str, datetime] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def tick(self) -> int:
-        """Each job in a task of its own, so that one that takes long or crashes does not keep the others."""
+        """Start the jobs that are due, each in its own task, so that a slow or crashing one does not delay the others."""
+        now = await self._now()
+        self._began = self._began or now
         for job in self.jobs:
-            if job.name not in self._running and (slot := await self._due(job)) is not None:
+            if job.name not in self._running and (slot := await self._find_due_slot(job, now, self._began)) is not None:
                 self._running[job.name] = asyncio.create_task(self._run_job(job, slot), name=f"bongsu-job-{job.name}")
-        # Nothing is gained by looking again at once: slots are minutes apart.
+        # Slots are minutes apart: there is nothing to do before the next poll.
         return 0
 
     async def settled(self, *names: str) -> None:
-        """Until none of these jobs is running here; of none named, none at all."""
+        """Wait until none of these jobs is running here; without names, until no job is."""
         while tasks := [task for name, task in self._running.items() if not names or name in names]:
             await asyncio.wait(tasks)
 
@@ -74,36 +82,35 @@ class Clock(Loop):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _due(self, job: Job) -> datetime | None:
-        """The slot to run now, if there is one that nobody seems to have run."""
-        now = self._now()
+    async def _find_due_slot(self, job: Job, now: datetime, began: datetime) -> datetime | None:
+        """The slot to run now, if there is one that no process has run yet."""
         if now < self._awaited.get(job.name, now):
             return None
         slot = newest_slot(job.cron, self._zone, now)
-        async with self._store.read() as connection:
-            last = await statements.find_last(connection, job.name)
+        async with self._store.read() as tx:
+            last = await job_runs.find_last(tx, job.name)
         self._awaited[job.name] = next_slot(job.cron, self._zone, now) or _NEVER
-        # Where the job has never run nothing was missed: it begins with us. A run by hand stands for the slots before it.
-        since = self._began if last is None else last.slot
+        # A run by hand counts for the slots before it.
+        since = began if last is None else last.slot
         return slot if slot is not None and slot > since and now - slot <= job.good_for else None
 
     async def _run_job(self, job: Job, slot: datetime) -> None:
         try:
             await run_slot(self._store, job, slot)
         except BongsuError as error:
-            # Whether the slot was taken is not known; if not, it is looked at again.
-            _log.error("a job could not be begun or ended", job=job.name, error=str(error))
+            # Whether the slot was claimed is not known, so look again.
+            _log.error("a run could not be recorded", job=job.name, error=str(error))
             self._awaited.pop(job.name, None)
         except Exception:
-            _log.error("a job could not be begun or ended", job=job.name, exc_info=True)
+            _log.error("a run could not be recorded", job=job.name, exc_info=True)
         finally:
             del self._running[job.name]
 
 
 async def run_slot(store: Store, job: Job, slot: datetime) -> Run | None:
-    """Run a job for that slot unless somebody else does or did. What it raises is its result, not ours."""
-    async with store.write() as tx:
-        if not await statements.take(tx, job.name, slot, f"{socket.gethostname()}:{os.getpid()}"):
+    """Run a job for that slot, or return None if another process does or did. An exception of the job is its result."""
+    async with store.single() as tx:
+        if not await job_runs.claim(tx, job.name, slot, f"{socket.gethostname()}:{os.getpid()}"):
             return None
     result = error = None
     try:
@@ -120,12 +127,12 @@ async def run_slot(store: Store, job: Job, slot: datetime) -> Run | None:
 
 
 async def _finish(store: Store, job: Job, slot: datetime, result: str | None, error: str | None) -> Run:
-    async with store.write() as tx:
-        return await statements.finish(tx, job.name, slot, result, error)
+    async with store.single() as tx:
+        return await job_runs.finish(tx, job.name, slot, result, error)
 
 
 async def run_by_hand(store: Store, job: Job) -> Run:
-    """Run it now, under the same lock: the slot is this very moment, and no two runs are of the same microsecond."""
-    while (run := await run_slot(store, job, utc_now())) is None:
+    """Run it now, under the same lock: the slot is the store's time at this moment, and no two runs share one."""
+    while (run := await run_slot(store, job, await store_time(store))) is None:
         continue
     return run

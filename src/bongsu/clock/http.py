@@ -15,7 +15,7 @@ from bongsu.http.problems import PROBLEMS
 from bongsu.settings import Settings
 from bongsu.signals import Signals
 from bongsu.store import Store
-from bongsu.store.jobs import Run
+from bongsu.store.job_runs import Run
 
 
 class _Wire(BaseModel):
@@ -23,9 +23,9 @@ class _Wire(BaseModel):
 
 
 class RunItem(_Wire):
-    slot: datetime = Field(description="The moment it was for; of a run by hand, when it was asked for")
+    slot: datetime = Field(description="The time it was scheduled for; of a run by hand, when it was requested")
     started_at: datetime
-    finished_at: datetime | None = Field(description="null while it runs, and for ever if its process died")
+    finished_at: datetime | None = Field(description="null while it runs, and if its process died")
     result: str | None
     error: str | None
 
@@ -35,7 +35,7 @@ class JobItem(_Wire):
     does: str
     cron: str
     timezone: str
-    next_at: datetime | None = Field(description="null for a cron that never comes")
+    next_at: datetime | None = Field(description="null if the cron never comes")
     last_run: RunItem | None
 
 
@@ -44,15 +44,15 @@ class JobList(_Wire):
 
 
 def router(gate: Gate, settings: Settings, store: Store, signals: Signals) -> APIRouter:
-    """Jobs can be listed and run by any process that answers requests, whichever of them has the clock."""
+    """Any process that answers requests can list and run jobs, whether or not it has the clock."""
     routes = APIRouter(prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=PROBLEMS)
     known = jobs(settings, store, signals)
 
-    @routes.get("/jobs", summary="What is done on a schedule, when next, and how it went last")
+    @routes.get("/jobs", summary="List scheduled jobs with their next slot and last run")
     async def list_all() -> JobList:
         return JobList(items=[_item(settings, one) for one in await list_jobs(settings, store, known)])
 
-    @routes.post("/jobs/{name}/run", summary="Run a job now and wait for it; what it raised is in `error`")
+    @routes.post("/jobs/{name}/run", summary="Run a job now and wait for it; if it fails, `error` says why")
     async def run(name: str) -> RunItem:
         return _run(await run_by_hand(store, find_job(known, name)))
 

@@ -9,13 +9,13 @@ from datetime import timedelta
 
 @dataclass(frozen=True)
 class Job:
-    """Something done on a schedule, by one process at a time."""
+    """Work on a schedule, run by one process at a time."""
 
     name: str
     cron: str
-    # One sentence for those who read the list.
+    # One sentence for the list of jobs.
     does: str
-    # Answers in a few words what was done.
+    # Returns in a few words what was done.
     run: Callable[[], Awaitable[str]]
-    # How late a slot that nobody was there for is still worth running. Yesterday morning's news is not for tonight.
+    # How late a missed slot is still worth running.
     good_for: timedelta = timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""Which jobs there are, when each comes next and how it went last."""
+"""The jobs, when each runs next and how its last run ended."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from bongsu.clock.jobs import Job
 from bongsu.clock.recover import Recovery
 from bongsu.clock.slots import next_slot
 from bongsu.errors import NoSuchJob
-from bongsu.model import utc_now
 from bongsu.settings import Settings
 from bongsu.signals import Signals
-from bongsu.store import Store
-from bongsu.store import jobs as statements
-from bongsu.store.jobs import Run
+from bongsu.store import Store, job_runs
+from bongsu.store.clock import find_now
+from bongsu.store.job_runs import Run
 
 
 def jobs(settings: Settings, store: Store, signals: Signals) -> tuple[Job, ...]:
@@ -32,7 +31,7 @@ def find_job(among: Sequence[Job], name: str) -> Job:
 
 @dataclass(frozen=True)
 class Listed:
-    """A job with its next slot, if one will ever come, and its last run, if there was one."""
+    """A job with its next slot, unless its cron never comes, and its last run, if there was one."""
 
     job: Job
     next_at: datetime | None
@@ -40,9 +39,8 @@ class Listed:
 
 
 async def list_jobs(settings: Settings, store: Store, among: Sequence[Job]) -> list[Listed]:
-    now = utc_now()
-    async with store.read() as connection:
+    async with store.read() as tx:
+        now = await find_now(tx)
         return [
-            Listed(job, next_slot(job.cron, settings.zone, now), await statements.find_last(connection, job.name))
-            for job in among
+            Listed(job, next_slot(job.cron, settings.zone, now), await job_runs.find_last(tx, job.name)) for job in among
         ]

@@ -1,7 +1,7 @@
-"""The recovery job: gives what failed and may yet go another round, and sees to what was left lying.
+"""The recovery job: gives retryable failures another round, settles abandoned claims, ends what has expired.
 
-It changes a bounded number of rows in a transaction, so that nobody waits for it, and what it has not come to when its
-process dies is there for the next run.
+It changes a bounded number of rows per transaction, so that dispatchers hardly wait for it. If its process dies, the next
+run does the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bongsu.signals import Signals
 from bongsu.store import Store
 from bongsu.store import recovery as statements
 
-# Rows that one transaction changes. More would hold locks and snapshots longer than dispatchers like to see.
+# Rows that one transaction changes. More would hold their locks for longer than dispatchers should wait.
 BATCH = 1_000
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -26,7 +26,7 @@ _log = telemetry.log("bongsu.recover")
 
 @dataclass
 class Tally:
-    """What a run has done."""
+    """What a run did."""
 
     given: int = 0
     too_late: int = 0
@@ -44,7 +44,7 @@ class Tally:
             (self.too_late, "too late for another round"),
         )
         waits = ["some wait for a dispatcher"] if self.is_any_stale else []
-        return ", ".join([f"{count} {words}" for count, words in done if count] + waits) or "nothing to do"
+        return ", ".join([f"{count} {what}" for count, what in done if count] + waits) or "nothing to do"
 
     @property
     def is_work(self) -> bool:
@@ -52,7 +52,7 @@ class Tally:
 
 
 class Recovery:
-    """Any number may run at once: each passes over the rows another has in hand."""
+    """Any number may run at once: each skips rows that another has locked."""
 
     def __init__(self, store: Store, signals: Signals, batch: int = BATCH) -> None:
         self._store = store
@@ -63,9 +63,9 @@ class Recovery:
         return Job(
             "recover",
             cron,
-            "Gives deliveries that failed for a while another round, and sees to those left lying.",
+            "Retries deliveries that failed for a while, settles those of crashed dispatchers, ends expired ones.",
             self.run,
-            # The next slot does as well. And when the last slot of the day was missed, the night is for sleeping.
+            # The next slot does the same work. If the last slot of the day was missed, nothing is retried at night.
             good_for=timedelta(minutes=5),
         )
 
@@ -73,20 +73,20 @@ class Recovery:
         tally = Tally()
         for channel in statements.CHANNELS:
             for lane in statements.LANES:
-                await self._judge(channel, lane, tally)
+                await self._settle_abandoned(channel, lane, tally)
                 await self._expire(channel, lane, tally)
-                async with self._store.read() as connection:
-                    tally.is_any_stale |= await statements.is_any_stale(connection, channel, lane)
+                async with self._store.read() as tx:
+                    tally.is_any_stale |= await statements.is_any_stale(tx, channel, lane)
         await self._give_rounds(tally)
         if tally.is_work:
             self._signals.send(DELIVERIES_TOPIC)
         return str(tally)
 
-    async def _judge(self, channel: Channel, lane: int, tally: Tally) -> None:
+    async def _settle_abandoned(self, channel: Channel, lane: int, tally: Tally) -> None:
         is_more = True
         while is_more:
-            async with self._store.write() as tx:
-                unknown, again = await statements.judge_abandoned(tx, channel, lane, self._batch)
+            async with self._store.single() as tx:
+                unknown, again = await statements.settle_abandoned(tx, channel, lane, self._batch)
             tally.unknown += unknown
             tally.again += again
             _count(channel, "UNKNOWN", "ABANDONED", unknown)
@@ -95,17 +95,17 @@ class Recovery:
     async def _expire(self, channel: Channel, lane: int, tally: Tally) -> None:
         begin: datetime | None = _FIRST
         while begin is not None:
-            async with self._store.write() as tx:
+            async with self._store.single() as tx:
                 count, last = await statements.expire_stale(tx, channel, lane, begin, self._batch)
             tally.expired += count
             _count(channel, "FAIL", "EXPIRED", count)
             begin = last if count == self._batch else None
 
     async def _give_rounds(self, tally: Tally) -> None:
-        # By their ids, upwards: one that fails again meanwhile waits for the next run.
+        # In the order of ids: one that fails again meanwhile waits for the next run.
         behind: int | None = -1
         while behind is not None:
-            async with self._store.write() as tx:
+            async with self._store.single() as tx:
                 rounds = await statements.give_rounds(tx, behind, self._batch)
             tally.given += rounds.given
             tally.too_late += rounds.too_late

@@ -1,8 +1,8 @@
-"""When a job's turn comes, by its cron text and the wall clock of a time zone. Pure: moments in, moments out.
+"""The slots of a cron expression in a time zone. Pure: times in, times out.
 
-Cron speaks of what the clock on the wall shows, which in many places jumps twice a year. What is set for a time that is left
-out comes as much later as the clock has jumped. What is set for an hour that comes twice comes once, in the first of
-the two; unless it is set for every hour, and then it comes in both.
+Cron is about local time, which in many zones jumps twice a year. A slot at a local time that is skipped comes later by the
+size of the jump. A slot in an hour that occurs twice comes once, in the first of the two, unless the cron is for every hour:
+then it comes in both.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from zoneinfo import ZoneInfo
 
 from croniter import croniter
 
-# Clocks are moved by an hour or, in one place, by half of one: what lies within two is looked at more closely.
+# Local time jumps by an hour or, in one zone, by half of one: within two hours the order of slots may change.
 _JUMP = timedelta(hours=2)
 
 
 def newest_slot(cron: str, zone: ZoneInfo, now: datetime) -> datetime | None:
     """The last slot that has come, this moment included; None for a cron that never comes."""
-    # From beyond what the wall shows: if its clock was just put back, slots of its next hours have come already.
+    # From later than the local time: if it was just set back, slots of the next hours have come already.
     begin = now.astimezone(zone).replace(tzinfo=None) + _JUMP
     found = _first_fitting(cron, zone, begin, "get_prev", lambda moment: moment <= now)
     return max(found, default=None)
@@ -35,7 +35,7 @@ def next_slot(cron: str, zone: ZoneInfo, now: datetime) -> datetime | None:
 def _first_fitting(
     cron: str, zone: ZoneInfo, begin: datetime, step: str, fits: Callable[[datetime], bool]
 ) -> list[datetime]:
-    """The first moment that fits, and those so near to it that a clock which jumps may have changed their order."""
+    """The first time that fits, and those so near to it that a jump may have changed their order."""
     slots = croniter(cron, begin)
     found: list[datetime] = []
     first: datetime | None = None
@@ -52,9 +52,9 @@ def _first_fitting(
 
 
 def _moments(cron: str, zone: ZoneInfo, wall: datetime) -> list[datetime]:
-    """When the wall shows that: usually once."""
+    """When it is that local time: usually once."""
     first = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     second = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
-    # A second one that is earlier belongs to a time left out.
+    # A second one that is earlier belongs to a local time that is skipped.
     is_every_hour = cron.split()[1].startswith("*")
     return [first, second] if is_every_hour and second > first else [first]

@@ -28,6 +28,8 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.NoSuchDeadLetter: 404,
     errors.ReplayWithoutFilter: 400,
     errors.StoreUnreachable: 503,
+    errors.StoreLoginRefused: 503,
+    errors.StoreTooNew: 503,
     errors.StoreBusy: 503,
     errors.StoreTooSlow: 503,
     errors.StoreNotMigrated: 503,

@@ -1,4 +1,4 @@
-"""What other systems tell us besides events: products, and what members do with them."""
+"""Products, and what members do with them (behaviors), over HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bongsu.http.body import described, read_as
 from bongsu.http.problems import PROBLEMS, ProblemError
 from bongsu.ingress.shapes import Shapes
 from bongsu.model import Behavior, Id, Product
-from bongsu.store import Store, people
+from bongsu.store import Store, products
 
 behaviors_in = Shapes(Behavior)
 _product = TypeAdapter(Product)
@@ -21,9 +21,9 @@ _EXAMPLE = {"userId": "member-7", "productId": "sku-1", "action": "ADD_TO_CART"}
 
 
 async def keep_behaviors(store: Store, behaviors: Sequence[Behavior]) -> list[bool]:
-    """Store them in one transaction. Every one counts as accepted: of several the newest is what is kept."""
-    async with store.write() as tx:
-        await people.add_behaviors(tx, behaviors)
+    """Store them in one transaction. Each counts as accepted; of several alike the newest is kept."""
+    async with store.transaction() as tx:
+        await products.add_behaviors(tx, behaviors)
     return [True] * len(behaviors)
 
 
@@ -34,7 +34,10 @@ def router(gate: Gate, store: Store) -> APIRouter:
         return await keep_behaviors(store, behaviors)
 
     @routes.post(
-        "/api/behaviors", status_code=202, openapi_extra=behaviors_in.described(_EXAMPLE), summary="What members did"
+        "/api/behaviors",
+        status_code=202,
+        openapi_extra=behaviors_in.described(_EXAMPLE),
+        summary="Store what members did",
     )
     async def accept_behaviors(request: Request) -> Response:
         if behaviors_in.is_lines(request):
@@ -44,17 +47,17 @@ def router(gate: Gate, store: Store) -> APIRouter:
             await keep(behaviors)
         return JSONResponse({"accepted": len(behaviors)}, status_code=202)
 
-    @routes.put("/api/products/{product_id}", openapi_extra=described(Product), summary="What is said of a product")
+    @routes.put("/api/products/{product_id}", openapi_extra=described(Product), summary="Create or update a product")
     async def put_product(product_id: Id, request: Request) -> Response:
         product = await read_as(request, _product)
-        async with store.write() as tx:
-            await people.put_product(tx, product_id, product)
+        async with store.single() as tx:
+            await products.put_product(tx, product_id, product)
         return JSONResponse({"productId": product_id, **product.model_dump(mode="json", by_alias=True)})
 
-    @routes.get("/api/products/{product_id}", summary="What is known of a product")
+    @routes.get("/api/products/{product_id}", summary="Find a product")
     async def find_product(product_id: Id) -> Response:
-        async with store.read() as connection:
-            product = await people.find_product(connection, product_id)
+        async with store.read() as tx:
+            product = await products.find_product(tx, product_id)
         if product is None:
             raise ProblemError(404, f"There is no product {product_id}")
         return JSONResponse({"productId": product_id, **product.model_dump(mode="json", by_alias=True)})

@@ -1,6 +1,6 @@
-"""POST /api/notifications: tell these members this, now or at a set time; and calling off what has not gone yet.
+"""POST /api/notifications: send a notification to listed members, now or at a set time; and cancel it before it is sent.
 
-The request becomes an event of its own in the outbox, and goes the way of every other from there.
+The request becomes an event in the outbox and is processed like any other from there.
 """
 
 from __future__ import annotations
@@ -37,24 +37,23 @@ from bongsu.ingress.intake import Intake
 from bongsu.model import Channel, Event, EventStatus, Guarantee, Id, Payload, Priority, Wire, utc_now
 from bongsu.rules import DIRECT
 from bongsu.rules.engine import TYPE_NAME
-from bongsu.store import Store, schedule
-from bongsu.store import events as statements
+from bongsu.store import Store, outbox, schedule
 
-# In one request, and so in one row. More people than this are told by a rule with an audience of its own.
+# In one request, and so in one row. For more members write a rule with an audience.
 MEMBERS_LIMIT = 100_000
 # A title is one line on a lock screen and a mail's subject; a body is what a page of mail holds.
 TITLE_LIMIT = 200
 BODY_LIMIT = 10_000
-# FCM carries 4 KB in all; mail and inbox carry more, but this is for an app's own use and not a place for documents.
+# FCM carries 4 KB in all; mail and inbox carry more, but this is for an app's own use and not for documents.
 DATA_LIMIT = 65_536
-# Further ahead is more often a mistake in the year than a plan.
-AHEAD = timedelta(days=366)
+# Further ahead is more often a mistake in the year than a plan. A leap year, and a day for a clock that is wrong.
+AHEAD = timedelta(days=366 + 1)
 
-# Any constant will do, as long as it stays: a key sent again must become the id it became before.
+# Any constant will do, but it must never change: a key sent again must become the same id.
 _NAMESPACE = uuid.UUID("d1b7a1f4-6a35-5d0e-8f0c-2f0f6a3c9be1")
 
 
-# A title stands in a mail's header and on one line; a body has lines.
+# A title is one line and a mail's header; a body has lines.
 _NOT_IN_A_TITLE = re.compile(r"[\x00-\x1f\x7f]")
 _NOT_IN_A_BODY = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -67,7 +66,7 @@ def _type_name(name: str) -> str:
 
 def _said(text: str, unfit: re.Pattern[str]) -> str:
     if not text.strip():
-        raise PydanticCustomError("blank", "is empty: say something")
+        raise PydanticCustomError("blank", "is empty: write something")
     if found := unfit.search(text):
         what = "a line break" if found[0] in "\r\n" else "a control character"
         raise PydanticCustomError("unfit", "holds {what} at {place}: remove it", {"what": what, "place": found.start()})
@@ -92,7 +91,7 @@ def _short(data: dict[str, Any]) -> dict[str, Any]:
     try:
         length = len(json.dumps(data, ensure_ascii=False))
     except ValueError:
-        return data  # what cannot be written is refused, by name, when the event is made
+        return data  # what cannot be encoded is refused, by name, when the event is made
     if length > DATA_LIMIT:
         raise PydanticCustomError(
             "too_long", "is {length} characters of JSON, the limit is {limit}", {"length": length, "limit": DATA_LIMIT}
@@ -109,10 +108,10 @@ Body = Annotated[
 
 
 class NotificationRequest(Wire):
-    """What is to be said, and to whom. What is left out is as the declared type of that name has it."""
+    """A notification and its recipients. What is left out is as the declared type of that name has it."""
 
     type: Annotated[str, AfterValidator(_type_name)]
-    # Stops at the first that is none: of a hundred thousand, nobody reads more.
+    # Stops at the first invalid id: of a hundred thousand, more are of no use to the caller.
     user_ids: Annotated[list[Id], FailFast(), Field(min_length=1, max_length=MEMBERS_LIMIT)]
     title: Title
     body: Body
@@ -145,13 +144,13 @@ class NotificationRequest(Wire):
         if self.data is not None:
             given["data"] = self.data
         if self.send_at is not None:
-            # The same moment reads the same in whichever time zone it was sent.
+            # In UTC, so that the same time sent in another zone is the same request.
             given["sendAt"] = self.send_at.astimezone(UTC).isoformat()
         return given
 
 
 def _with_members(event: Event, member_ids: list[str]) -> Payload:
-    """The payload and whom it is for. Put in last: a hundred thousand ids that were checked once need not be again."""
+    """The payload with its recipients. Added last: a hundred thousand ids were checked once already."""
     payload = Payload(event.payload | {"userIds": member_ids})
     payload.text = f'{event.payload_text[:-1]},"userIds":{orjson.dumps(member_ids).decode()}}}'
     return payload
@@ -164,14 +163,14 @@ class _Wire(BaseModel):
 class AcceptedNotification(_Wire):
     event_id: uuid.UUID
     status: Literal["ACCEPTED", "DUPLICATE"] = Field(description="DUPLICATE: the idempotencyKey was sent before")
-    members: int = Field(description="How many are to be told, each counted once")
-    send_at: datetime | None = Field(description="When it goes; null for at once")
+    members: int = Field(description="How many recipients, each counted once")
+    send_at: datetime | None = Field(description="When it is sent; null for at once")
 
 
 class CancelledNotification(_Wire):
     event_id: uuid.UUID
     status: Literal["CANCELLED"]
-    begun: bool = Field(description="Whether some may have been told before it was called off")
+    begun: bool = Field(description="Whether some members may have got it before it was cancelled")
 
 
 _request = TypeAdapter(NotificationRequest)
@@ -185,27 +184,29 @@ def router(gate: Gate, intake: Intake, store: Store) -> APIRouter:
         dependencies=[Depends(gate.server)],
         responses=PROBLEMS | _ALSO,
     )
-    counter = Counter(intake, store)
+    notifications = DirectNotifications(intake, store)
 
     @routes.post(
         "",
         status_code=202,
         response_model=AcceptedNotification,
         openapi_extra=described(NotificationRequest),
-        summary="Tell members something",
+        summary="Send a notification to members",
     )
     async def send(request: Request) -> Response:
-        return await counter.send(await read_as(request, _request))
+        return await notifications.send(await read_as(request, _request))
 
-    @routes.delete("/scheduled/{event_id}", response_model=CancelledNotification, summary="Call off what has not gone yet")
+    @routes.delete(
+        "/scheduled/{event_id}", response_model=CancelledNotification, summary="Cancel a notification that has not been sent"
+    )
     async def cancel(event_id: uuid.UUID) -> Response:
-        return await counter.cancel(event_id)
+        return await notifications.cancel(event_id)
 
     return routes
 
 
-class Counter:
-    """Where notifications are handed in and called off."""
+class DirectNotifications:
+    """Sends and cancels notifications."""
 
     def __init__(self, intake: Intake, store: Store) -> None:
         self._intake = intake
@@ -213,8 +214,8 @@ class Counter:
 
     async def send(self, asked: NotificationRequest) -> Response:
         event = asked.as_event()
-        # A moment that has passed is not a mistake: the request was late, and at once is as near as can be.
-        is_ahead = asked.send_at is not None and asked.send_at > utc_now()
+        # A time that has passed is no mistake: the request was late, and is sent at once.
+        is_ahead = asked.send_at is not None and await self._is_ahead(asked.send_at)
         is_new = await (self._schedule(event, asked.send_at) if asked.send_at and is_ahead else self._send_now(event))
         if not is_new:
             await self._compare(event)
@@ -226,22 +227,26 @@ class Counter:
         }
         return JSONResponse(answer, status_code=202)
 
+    async def _is_ahead(self, moment: datetime) -> bool:
+        async with self._store.read() as tx:
+            return await schedule.is_ahead(tx, moment)
+
     async def _send_now(self, event: Event) -> bool:
         return (await self._intake.accept([event]))[0]
 
     async def _schedule(self, event: Event, due: datetime) -> bool:
-        async with self._store.write_once() as tx:
+        async with self._store.single() as tx:
             is_new = await schedule.add(tx, event, due)
         counted = telemetry.EVENTS_ACCEPTED if is_new else telemetry.EVENTS_DUPLICATE
         counted.labels("http").inc()
         return is_new
 
     async def _compare(self, event: Event) -> None:
-        """A key stands for one request. Another one under it would be lost without a word, so it is refused."""
-        async with self._store.read() as connection:
-            before = await statements.find(connection, event.event_id)
+        """Refuse another request under the same key: it would be lost silently."""
+        async with self._store.read() as tx:
+            before = await outbox.find(tx, event.event_id)
         if before is None:
-            return  # stored, and forgotten by retention in between
+            return  # deleted by retention in between
         if before.error == schedule.CANCELLED and before.status is EventStatus.DONE:
             raise ProblemError(409, "What was sent with this idempotencyKey has been cancelled: send it with another key")
         is_same = _exact(before.event.payload_text) == _exact(event.payload_text) and before.event.ref_id == event.ref_id
@@ -253,10 +258,10 @@ class Counter:
             )
 
     async def cancel(self, event_id: uuid.UUID) -> Response:
-        async with self._store.write_once() as tx:
+        async with self._store.single() as tx:
             await schedule.cancel(tx, event_id, DIRECT)
-        async with self._store.read() as connection:
-            progress = await schedule.find_progress(connection, event_id)
+        async with self._store.read() as tx:
+            progress = await schedule.find_progress(tx, event_id)
         if progress is None or progress.event_type != DIRECT:
             raise ProblemError(404, f"There is no notification {event_id}: eventId is what POST /api/notifications answered")
         if not progress.is_cancelled:
@@ -264,11 +269,11 @@ class Counter:
         return JSONResponse({"eventId": str(event_id), "status": schedule.CANCELLED, "begun": progress.is_begun})
 
 
-# As the numbers were written, not as floats: PostgreSQL keeps 1e23 as an integer, and as a float it is another number.
+# Numbers as they were written, not as floats: PostgreSQL stores 1e23 as an integer, which as a float is another number.
 _exact = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal).decode
 
 _TOO_LATE = {
-    EventStatus.DONE: "It has gone already, and what was told cannot be called back. History says to whom",
-    EventStatus.FAILED: "It has failed and goes to nobody unless it is replayed, so there is nothing to cancel",
-    EventStatus.PENDING: "It was replayed at this very moment: cancel it again",
+    EventStatus.DONE: "It was sent already and cannot be cancelled. The history lists who got it",
+    EventStatus.FAILED: "It has failed and is not sent unless it is replayed, so there is nothing to cancel",
+    EventStatus.PENDING: "It was replayed at this moment: cancel it again",
 }

@@ -1,7 +1,7 @@
-"""Intake: what comes in at the same time is stored together.
+"""Intake: group commit for incoming events.
 
-While one transaction commits, the next requests gather; then they share one statement and one commit. A request waits
-for its own commit, never for more than one before it.
+While one transaction commits, the next requests queue; then they share one statement and one commit. A request waits for
+its own commit and for at most one before it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from bongsu.errors import BongsuError, TooBusy
 from bongsu.loop import Loop
 from bongsu.model import Event
 from bongsu.signals import Signals
-from bongsu.store import Store
-from bongsu.store import events as statements
-from bongsu.store.events import Row
+from bongsu.store import Store, outbox
+from bongsu.store.outbox import NewEvent
 
-# Says "there may be due events" to every worker.
+# Wakes every worker: there may be due events.
 EVENTS_TOPIC = "events"
 
-# One statement's worth. Larger gains nothing and makes everyone in it wait for the last row.
+# Events in one statement. More gains nothing, and all requests of a batch wait for its last row.
 BATCH_LIMIT = 5_000
-# Waiting in memory, not yet stored and not yet answered. Past this the caller is told to come back.
+# Events queued in memory, not yet stored. Past this a request is refused with "busy"; a stream waits.
 WAITING_LIMIT = 20_000
 
 
 @dataclass
 class _Request:
-    events: Sequence[Event | Row]
+    events: Sequence[Event | NewEvent]
     answer: asyncio.Future[list[bool]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -49,16 +48,16 @@ class Intake(Loop):
         self._accepted = telemetry.EVENTS_ACCEPTED.labels(ingress)
         self._duplicates = telemetry.EVENTS_DUPLICATE.labels(ingress)
 
-    async def accept(self, events: Sequence[Event | Row]) -> list[bool]:
-        """Store the events, all or none; answer for each whether its id was new. Returns when they are committed."""
+    async def accept(self, events: Sequence[Event | NewEvent]) -> list[bool]:
+        """Store the events, all or none; return for each whether its id was new, when they are committed."""
         if not events:
             return []
         if self.is_stopping or self._waiting_events + len(events) > WAITING_LIMIT:
             raise TooBusy(f"{self._waiting_events} events are waiting")
         return await self._store_soon(events)
 
-    async def accept_in_turn(self, events: Sequence[Event | Row]) -> list[bool]:
-        """Like `accept`, for one who can wait: a stream that is read no faster than it is stored."""
+    async def accept_in_turn(self, events: Sequence[Event | NewEvent]) -> list[bool]:
+        """Like `accept`, but waits while the queue is full: for a stream, which is then read no faster than it is stored."""
         while self._waiting and self._waiting_events + len(events) > WAITING_LIMIT and not self.is_stopping:
             self._room.clear()
             await self._room.wait()
@@ -67,13 +66,13 @@ class Intake(Loop):
         return await self._store_soon(events)
 
     async def stop(self) -> None:
-        """What waits is stored; what comes too late is told so."""
+        """Store what is queued; refuse what comes later."""
         await super().stop()
         self._room.set()
         self._answer_all(list(self._waiting), TooBusy("The service is stopping"))
         self._waiting.clear()
 
-    async def _store_soon(self, events: Sequence[Event | Row]) -> list[bool]:
+    async def _store_soon(self, events: Sequence[Event | NewEvent]) -> list[bool]:
         request = _Request(events)
         self._waiting.append(request)
         self._waiting_events += len(events)
@@ -86,7 +85,7 @@ class Intake(Loop):
             return 0
         events = [event for request in batch for event in request.events]
         try:
-            answers = await statements.add_many(self._store, events)
+            answers = await outbox.add_many(self._store, events)
         except BongsuError as error:
             self._answer_all(batch, error)
             return len(events)
@@ -110,7 +109,7 @@ class Intake(Loop):
             request = self._waiting.popleft()
             self._room.set()
             self._waiting_events -= len(request.events)
-            if not request.answer.done():  # a caller that has gone away asks for nothing
+            if not request.answer.done():  # cancelled: the caller has disconnected
                 batch.append(request)
                 size += len(request.events)
         return batch

@@ -1,6 +1,6 @@
-"""publish: an event, written in the caller's own transaction, through the object the caller hands over.
+"""publish: insert events in the caller's own transaction, through the connection or session that the caller passes.
 
-It never commits. What the caller rolls back was never said; what the caller commits is never lost.
+It never commits: if the caller rolls back, the events do not exist; if the caller commits, they are never lost.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import compress
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
-
-from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, scoped_session
 
 from bongsu.errors import BadEvent, NotATransaction, NoTransactionOpen
 from bongsu.model import Event
-from bongsu.store import events as statements
-from bongsu.store.databases import dialect_named
-from bongsu.store.dialect import Dialect
+from bongsu.store.outbox.insert import insert_values, match_new, statement_parts, values_for
 from bongsu.store.postgres import POSTGRES
+from bongsu.store.query import as_uuid
 from bongsu.store.sqlite import SQLITE
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    from sqlalchemy.orm import Session, scoped_session
 
 Rows = Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True)
 class Published:
-    """What became of the events: an accepted id is new, a duplicate was stored before and nothing was changed."""
+    """Which events were inserted: an accepted id is new, a duplicate was stored before and nothing was changed."""
 
     accepted: tuple[UUID, ...]
     duplicates: tuple[UUID, ...]
@@ -52,108 +52,89 @@ def publish(tx: Any, *events: Event) -> Published | Awaitable[Published]:
         if not isinstance(event, Event):
             hint = ": write publish(tx, *events)" if isinstance(event, list | tuple) else ""
             raise BadEvent(f"publish takes Event objects, not {type(event).__name__}{hint}")
-    execute, is_async = _way_into(type(tx))  # type: ignore[arg-type]
+    insert, is_async = _adapter(type(tx))  # type: ignore[arg-type]
     if is_async:
-        return _publish_later(execute, tx, events)
-    return _answer(events, [row for part in statements.parts(events) for row in execute(tx, part)])
+        return _publish_async(insert, tx, events)
+    return _published(events, [row for part in statement_parts(events) for row in insert(tx, part)])
 
 
-async def _publish_later(execute: Callable[..., Any], tx: Any, events: Sequence[Event]) -> Published:
-    return _answer(events, [row for part in statements.parts(events) for row in await execute(tx, part)])
+async def _publish_async(insert: Callable[..., Any], tx: Any, events: Sequence[Event]) -> Published:
+    return _published(events, [row for part in statement_parts(events) for row in await insert(tx, part)])
 
 
-def _answer(events: Sequence[Event], rows: Rows) -> Published:
+def _published(events: Sequence[Event], rows: Rows) -> Published:
     ids = tuple([event.event_id for event in events])
     if len(rows) == len(ids):
         return Published(ids, ())
-    answers = statements.told_apart(events, {_id(row[0]) for row in rows})
+    answers = match_new(events, {_id(row[0]) for row in rows})
     return Published(tuple(compress(ids, answers)), tuple(compress(ids, (not is_new for is_new in answers))))
 
 
 def _id(stored: Any) -> UUID:
     # The text_factory of the caller's sqlite3 connection may answer bytes.
-    return statements.as_uuid(stored.decode() if isinstance(stored, bytes) else stored)
+    return as_uuid(stored.decode() if isinstance(stored, bytes) else stored)
 
 
-# --- one way in for each library --------------------------------------------------------------------------------------
-# Libraries are known by name, so that none of them needs to be installed for the others to work.
+# --- one function for each library ------------------------------------------------------------------------------------
+# Libraries are recognised by name, so that none of them needs to be installed for the others to work.
 
 
 @cache
-def _way_into(kind: type) -> tuple[Callable[..., Any], bool]:
+def _adapter(kind: type) -> tuple[Callable[..., Any], bool]:
     for base in kind.__mro__:
-        if way := _WAYS.get((base.__module__.partition(".")[0], base.__name__)):
-            return way
+        if found := _ADAPTERS.get((base.__module__.partition(".")[0], base.__name__)):
+            return found
     raise NotATransaction(f"publish was handed a {kind.__module__}.{kind.__qualname__}")
 
 
-def _dialect(tx: Any, name: str) -> Dialect:
+def _check_database(tx: Any, name: str) -> None:
     if name not in (POSTGRES.name, SQLITE.name):
         raise NotATransaction(f"publish was handed a {type(tx).__qualname__} to {name}, and writes to PostgreSQL and SQLite")
-    return dialect_named(name)
 
 
-def _statement(
-    dialect: Dialect, events: Sequence[Event], placeholder: Callable[[int], str], *, returning: bool = False
-) -> tuple[str, list[Any]]:
-    sql = statements.insert_statement(dialect, len(events), placeholder, returning or not _is_counted(events))
-    return sql, statements.insert_parameters(dialect, events)
+def _insert(database: str, style: str, events: Sequence[Event], *, returning: bool = False) -> tuple[str, list[Any]]:
+    """The text and its parameters."""
+    text = insert_values(database, style, len(events), returning=returning or not _is_counted(events))
+    return text, values_for(database, events)
 
 
 def _is_counted(events: Sequence[Event]) -> bool:
-    """Of one event, how many rows were stored tells whether its id was new; asking for the id too would cost 3 % more."""
+    """Of one event, the row count tells whether its id was new. Returning the id as well would cost 3 % more."""
     return len(events) == 1
 
 
-def _told(events: Sequence[Event], cursor: Any) -> Rows:
-    """The ids that were new, by the cursor that has executed the statement."""
+def _new_rows(events: Sequence[Event], cursor: Any) -> Rows:
+    """The ids that were new, from the cursor that has executed the statement."""
     rows: Rows = _counted(events, cursor.rowcount) if _is_counted(events) else cursor.fetchall()
     return rows
 
 
 def _counted(events: Sequence[Event], count: int) -> Rows:
-    assert 0 <= count <= 1, f"the driver says that one event was stored {count} times"
+    assert 0 <= count <= 1, f"the driver reports that one event was inserted {count} times"
     return [(events[0].event_id,)] * count
 
 
-def _question_mark(_place: int) -> str:
-    return "?"
+# SQLAlchemy's names of parameter styles → what `insert_values` takes.
+_STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"}
 
-
-def _percent(_place: int) -> str:
-    return "%s"
-
-
-def _dollar(place: int) -> str:
-    return f"${place + 1}"
-
-
-_PLACEHOLDERS: dict[str, Callable[[int], str]] = {
-    "qmark": _question_mark,
-    "format": _percent,
-    "pyformat": _percent,
-    "numeric_dollar": _dollar,
-}
-
-
-# SQLAlchemy does not promise the count of an INSERT unasked.
+# SQLAlchemy keeps the row count of an INSERT only when asked.
 _COUNTING = {"preserve_rowcount": True}
 
 
 def _sqlalchemy_connection(tx: Connection, events: Sequence[Event]) -> Rows:
-    dialect = _dialect(tx, tx.dialect.name)
+    _check_database(tx, tx.dialect.name)
     if not tx.in_transaction():
-        tx.begin()  # as the first statement would; on SQLite a listener of the caller's may say BEGIN now
+        tx.begin()  # as the first statement would; on SQLite a listener of the caller's may run BEGIN now
     if _is_sqlalchemy_autocommit(tx):
         raise NoTransactionOpen()
-    # Straight to the driver, in its own style of parameters: naming them for SQLAlchemy costs as much again as the rest.
-    sql, parameters = _statement(dialect, events, _PLACEHOLDERS[tx.dialect.paramstyle])
-    result = tx.exec_driver_sql(sql, tuple(parameters), execution_options=_COUNTING)
+    # The driver's own style of parameters: naming them for SQLAlchemy would double the time.
+    text, parameters = _insert(tx.dialect.name, _STYLES[tx.dialect.paramstyle], events)
+    result = tx.exec_driver_sql(text, tuple(parameters), execution_options=_COUNTING)
     return _counted(events, result.rowcount) if _is_counted(events) else result.all()
 
 
 def _is_sqlalchemy_autocommit(tx: Connection) -> bool:
-    """Asked of the driver: the options of SQLAlchemy's connection do not tell what create_engine() was given."""
+    """Asks the driver: the options of SQLAlchemy's connection do not include what create_engine() was given."""
     if tx.dialect.name == SQLITE.name:
         return _is_sqlite_autocommit(tx.connection.driver_connection)
     return bool(getattr(tx.connection.dbapi_connection, "autocommit", False))
@@ -175,12 +156,12 @@ async def _sqlalchemy_async_session(tx: AsyncSession, events: Sequence[Event]) -
 def _psycopg_parts() -> tuple[Any, Any, Any]:
     from psycopg import AsyncCursor, Cursor, rows  # noqa: PLC0415
 
-    # Which cursors and rows a connection makes is the caller's setting; these are psycopg's own and answer tuples.
+    # Which cursors and rows a connection makes is the caller's setting; these are psycopg's own and return tuples.
     return Cursor, AsyncCursor, rows.tuple_row
 
 
 def _check_psycopg(tx: Any) -> bool:
-    """Whether it is in pipeline mode, where the count is not known yet when execute returns."""
+    """Return whether it is in pipeline mode, where the count is not known yet when execute returns."""
     if tx.autocommit and tx.pgconn.transaction_status == 0:  # PQTRANS_IDLE
         raise NoTransactionOpen()
     return bool(tx.pgconn.pipeline_status)
@@ -190,8 +171,8 @@ def _psycopg(tx: Any, events: Sequence[Event]) -> Rows:
     is_piped = _check_psycopg(tx)
     kind, _, row_factory = _psycopg_parts()
     cursor = kind(tx, row_factory=row_factory)
-    cursor.execute(*_statement(POSTGRES, events, _percent, returning=is_piped))
-    rows: Rows = cursor.fetchall() if is_piped else _told(events, cursor)
+    cursor.execute(*_insert(POSTGRES.name, "%s", events, returning=is_piped))
+    rows: Rows = cursor.fetchall() if is_piped else _new_rows(events, cursor)
     return rows
 
 
@@ -199,7 +180,7 @@ async def _psycopg_async(tx: Any, events: Sequence[Event]) -> Rows:
     is_piped = _check_psycopg(tx)
     _, kind, row_factory = _psycopg_parts()
     cursor = kind(tx, row_factory=row_factory)
-    await cursor.execute(*_statement(POSTGRES, events, _percent, returning=is_piped))
+    await cursor.execute(*_insert(POSTGRES.name, "%s", events, returning=is_piped))
     if _is_counted(events) and not is_piped:
         return _counted(events, cursor.rowcount)
     rows: Rows = await cursor.fetchall()
@@ -209,11 +190,11 @@ async def _psycopg_async(tx: Any, events: Sequence[Event]) -> Rows:
 async def _asyncpg(tx: Any, events: Sequence[Event]) -> Rows:
     if not tx.is_in_transaction():
         raise NoTransactionOpen()
-    sql, parameters = _statement(POSTGRES, events, _dollar)
+    text, parameters = _insert(POSTGRES.name, "$", events)
     if _is_counted(events):
-        status = await tx.execute(sql, *parameters)  # "INSERT 0 1"
+        status = await tx.execute(text, *parameters)  # "INSERT 0 1"
         return _counted(events, int(status.rpartition(" ")[2]))
-    rows: Rows = await tx.fetch(sql, *parameters)
+    rows: Rows = await tx.fetch(text, *parameters)
     return rows
 
 
@@ -229,8 +210,8 @@ def _sqlite3(tx: sqlite3.Connection, events: Sequence[Event]) -> Rows:
     if _is_sqlite_autocommit(tx):
         raise NoTransactionOpen()
     cursor = tx.cursor()
-    cursor.row_factory = None  # the caller's may answer dicts
-    rows = _told(events, cursor.execute(*_statement(SQLITE, events, _question_mark)))
+    cursor.row_factory = None  # the caller's may make dicts
+    rows = _new_rows(events, cursor.execute(*_insert(SQLITE.name, "?", events)))
     cursor.close()
     return rows
 
@@ -241,7 +222,7 @@ async def _aiosqlite(tx: Any, events: Sequence[Event]) -> Rows:
         raise NoTransactionOpen()
     async with tx.cursor() as cursor:
         cursor.row_factory = None
-        await cursor.execute(*_statement(SQLITE, events, _question_mark))
+        await cursor.execute(*_insert(SQLITE.name, "?", events))
         if _is_counted(events):
             return _counted(events, cursor.rowcount)
         rows: Rows = await cursor.fetchall()
@@ -251,13 +232,14 @@ async def _aiosqlite(tx: Any, events: Sequence[Event]) -> Rows:
 def _django(tx: Any, events: Sequence[Event]) -> Rows:
     if tx.get_autocommit():
         raise NoTransactionOpen()
+    _check_database(tx, tx.vendor)
     with tx.cursor() as cursor:
-        cursor.execute(*_statement(_dialect(tx, tx.vendor), events, _percent))
-        return _told(events, cursor)
+        cursor.execute(*_insert(tx.vendor, "%s", events))
+        return _new_rows(events, cursor)
 
 
-# (top-level package, class name) → (function, whether its answer is awaited)
-_WAYS: dict[tuple[str, str], tuple[Callable[..., Any], bool]] = {
+# (top-level package, class name) → (function, whether it is awaited)
+_ADAPTERS: dict[tuple[str, str], tuple[Callable[..., Any], bool]] = {
     ("sqlalchemy", "Connection"): (_sqlalchemy_connection, False),
     ("sqlalchemy", "Session"): (_sqlalchemy_session, False),
     ("sqlalchemy", "scoped_session"): (_sqlalchemy_session, False),

@@ -1,7 +1,7 @@
-"""Tells open streams, on whatever instance they are, what a fan-out has just committed.
+"""Announces to open streams, in all processes, what a fan-out has just committed.
 
-Few readers: each one's signal carries the notification. Many: one signal names the message, and each gateway reads what
-concerns the members it has. All of it is hints: who misses one reads the store a ping later at most.
+With few recipients, each one's signal carries the notification. With many, one signal names the message, and each gateway
+reads what the members it serves have. Signals may be lost: a stream that missed one reads the store at its next ping.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from bongsu.errors import StoreError
 from bongsu.fanout import Decision
+from bongsu.live.frame_cache import FrameCache, encode_notifications
 from bongsu.live.messages import LOOK, MESSAGES_TOPIC, member_topic, write_chat, write_messages, write_notification
-from bongsu.live.vocabulary import Vocabulary, as_frames
 from bongsu.loop import Loop
 from bongsu.signals import Signals
 from bongsu.store import Store
 from bongsu.store import live as statements
+from bongsu.store.query import Transaction
 
-# Up to so many readers of a message are told one by one.
+# A message with up to this many recipients is announced to each of them.
 FEW = 100
-# And so many in all, of messages announced together: signals wait in a queue of bounded length.
+# And this many in all, for messages announced together: signals wait in a queue of bounded length.
 FEW_TOGETHER = 2_000
 # Messages read together.
 BATCH = 500
@@ -33,35 +32,37 @@ WAITING_LIMIT = 50_000
 
 
 class Announcer(Loop):
+    """Sends the signals for messages that were stored. A message that cannot be read yet stays queued."""
+
     def __init__(self, store: Store, signals: Signals) -> None:
         super().__init__("announcer", poll_seconds=60)
         self._store = store
         self._signals = signals
-        self._vocabulary = Vocabulary()
-        # By message, how many readers it has on the average of its step; None where that has to be counted.
+        self._frame_cache = FrameCache()
+        # By message id, its number of recipients (the average of its step); None where they have to be counted.
         self._waiting: dict[int, int | None] = {}
 
     def decided(self, decision: Decision) -> None:
         """For the event worker, after each commit."""
-        told = sum(count for (_, reason), count in decision.counts.items() if reason is None)
-        if not told:
+        notified = sum(count for (_, reason), count in decision.counts.items() if reason is None)
+        if not notified:
             return
-        self._vocabulary.know(decision.words)
-        works = [*decision.finished, *(work for work, _ in decision.unfinished)]
-        messages = [one for work in works for one in work.messages.values()]
-        # Events that were decided whole in this one step have no readers beside those it told.
-        is_whole = all(work.notice == 0 and not work.is_long for work in works)
-        self.announce(messages, -(-told // len(messages)) if is_whole and told <= FEW else None)
+        self._frame_cache.add(decision.words)
+        events = [*decision.finished, *(event for event, _ in decision.unfinished)]
+        messages = [one for event in events for one in event.messages.values()]
+        # Events that were decided whole in this one step have no recipients besides those of the step.
+        is_whole = all(event.notice == 0 and not event.is_long for event in events)
+        self.announce(messages, -(-notified // len(messages)) if is_whole and notified <= FEW else None)
 
-    def announce(self, message_ids: Iterable[int], readers: int | None = None) -> None:
-        """These messages have new readers. Announced twice they are told once."""
-        self._waiting.update(dict.fromkeys(message_ids, readers))
+    def announce(self, message_ids: Iterable[int], recipients: int | None = None) -> None:
+        """These messages have new recipients. Announcing one twice sends nothing twice."""
+        self._waiting.update(dict.fromkeys(message_ids, recipients))
         while len(self._waiting) > WAITING_LIMIT:
             del self._waiting[next(iter(self._waiting))]
         self.wake()
 
     async def stop(self) -> None:
-        """What was decided last is announced before we go; if it cannot be, a ping finds it."""
+        """Announce what was decided last; if the store fails, streams find it at their next ping."""
         await super().stop()
         with contextlib.suppress(StoreError):
             while await self.tick():
@@ -80,38 +81,40 @@ class Announcer(Loop):
         return len(messages)
 
     async def _announce(self, messages: Mapping[int, int | None]) -> None:
-        async with self._store.read() as connection:
-            few, many = await self._sort(connection, messages)
-            told = await statements.find_told(connection, few) if few else []
-            words = await self._vocabulary.learn(connection, {one.news.message_id for one in told})
+        async with self._store.read() as tx:
+            few, many = await self._split(tx, messages)
+            recipients = await statements.find_recipients(tx, few) if few else []
+            encoded = await self._frame_cache.load(tx, {one.notification.message_id for one in recipients})
         if many:
             self._signals.send(MESSAGES_TOPIC, write_messages(many))
-        chunks = dict(as_frames((one.news for one in told if one.is_live), words, None))
-        for one in told:
-            chunk = chunks.get(one.news.notification_id, b"")
-            self._signals.send(member_topic(one.news.member_id), write_notification(one, chunk))
+        in_app = (one.notification for one in recipients if one.is_in_app)
+        chunks = dict(encode_notifications(in_app, encoded, None))
+        for one in recipients:
+            chunk = chunks.get(one.notification.notification_id, b"")
+            self._signals.send(member_topic(one.notification.member_id), write_notification(one, chunk))
 
-    async def _sort(self, connection: AsyncConnection, messages: Mapping[int, int | None]) -> tuple[list[int], list[int]]:
+    async def _split(self, tx: Transaction, messages: Mapping[int, int | None]) -> tuple[list[int], list[int]]:
+        """The messages with few recipients, and those with many."""
         counts = {one: count for one, count in messages.items() if count is not None}
         if uncounted := [one for one in messages if one not in counts]:
-            counts |= await statements.count_told(connection, uncounted, FEW + 1)
+            counts |= await statements.count_recipients(tx, uncounted, FEW + 1)
         few: list[int] = []
         many: list[int] = []
-        room = FEW_TOGETHER
+        left = FEW_TOGETHER
         for message_id, count in counts.items():
-            if count > min(FEW, room):
+            if count > min(FEW, left):
                 many.append(message_id)
             elif count:
                 few.append(message_id)
-                room -= count
+                left -= count
         return few, many
 
 
 async def announce_read(signals: Signals, member_id: str) -> None:
-    """The member has read something: their pages look up how much is left. Two counts under way could change places."""
+    """The member has read something: their streams read the unread count. Sent as a number, two counts could overtake."""
     signals.send(member_topic(member_id), LOOK)
 
 
 def announce_chat(signals: Signals, member_id: str, message: dict[str, Any]) -> None:
-    """Something was said in a room of the member."""
+    """A chat message in one of the member's rooms."""
     signals.send(member_topic(member_id), write_chat(message))

@@ -1,4 +1,4 @@
-"""Reads from the store what members here have not been told, many members at a time."""
+"""Reads from the store what has not been sent to the streams open here, for many members at a time."""
 
 from __future__ import annotations
 
@@ -10,227 +10,238 @@ from datetime import datetime
 from itertools import chain, islice, repeat
 from typing import Protocol
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from bongsu import telemetry
+from bongsu.errors import StoreError
 from bongsu.live import frames
-from bongsu.live.room import Room
+from bongsu.live.frame_cache import EncodedMessages, FrameCache
+from bongsu.live.member_streams import MemberStreams
 from bongsu.live.stream import LONG_AGO, Stream
-from bongsu.live.vocabulary import Known, Vocabulary
 from bongsu.loop import Loop
-from bongsu.store import Store
+from bongsu.store import Store, Transaction
 from bongsu.store import live as statements
-from bongsu.store.live import Fresh
+from bongsu.store.clock import find_now
+from bongsu.store.live import NotificationGroup
 
-# Read in one statement: some milliseconds of work, so that whoever else uses the store or this loop does not notice. The
-# first are fewer, because nobody is told meanwhile.
+# Members read in one statement: some milliseconds of work, which others who use the store or this loop do not notice. The
+# first batch is smaller, because nothing is sent while it is read.
 MEMBERS = 500
 FIRST_MEMBERS = 50
-# Portions read while one is told: the store is late with one now and then.
+# Batches that are read while one is sent: the store is late with one now and then.
 AHEAD = 2
-NEWS = 2_000
-# Notifications told before others have their turn, the reading of the next portion among them.
+# The most notifications read for one batch of members.
+NOTIFICATIONS = 2_000
+# Notifications sent before other tasks have their turn, the reading of the next batch among them.
 PIECE = 100
 
 
-class Present(Protocol):
-    """Who is here."""
+class OpenStreams(Protocol):
+    """The members with streams open here."""
 
-    def rooms(self) -> list[Room]: ...
+    def members(self) -> list[MemberStreams]: ...
 
-    def room(self, member_id: str) -> Room | None: ...
+    def member(self, member_id: str) -> MemberStreams | None: ...
 
 
 class CatchUp(Loop):
-    """Marks say that a member may have news. They are sets: however often one is marked, it is read once."""
+    """A mark says that a member may have something new. Marks are a set: a member marked often is read once.
 
-    def __init__(self, store: Store, present: Present, vocabulary: Vocabulary) -> None:
+    When the store fails, all members are marked: what was committed meanwhile is sent when it is back, signal or not.
+    """
+
+    def __init__(self, store: Store, open_streams: OpenStreams, frame_cache: FrameCache) -> None:
         super().__init__("live-catch-up", poll_seconds=60)
         self._store = store
-        self._present = present
-        self._vocabulary = vocabulary
-        # At most everybody who is here, in the order they were marked.
+        self._open_streams = open_streams
+        self._frame_cache = frame_cache
+        # At most every member with a stream here, in the order they were marked.
         self._marked: dict[str, None] = {}
-        # Those of everybody who are still to be looked at, and whether to begin with all of them again after that: a signal
-        # that comes while they are is not to put those at the end off.
-        self._crowd: deque[Room] = deque()
-        self._is_for_all = False
+        # After a broadcast: the members still to be read, and whether another broadcast came meanwhile. Its turn is after
+        # them, so that signals that keep coming cannot keep the last members waiting.
+        self._everyone: deque[MemberStreams] = deque()
+        self._is_for_everyone = False
 
     def mark(self, member_ids: Iterable[str]) -> None:
-        """These may have news, or another number of unread ones."""
+        """These members may have a new notification or another unread count."""
         self._marked.update(dict.fromkeys(member_ids))
         self.wake()
 
-    def hear(self, data: bytes | None) -> None:
-        """A signal names messages with many readers, or some may have been missed.
+    def on_broadcast(self, data: bytes | None) -> None:
+        """A signal names messages with many recipients; None: signals may have been missed.
 
-        Everybody here is looked for: to ask first who of them is a reader would take as long as to ask what they have.
+        All members here are read: to ask first which of them are recipients would take as long as to read what they have.
         """
         if data is None:
-            self.mark(room.member_id for room in self._present.rooms())
+            self._mark_everyone()
             return
-        self._is_for_all = True
+        self._is_for_everyone = True
         self.wake()
 
     async def tick(self) -> int:
-        if self._is_for_all and not self._crowd:
-            self._crowd, self._is_for_all = deque(self._present.rooms()), False
-        done = await self._look(self._next_marked, len(self._marked), with_counts=True)
-        return done + await self._look(self._next_of_crowd, len(self._crowd), with_counts=False)
+        if self._is_for_everyone and not self._everyone:
+            self._everyone, self._is_for_everyone = deque(self._open_streams.members()), False
+        try:
+            done = await self._catch_up(self._take_marked, len(self._marked), with_counts=True)
+            return done + await self._catch_up(self._take_everyone, len(self._everyone), with_counts=False)
+        except StoreError:
+            # A worker may have committed without learning of it, and so without a signal: once the store is back, read all.
+            self._mark_everyone()
+            raise
 
-    def _next_marked(self, count: int) -> list[Room]:
-        members = list(islice(self._marked, count))
-        for one in members:
+    def _mark_everyone(self) -> None:
+        self.mark(one.member_id for one in self._open_streams.members())
+
+    def _take_marked(self, count: int) -> list[MemberStreams]:
+        taken = list(islice(self._marked, count))
+        for one in taken:
             del self._marked[one]
-        return [room for one in members if (room := self._present.room(one)) is not None]
+        return [member for one in taken if (member := self._open_streams.member(one)) is not None]
 
-    def _next_of_crowd(self, count: int) -> list[Room]:
-        return [self._crowd.popleft() for _ in range(count)]
+    def _take_everyone(self, count: int) -> list[MemberStreams]:
+        return [self._everyone.popleft() for _ in range(count)]
 
-    async def _look(self, take: Callable[[int], list[Room]], count: int, *, with_counts: bool) -> int:
-        """Those who are marked by now, a portion after the other. While one is told, the store is reading the next."""
+    async def _catch_up(self, take: Callable[[int], list[MemberStreams]], count: int, *, with_counts: bool) -> int:
+        """Read that many members in batches. While one batch is sent, the next is being read."""
         if not count:
             return 0
-        sizes, ahead = _sizes(count), deque[_Portion]()
-        async with self._store.read() as connection:
-            reader = _Reader(connection, self._vocabulary, with_counts)
+        sizes, ahead = _batch_sizes(count), deque[_Batch]()
+        async with self._store.read() as tx:
+            reader = _Reader(tx, self._frame_cache, with_counts)
             try:
                 ahead.extend(reader.begin(take(size)) for size in islice(sizes, AHEAD))
                 while ahead:
                     found = await ahead[0].reading
                     ahead.popleft()
                     ahead.extend(reader.begin(take(size)) for size in islice(sizes, 1))
-                    await self._tell(found)
+                    await self._send(found)
             finally:
-                for portion in ahead:
-                    portion.reading.cancel()
-                    self.mark(room.member_id for room in portion.rooms)
+                for batch in ahead:
+                    batch.reading.cancel()
+                    self.mark(one.member_id for one in batch.members)
                 if ahead:
-                    await asyncio.wait({portion.reading for portion in ahead})
+                    await asyncio.wait({batch.reading for batch in ahead})
         return count
 
-    async def _tell(self, found: _Found) -> None:
-        news, told = found.in_order(), 0
-        for first in range(0, len(news), PIECE):
-            told += self._deliver(news[first : first + PIECE], found)
+    async def _send(self, found: _Found) -> None:
+        notifications, sent = found.in_order(), 0
+        for first in range(0, len(notifications), PIECE):
+            sent += self._send_piece(notifications[first : first + PIECE], found)
             await asyncio.sleep(0)
-        for place, (room, unread) in enumerate(found.counts, 1):
-            room.count(unread, found.as_of)
-            if place % PIECE == 0:
+        for number, (member, unread) in enumerate(found.counts, 1):
+            member.send_badge(unread, found.as_of)
+            if number % PIECE == 0:
                 await asyncio.sleep(0)
-        telemetry.LIVE_TOLD.inc(told)
+        telemetry.LIVE_TOLD.inc(sent)
         if found.is_full:
-            # Of some there may be more, and of others nothing yet.
-            self.mark(room.member_id for room in found.rooms)
+            # Some members may have more, and others were not reached.
+            self.mark(one.member_id for one in found.members)
 
-    def _deliver(self, news: Sequence[Telling], found: _Found) -> int:
-        """The next that the store has for those who were asked for. To how many streams it was news.
-
-        It is behind them then, also when it is not said because the member does not want it.
-        """
-        rooms, behind, as_of = found.rooms, found.behind, found.as_of
-        # First all is made ready, then all is written: what the system needs to write and what Python needs to go on push
-        # each other out of the processor's memory.
+    def _send_piece(self, notifications: Sequence[Prepared], found: _Found) -> int:
+        """Send the next notifications; return to how many streams. Cursors also move past those a member does not want."""
+        members, sent_up_to, as_of = found.members, found.sent_up_to, found.as_of
+        # Prepare all, then write all: system calls and interpreter evict each other from the processor's caches.
         ready: list[tuple[Stream, bytes]] = []
-        for notification_id, place, unread, chunk in news:
-            after = behind[place]
-            # A stream that becomes live before the member's next one has missed this one, and is not told past it.
-            behind[place] = notification_id
-            for stream in rooms[place].streams:
+        for notification_id, position, unread, chunk in notifications:
+            after = sent_up_to[position]
+            # A stream that becomes live before the member's next notification has missed this one, and is not sent the next.
+            sent_up_to[position] = notification_id
+            for stream in members[position].streams:
                 if not stream.is_live:
                     stream.has_missed = True
                 elif stream.cursor < after:
-                    # It has become live since the others' cursors were taken, and has more to be told than they.
+                    # It became live after the cursors were taken, and has more to catch up with than the others.
                     self.mark([stream.member_id])
-                elif said := stream.prepare(notification_id, chunk, unread, as_of):
-                    ready.append((stream, said))
-        for stream, said in ready:
-            stream.put(said)
+                elif frame := stream.prepare(notification_id, chunk, unread, as_of):
+                    ready.append((stream, frame))
+        for stream, frame in ready:
+            stream.put(frame)
         return len(ready)
 
 
-# A notification's id, its reader's place, how many that one has not read, and its frame: nothing where it is not to be told.
-Telling = tuple[int, int, int | None, bytes]
+# A notification's id, its member's position, that member's unread count, and its frame: empty where it is not to be sent.
+Prepared = tuple[int, int, int | None, bytes]
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What the store has for a portion of those here: beyond which id of each, what, in which words; how many of the others'
-    are unread; and when that was so."""
+    """What the store has for a batch of members."""
 
-    rooms: list[Room]
-    behind: list[int]
-    fresh: Sequence[Fresh]
-    counts: Sequence[tuple[Room, int]]
-    words: Known
+    members: list[MemberStreams]
+    # Of each member, the id up to which all is sent.
+    sent_up_to: list[int]
+    groups: Sequence[NotificationGroup]
+    # The unread counts of members without new notifications.
+    counts: Sequence[tuple[MemberStreams, int]]
+    messages: EncodedMessages
     as_of: datetime
-    # There may be more than was asked for.
+    # The limit was reached: there may be more.
     is_full: bool
 
-    def in_order(self) -> list[Telling]:
+    def in_order(self) -> list[Prepared]:
         return sorted(
             chain.from_iterable(
-                zip(alike.notification_ids, alike.places, alike.unread, self._frames(alike), strict=False)
-                for alike in self.fresh
+                zip(group.notification_ids, group.positions, group.unread, self._frames(group), strict=False)
+                for group in self.groups
             )
         )
 
-    def _frames(self, alike: Fresh) -> Iterable[bytes]:
-        phrase = self.words.get(alike.message_id)
-        # Who wants nothing gets only what is critical; of whom nothing is known, everything.
-        if phrase is None or not (alike.is_enabled or phrase.is_critical or alike.is_enabled is None):
+    def _frames(self, group: NotificationGroup) -> Iterable[bytes]:
+        message = self.messages.get(group.message_id)
+        # Members who want no notifications get the critical ones only; members without a row get all.
+        if message is None or not (group.is_enabled or message.is_critical or group.is_enabled is None):
             return repeat(b"")
-        return frames.notifications(alike.notification_ids, frames.rest(alike.created_at, phrase.end))
+        return frames.notifications(group.notification_ids, frames.rest(group.created_at, message.tail))
 
 
 @dataclass(frozen=True)
-class _Portion:
-    """Those who are being read."""
+class _Batch:
+    """Members that are being read."""
 
-    rooms: list[Room]
+    members: list[MemberStreams]
     reading: asyncio.Task[_Found]
 
 
 class _Reader:
-    """Reads portions over one connection, one after the other."""
+    """Reads batches over one connection, one after the other."""
 
-    def __init__(self, connection: AsyncConnection, vocabulary: Vocabulary, with_counts: bool) -> None:
-        self._connection = connection
-        self._vocabulary = vocabulary
-        # Whether those with nothing new are looked at too, for how many they have not read.
+    def __init__(self, tx: Transaction, frame_cache: FrameCache, with_counts: bool) -> None:
+        self._tx = tx
+        self._frame_cache = frame_cache
+        # Whether the unread counts of members without new notifications are read too.
         self._with_counts = with_counts
         self._turn = asyncio.Lock()
 
-    def begin(self, rooms: list[Room]) -> _Portion:
-        live: list[Room] = []
+    def begin(self, members: list[MemberStreams]) -> _Batch:
+        live: list[MemberStreams] = []
         cursors: dict[str, int] = {}
-        for room in rooms:
-            if (cursor := room.cursor()) is not None:
-                live.append(room)
-                cursors[room.member_id] = cursor
-        return _Portion(rooms, asyncio.create_task(self._read(live, cursors)))
+        for member in members:
+            if (cursor := member.cursor()) is not None:
+                live.append(member)
+                cursors[member.member_id] = cursor
+        return _Batch(members, asyncio.create_task(self._read(live, cursors)))
 
-    async def _read(self, rooms: list[Room], cursors: dict[str, int]) -> _Found:
+    async def _read(self, members: list[MemberStreams], cursors: dict[str, int]) -> _Found:
         async with self._turn:
-            fresh = await statements.find_news(self._connection, cursors, NEWS) if cursors else []
-            words = await self._vocabulary.learn(self._connection, {alike.message_id for alike in fresh})
-            as_of, counts = fresh[0].as_of if fresh else LONG_AGO, []
+            groups = await statements.find_new(self._tx, cursors, NOTIFICATIONS) if cursors else []
+            messages = await self._frame_cache.load(self._tx, {group.message_id for group in groups})
+            as_of, counts = groups[0].as_of if groups else LONG_AGO, []
             if self._with_counts:
-                # A moment before the counts, so that none of them is taken for newer than it is.
-                as_of = as_of if fresh else await statements.find_now(self._connection)
-                counts = await self._count_others(rooms, fresh)
-        is_full = sum(len(alike.places) for alike in fresh) == NEWS
-        return _Found(rooms, list(cursors.values()), fresh, counts, words, as_of, is_full)
+                # The time is read before the counts, so that none of them is taken for newer than it is.
+                as_of = as_of if groups else await find_now(self._tx)
+                counts = await self._count_others(members, groups)
+        is_full = sum(len(group.positions) for group in groups) == NOTIFICATIONS
+        return _Found(members, list(cursors.values()), groups, counts, messages, as_of, is_full)
 
-    async def _count_others(self, rooms: list[Room], fresh: Sequence[Fresh]) -> list[tuple[Room, int]]:
-        """How much those with nothing new have not read."""
-        news = {place for alike in fresh for place in alike.places}
-        others = [room for place, room in enumerate(rooms) if place not in news]
-        unread = await statements.find_counts(self._connection, [room.member_id for room in others]) if others else {}
-        return [(room, unread[room.member_id]) for room in others if room.member_id in unread]
+    async def _count_others(
+        self, members: list[MemberStreams], groups: Sequence[NotificationGroup]
+    ) -> list[tuple[MemberStreams, int]]:
+        """The unread counts of members without new notifications."""
+        with_new = {position for group in groups for position in group.positions}
+        others = [member for position, member in enumerate(members) if position not in with_new]
+        unread = await statements.find_unread_counts(self._tx, [one.member_id for one in others]) if others else {}
+        return [(member, unread[member.member_id]) for member in others if member.member_id in unread]
 
 
-def _sizes(count: int) -> Iterator[int]:
+def _batch_sizes(count: int) -> Iterator[int]:
     size = min(FIRST_MEMBERS, MEMBERS)
     while count > 0:
         yield min(size, count)

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from bongsu.store.live import Words
+from bongsu.store.live import MessageContent
 
 # A browser comes back after this long by itself. Randomised, so that those who lost the same server do not return together.
 RETRY_SECONDS = (1.0, 3.0)
@@ -73,12 +73,12 @@ def chat(message: dict[str, Any]) -> bytes:
     return chunk(b"event: chat\ndata: %b\n\n" % _json(message))
 
 
-def tail(words: Words) -> bytes:
-    """What is the same for everybody who reads the message: the end of its data."""
-    said = _json({"type": words.type, "title": words.title, "message": words.body, "refId": words.ref_id})
+def tail(content: MessageContent) -> bytes:
+    """The end of a notification's frame, which is the same for all readers of the message."""
+    fields = _json({"type": content.type, "title": content.title, "message": content.body, "refId": content.ref_id})
     # As it is stored, numbers of any length included. A line break there can only be white space, and would end the event.
-    data = words.data.replace("\n", " ").replace("\r", " ").encode(errors="replace")
-    return b'%b,"data":%b}\n\n' % (said[1:-1], data)
+    data = content.data.replace("\n", " ").replace("\r", " ").encode(errors="replace")
+    return b'%b,"data":%b}\n\n' % (fields[1:-1], data)
 
 
 def rest(created_at: datetime, end: bytes) -> bytes:

@@ -50,7 +50,7 @@ class Gateway:
     async def start(self) -> None:
         self._open.enter_context(self._signals.watch(self._together))
         self._open.enter_context(self._signals.listen(DISCONNECT_TOPIC, self.hub.disconnect))
-        self._open.enter_context(self._signals.listen(MESSAGES_TOPIC, self.hub.catch_up.hear))
+        self._open.enter_context(self._signals.listen(MESSAGES_TOPIC, self.hub.catch_up.on_broadcast))
         for one in (self._registry, self.hub.catch_up, self._wheel):
             await one.start()
             self._open.push_async_callback(one.stop)

@@ -1,13 +1,14 @@
-"""The streams open in this process, by member, and what each of them is told.
+"""The open streams of this process, by member, and what is sent to each.
 
-A stream that comes is registered first, then heard of by the other processes, and only then reads what it missed; what is
-new meanwhile it is not told, but reads too. After that its cursor says what it has told, and three things bring news:
+A new stream is registered first, then subscribed with the other processes, and only then reads what it missed from the
+store; what is new until it has caught up is not sent but read again. After that it is live: its cursor is the last
+notification it has sent, and three things bring new ones:
 
-- a signal with the notification in it, told when the stream has told the one before it;
-- a signal that there is something, or a gap before the one in a signal: the member is read from the store;
-- the time of a ping: likewise, so that a signal that was lost costs that long at most.
+- a signal with the notification in it, sent if the stream has sent the one before;
+- a signal without, or one that shows a gap: the member's new notifications are read from the store;
+- a ping: they are read as well, so a lost signal costs one ping interval at most.
 
-So nothing is told twice or out of order, whatever the order in which signals arrive.
+So nothing is sent twice or out of order, in whatever order signals arrive.
 """
 
 from __future__ import annotations
@@ -18,25 +19,23 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from bongsu import telemetry
 from bongsu.errors import RedisUnreachable
 from bongsu.live import frames
 from bongsu.live.catchup import CatchUp
+from bongsu.live.frame_cache import EncodedMessages, FrameCache, encode_notifications
+from bongsu.live.member_streams import MemberStreams
 from bongsu.live.messages import CHAT, NOTIFICATION, member_topic, read_chat, read_notification
 from bongsu.live.registry import Registry
-from bongsu.live.room import Room
 from bongsu.live.stream import LONG_AGO, Stream
-from bongsu.live.vocabulary import Known, Vocabulary, as_frames
 from bongsu.signals import Signals
-from bongsu.store import Store
+from bongsu.store import Share, Store, Transaction
 from bongsu.store import live as statements
-from bongsu.store.live import News, Standing
+from bongsu.store.live import InboxState, NewNotification
 
-# The most that is told of what came after Last-Event-ID: who was away for longer looks at the inbox.
+# The most that is sent of what came after Last-Event-ID: a page that was away for longer loads the inbox.
 MISSED_LIMIT = 1_000
-# Those who come at once read the store so many at a time: after a restart all come at once, and others use the store too.
+# New streams that read the store at the same time: after a restart all come at once, and others use the store too.
 READERS = 4
 # Notifications written before looking whether the reader keeps up.
 PIECE = 50
@@ -44,101 +43,110 @@ PIECE = 50
 
 @dataclass
 class Missed:
-    """What a stream that comes tells first."""
+    """What is sent first on a new stream."""
 
-    standing: Standing | None
-    news: Sequence[News]
+    state: InboxState | None
+    notifications: Sequence[NewNotification]
     is_cut: bool
     cursor: int
 
 
 class Hub:
     def __init__(self, store: Store, signals: Signals, registry: Registry, replay: int) -> None:
-        self._store = store
+        # A page that is being opened would rather be refused than wait: it comes back by itself.
+        self._store = store.share(Share.MEMBERS)
         self._signals = signals
         self._registry = registry
         self._replay = replay
-        self._vocabulary = Vocabulary()
-        self._rooms: dict[str, Room] = {}
+        self._frame_cache = FrameCache()
+        self._members: dict[str, MemberStreams] = {}
         self._count = 0
+        self._attaching = 0
         self._readers = asyncio.Semaphore(READERS)
-        self.catch_up = CatchUp(store, self, self._vocabulary)
+        self.catch_up = CatchUp(store, self, self._frame_cache)
 
-    # --- coming and going ---------------------------------------------------------------------------------------------
+    # --- streams come and go ------------------------------------------------------------------------------------------
 
     async def attach(self, stream: Stream, after: int | None) -> None:
-        """Bring a stream up to date and keep it so. Raises RedisUnreachable when it could not be kept so."""
+        """Bring a stream up to date and keep it so. Raises StoreError or RedisUnreachable when that is not possible."""
+        self._attaching += 1
+        try:
+            await self._attach(stream, after)
+        finally:
+            self._attaching -= 1
+
+    async def _attach(self, stream: Stream, after: int | None) -> None:
         self._register(stream)
         if not await self._signals.heard(member_topic(stream.member_id)):
             raise RedisUnreachable
         await self._registry.enter(stream.member_id, stream.connection_id)
-        async with self._readers, self._store.read() as connection:
-            missed = await self._read_missed(connection, stream.member_id, after)
-            words = await self._vocabulary.learn(connection, {one.message_id for one in missed.news})
-        await self._tell_missed(stream, missed, words)
+        async with self._readers, self._store.read() as tx:
+            missed = await self._find_missed(tx, stream.member_id, after)
+            messages = await self._frame_cache.load(tx, {one.message_id for one in missed.notifications})
+        await self._send_missed(stream, missed, messages)
         stream.is_live = True
         if stream.has_missed:
             self.catch_up.mark([stream.member_id])
 
     def detach(self, stream: Stream) -> None:
-        room = self._rooms.get(stream.member_id)
-        if room is None or stream not in room.streams:
+        member = self._members.get(stream.member_id)
+        if member is None or stream not in member.streams:
             return
-        room.streams = tuple(one for one in room.streams if one is not stream)
+        member.streams = tuple(one for one in member.streams if one is not stream)
         self._count -= 1
         telemetry.LIVE_STREAMS.dec()
-        if not room.streams:
-            del self._rooms[stream.member_id]
-            room.listening.__exit__(None, None, None)
+        if not member.streams:
+            del self._members[stream.member_id]
+            member.subscription.__exit__(None, None, None)
         self._registry.leave(stream.member_id, stream.connection_id)
 
     def _register(self, stream: Stream) -> None:
-        room = self._rooms.get(stream.member_id)
-        if room is None:
-            hear = functools.partial(self._hear, stream.member_id)
-            listening = self._signals.listen(member_topic(stream.member_id), hear)
-            room = self._rooms[stream.member_id] = Room(stream.member_id, listening)
-            room.listening.__enter__()
-        room.streams += (stream,)
+        member = self._members.get(stream.member_id)
+        if member is None:
+            on_signal = functools.partial(self._on_signal, stream.member_id)
+            subscription = self._signals.listen(member_topic(stream.member_id), on_signal)
+            member = self._members[stream.member_id] = MemberStreams(stream.member_id, subscription)
+            member.subscription.__enter__()
+        member.streams += (stream,)
         self._count += 1
         telemetry.LIVE_STREAMS.inc()
 
-    async def _read_missed(self, connection: AsyncConnection, member_id: str, after: int | None) -> Missed:
-        standing = await statements.find_standing(connection, member_id)
-        if standing is None:
+    async def _find_missed(self, tx: Transaction, member_id: str, after: int | None) -> Missed:
+        state = await statements.find_inbox_state(tx, member_id)
+        if state is None:
             return Missed(None, (), False, 0)
-        newest = standing.newest
+        newest = state.newest
         if after is None:
-            if not (standing.unread and self._replay):
-                return Missed(standing, (), False, newest)
-            news = await statements.find_missed(connection, member_id, 0, newest, self._replay, only_unread=True)
-            return Missed(standing, news, False, newest)
-        # An id from the future is of another store: from here on everything is new.
+            if not (state.unread and self._replay):
+                return Missed(state, (), False, newest)
+            found = await statements.find_missed(tx, member_id, 0, newest, self._replay, only_unread=True)
+            return Missed(state, found, False, newest)
+        # An id above the newest is another store's: from here on everything is new.
         if after >= newest:
-            return Missed(standing, (), False, newest)
-        news = await statements.find_missed(connection, member_id, after, newest, MISSED_LIMIT + 1, only_unread=False)
-        return Missed(standing, news[-MISSED_LIMIT:], len(news) > MISSED_LIMIT, newest)
+            return Missed(state, (), False, newest)
+        found = await statements.find_missed(tx, member_id, after, newest, MISSED_LIMIT + 1, only_unread=False)
+        return Missed(state, found[-MISSED_LIMIT:], len(found) > MISSED_LIMIT, newest)
 
-    async def _tell_missed(self, stream: Stream, missed: Missed, words: Known) -> None:
+    async def _send_missed(self, stream: Stream, missed: Missed, messages: EncodedMessages) -> None:
         if missed.is_cut:
             stream.write(frames.RESET)
-        standing = missed.standing
-        if standing is None:
+        state = missed.state
+        if state is None:
             stream.badge(0, LONG_AGO)
         else:
-            stream.badge(standing.unread, standing.as_of)
-        told = as_frames(missed.news, words, standing)
-        for first in range(0, len(told), PIECE):
-            stream.tell_all(told[first : first + PIECE])
+            stream.badge(state.unread, state.as_of)
+        encoded = encode_notifications(missed.notifications, messages, state)
+        for first in range(0, len(encoded), PIECE):
+            stream.tell_all(encoded[first : first + PIECE])
             await stream.taken()
         if missed.cursor > stream.cursor or not missed.cursor:
-            # So that whoever is cut off before the first notification says on return where it was.
+            # A page that is cut off before its first notification sends this id when it comes back.
             stream.cursor = missed.cursor
             stream.write(frames.cursor(missed.cursor))
 
-    # --- news ---------------------------------------------------------------------------------------------------------
+    # --- something is new ---------------------------------------------------------------------------------------------
 
-    def _hear(self, member_id: str, data: bytes | None) -> None:
+    def _on_signal(self, member_id: str, data: bytes | None) -> None:
         kind = data[:1] if data else b""
         if data and kind == NOTIFICATION:
             announced = read_notification(data)
@@ -159,31 +167,36 @@ class Hub:
         else:
             self.catch_up.mark([member_id])
 
-    # --- who is here --------------------------------------------------------------------------------------------------
+    # --- which streams are open ---------------------------------------------------------------------------------------
 
     def streams_of(self, member_id: str) -> Sequence[Stream]:
-        room = self._rooms.get(member_id)
-        return () if room is None else room.streams
+        member = self._members.get(member_id)
+        return () if member is None else member.streams
 
-    def room(self, member_id: str) -> Room | None:
-        return self._rooms.get(member_id)
+    def member(self, member_id: str) -> MemberStreams | None:
+        return self._members.get(member_id)
 
-    def rooms(self) -> list[Room]:
-        return list(self._rooms.values())
+    def members(self) -> list[MemberStreams]:
+        return list(self._members.values())
 
     def streams(self) -> Iterator[Stream]:
-        for room in list(self._rooms.values()):
-            yield from room.streams
+        for member in list(self._members.values()):
+            yield from member.streams
 
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def attaching(self) -> int:
+        """How many streams are being brought up to date."""
+        return self._attaching
+
     def disconnect(self, data: bytes | None) -> None:
-        """An announcement that a connection has to go for a newer one of its member; it may be anybody's."""
+        """A connection has to go for a newer one of its member. The signal goes to all processes."""
         if data is None:
             self._registry.enter_again()
             return
-        told = json.loads(data)
-        for stream in self.streams_of(told["memberId"]):
-            if stream.connection_id == told["connectionId"]:
+        gone = json.loads(data)
+        for stream in self.streams_of(gone["memberId"]):
+            if stream.connection_id == gone["connectionId"]:
                 stream.end(frames.bye("replaced", frames.replaced_milliseconds()), "replaced")

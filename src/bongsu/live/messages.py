@@ -1,6 +1,6 @@
-"""What signals about members carry between processes, and the topics they go by.
+"""The content of signals about members, and their topics.
 
-A member's topic carries a notification, a chat event, or nothing: then something has changed, and who cares looks it up.
+A member's topic carries a notification, a chat event, or nothing, which means: something changed, read the store.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 
 from bongsu.live import frames
-from bongsu.store.live import Told
+from bongsu.store.live import Recipient
 
-# Names messages with many readers, by id. Every gateway hears it.
+# Names messages with many recipients, by id. Every gateway listens to it.
 MESSAGES_TOPIC = "live:messages"
 
 NOTIFICATION = b"n"
@@ -32,12 +32,14 @@ class Announced:
     previous: int
     unread: int
     as_of: datetime
-    # Empty when it is in the inbox, but not told.
+    # Empty when it is in the inbox only, and not sent to streams.
     chunk: bytes
 
 
-def write_notification(told: Told, chunk: bytes) -> bytes:
-    head = [told.news.notification_id, told.previous, told.unread, told.as_of.isoformat()]
+def write_notification(recipient: Recipient, chunk: bytes) -> bytes:
+    head = [
+        recipient.notification.notification_id, recipient.previous, recipient.unread, recipient.as_of.isoformat(),
+    ]  # fmt: skip
     return b"%b%b\n%b" % (NOTIFICATION, orjson.dumps(head), chunk)
 
 

@@ -105,7 +105,7 @@ class SseEndpoint:
                 stream.cut()
                 return
             _log.warning("a stream could not be opened", error=str(error) or "it took too long")
-            stream.end(frames.unavailable(frames.retry_milliseconds(len(self._hub))), "unavailable")
+            stream.end(frames.unavailable(frames.retry_milliseconds(self._hub.attaching)), "unavailable")
 
     def _cors(self, request: Request) -> list[tuple[bytes, bytes]]:
         origin = request.headers.get("origin")

@@ -1,6 +1,8 @@
-"""The store: schema, migrations, one statement in one place; dialect differences in one file."""
+"""The store: schema, migrations, statements, and one Transaction over asyncpg and sqlite3."""
 
-from bongsu.store.engine import Store
 from bongsu.store.migrate import check, migrate
+from bongsu.store.query import Query, Row, Statement, Table, Transaction
+from bongsu.store.shares import Share
+from bongsu.store.store import Store
 
-__all__ = ["Store", "check", "migrate"]
+__all__ = ["Query", "Row", "Share", "Statement", "Store", "Table", "Transaction", "check", "migrate"]

@@ -1,24 +1,21 @@
-"""Statements about a member's inbox: a page of it, how much is unread, what has been read.
+"""Statements about a member's inbox: a page of it, the unread count, marking as read.
 
-The unread count is kept on the member's row, so that it costs one row however much is unread. Whoever changes which
-notifications are unread holds that row first: the count is exact whenever it is seen. A member's ids are drawn under the
-same lock, so they are in the order of commits: what comes later stands above every page and bound taken so far.
+The unread count is a column of the member's row, so reading it costs one row however many are unread. Every transaction
+that changes which notifications are unread locks that row first, so the count is exact in every snapshot. New
+notifications get their ids under the same lock: a member's ids are in commit order, and a notification that commits later
+is above every page and bound read so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from bongsu.model import read_payload
-from bongsu.store.databases import dialect_named
-from bongsu.store.dialect import Dialect, as_text
+from bongsu.store.query import Dialect, Row, Transaction, fetch_one, in_both, same
 
-# Ids of both databases end here; a page that begins with the newest begins below it.
+# The largest id of both databases. The first page begins below it.
 LARGEST_ID = 2**63 - 1
 
 
@@ -37,145 +34,161 @@ class InboxRow:
 
 
 @dataclass(frozen=True)
-class Changed:
-    """How many notifications have become read, and how many are unread after it."""
+class MarkedRead:
+    """How many notifications became read, and how many are unread after that."""
 
     read: int
     unread: int
 
 
-# --- looking ----------------------------------------------------------------------------------------------------------
-
-
-async def find_page(
-    connection: AsyncConnection, member_id: str, below: int, limit: int, only_unread: bool
-) -> tuple[list[InboxRow], int]:
-    """The newest notifications with ids below that one, and the unread count of the same moment."""
-    dialect = dialect_named(connection.dialect.name)
-    found = await connection.execute(
-        as_text(page_statement(dialect, only_unread)), {"member_id": member_id, "below": below, "limit": limit}
-    )
-    rows = found.all()
-    # A member without notifications is one row without a notification; an unknown one is no row.
-    return [_inbox_row(dialect, row) for row in rows if row[1] is not None], rows[0][0] if rows else 0
-
-
-def page_statement(dialect: Dialect, only_unread: bool) -> str:
-    """The page is cut before the words are fetched: so many rows are read by the index, and so many words by their key."""
-    index = dialect.by_index("bongsu_notifications_unread" if only_unread else "bongsu_notifications_inbox")
-    return f"""
-        SELECT m.unread, n.notification_id, w.type, w.title, w.body, w.ref_id, w.data, n.created_at, n.read_at
-        FROM bongsu_members m
-        LEFT JOIN (
-            SELECT notification_id, message_id, created_at, read_at FROM bongsu_notifications {index}
-            WHERE member_id = :member_id AND notification_id < :below {"AND read_at IS NULL" if only_unread else ""}
-            ORDER BY notification_id DESC LIMIT :limit
-        ) n ON true
-        LEFT JOIN bongsu_messages w ON w.message_id = n.message_id
-        WHERE m.member_id = :member_id
-        ORDER BY n.notification_id DESC"""
-
-
-def _inbox_row(dialect: Dialect, row: Sequence[Any]) -> InboxRow:
-    _, notification_id, kind, title, body, ref_id, data, created_at, read_at = row
-    return InboxRow(
-        notification_id,
-        kind,
-        title,
-        body,
-        ref_id,
-        read_payload(data),
-        dialect.moment(created_at),
-        None if read_at is None else dialect.moment(read_at),
-    )
-
-
-UNREAD = "SELECT unread FROM bongsu_members WHERE member_id = :member_id"
-
-
-async def count_unread(connection: AsyncConnection, member_id: str) -> int:
-    """Of nobody known, nothing is unread."""
-    return (await connection.execute(as_text(UNREAD), {"member_id": member_id})).scalar_one_or_none() or 0
-
-
-async def find_newest_unread(connection: AsyncConnection, member_id: str) -> int | None:
-    dialect = dialect_named(connection.dialect.name)
-    found = await connection.execute(as_text(newest_statement(dialect)), {"member_id": member_id})
-    return found.scalar_one_or_none()
-
-
-def newest_statement(dialect: Dialect) -> str:
-    return f"""
-        SELECT notification_id FROM bongsu_notifications {dialect.by_index("bongsu_notifications_unread")}
-        WHERE member_id = :member_id AND read_at IS NULL ORDER BY notification_id DESC LIMIT 1"""
-
-
 @dataclass(frozen=True)
-class Reading:
-    """When one notification was read, if it was, and the member's unread count of the same moment."""
+class ReadState:
+    """When one notification was read (None: it is unread), and the member's unread count in the same snapshot."""
 
     read_at: datetime | None
     unread: int
 
 
-async def find_reading(connection: AsyncConnection, member_id: str, notification_id: int) -> Reading | None:
-    """None when the member has no such notification."""
-    dialect = dialect_named(connection.dialect.name)
-    found = await connection.execute(
-        as_text("""
-            SELECT n.read_at, m.unread FROM bongsu_notifications n JOIN bongsu_members m ON m.member_id = n.member_id
-            WHERE n.member_id = :member_id AND n.notification_id = :notification_id"""),
-        {"member_id": member_id, "notification_id": notification_id},
-    )
-    row = found.one_or_none()
-    return None if row is None else Reading(None if row[0] is None else dialect.moment(row[0]), row[1])
-
-
 # --- reading ----------------------------------------------------------------------------------------------------------
 
+# The newest $3 notifications below id $2, and the unread count of the same snapshot. The page is cut before the messages
+# are joined: an index range of the page's length, then one lookup by key per row.
+_FIND_PAGE = in_both(
+    lambda d: (
+        f"""
+    SELECT m.unread, n.notification_id, w.type, w.title, w.body, w.ref_id, w.data, n.created_at, n.read_at
+    FROM bongsu_members m
+    LEFT JOIN (
+        SELECT notification_id, message_id, created_at, read_at
+        FROM bongsu_notifications {d.index_hint("bongsu_notifications_inbox")}
+        WHERE member_id = $1 AND notification_id < $2
+        ORDER BY notification_id DESC LIMIT $3
+    ) n ON true
+    LEFT JOIN bongsu_messages w ON w.message_id = n.message_id
+    WHERE m.member_id = $1
+    ORDER BY n.notification_id DESC"""
+    )
+)
 
-async def read_between(tx: AsyncConnection, member_id: str, after: int, last: int) -> Changed:
-    """What is unread among the ids after the one, up to the other, is read. Holds the member's row until the end."""
-    dialect = dialect_named(tx.dialect.name)
-    unread = await _hold(tx, dialect, member_id)
-    result = await tx.execute(as_text(read_statement(dialect)), {"member_id": member_id, "after_id": after, "last_id": last})
-    read = result.rowcount
+# The same for the unread only, by the index that has nothing else.
+_FIND_UNREAD_PAGE = in_both(
+    lambda d: (
+        f"""
+    SELECT m.unread, n.notification_id, w.type, w.title, w.body, w.ref_id, w.data, n.created_at, n.read_at
+    FROM bongsu_members m
+    LEFT JOIN (
+        SELECT notification_id, message_id, created_at, read_at
+        FROM bongsu_notifications {d.index_hint("bongsu_notifications_unread")}
+        WHERE member_id = $1 AND notification_id < $2 AND read_at IS NULL
+        ORDER BY notification_id DESC LIMIT $3
+    ) n ON true
+    LEFT JOIN bongsu_messages w ON w.message_id = n.message_id
+    WHERE m.member_id = $1
+    ORDER BY n.notification_id DESC"""
+    )
+)
+
+# One row, however much is unread.
+_COUNT_UNREAD = same("SELECT unread FROM bongsu_members WHERE member_id = $1")
+
+# The last of the index of unread notifications.
+_FIND_NEWEST_UNREAD = in_both(
+    lambda d: (
+        f"""
+    SELECT notification_id FROM bongsu_notifications {d.index_hint("bongsu_notifications_unread")}
+    WHERE member_id = $1 AND read_at IS NULL ORDER BY notification_id DESC LIMIT 1"""
+    )
+)
+
+# One notification of a member, by its key, and the member's count of the same moment.
+_FIND_READ_STATE = same("""
+    SELECT n.read_at, m.unread
+    FROM bongsu_notifications n JOIN bongsu_members m ON m.member_id = n.member_id
+    WHERE n.member_id = $1 AND n.notification_id = $2""")
+
+
+async def find_page(
+    tx: Transaction, member_id: str, below: int, limit: int, only_unread: bool
+) -> tuple[list[InboxRow], int]:
+    """The newest notifications with ids below the given one, and the unread count of the same snapshot."""
+    statement = _FIND_UNREAD_PAGE if only_unread else _FIND_PAGE
+    rows = await tx.fetch(statement(member_id, below, limit))
+    # A member without notifications is one row without a notification id; an unknown member is no row.
+    page = [_inbox_row(tx.dialect, row) for row in rows if row["notification_id"] is not None]
+    return page, rows[0]["unread"] if rows else 0
+
+
+def _inbox_row(dialect: Dialect, row: Row) -> InboxRow:
+    return InboxRow(
+        row["notification_id"],
+        row["type"],
+        row["title"],
+        row["body"],
+        row["ref_id"],
+        read_payload(row["data"]),
+        dialect.time(row["created_at"]),
+        None if row["read_at"] is None else dialect.time(row["read_at"]),
+    )
+
+
+async def count_unread(tx: Transaction, member_id: str) -> int:
+    """An unknown member has none."""
+    row = await fetch_one(tx, _COUNT_UNREAD(member_id))
+    return 0 if row is None else row["unread"]
+
+
+async def find_newest_unread(tx: Transaction, member_id: str) -> int | None:
+    row = await fetch_one(tx, _FIND_NEWEST_UNREAD(member_id))
+    return None if row is None else row["notification_id"]
+
+
+async def find_read_state(tx: Transaction, member_id: str, notification_id: int) -> ReadState | None:
+    """None when the member has no such notification."""
+    row = await fetch_one(tx, _FIND_READ_STATE(member_id, notification_id))
+    if row is None:
+        return None
+    return ReadState(None if row["read_at"] is None else tx.dialect.time(row["read_at"]), row["unread"])
+
+
+# --- marking as read --------------------------------------------------------------------------------------------------
+
+# Locks the member's row. A statement of its own: only the statements after it see what was committed under the lock before.
+_LOCK_MEMBER = in_both(lambda d: f"SELECT unread FROM bongsu_members WHERE member_id = $1 {d.lock_row}")
+
+# Marks the unread with ids above $2, up to $3. Run under the member's lock.
+_MARK_READ = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_notifications {d.index_hint("bongsu_notifications_unread")} SET read_at = {d.now}
+    WHERE member_id = $1 AND notification_id > $2 AND notification_id <= $3 AND read_at IS NULL"""
+    )
+)
+
+# Run under the member's lock.
+_SUBTRACT_UNREAD = same("UPDATE bongsu_members SET unread = unread - $2 WHERE member_id = $1")
+
+# The id of the unread notification that is $4 places after the first of those above $2, up to $3.
+_FIND_END = in_both(
+    lambda d: (
+        f"""
+    SELECT notification_id FROM bongsu_notifications {d.index_hint("bongsu_notifications_unread")}
+    WHERE member_id = $1 AND notification_id > $2 AND notification_id <= $3 AND read_at IS NULL
+    ORDER BY notification_id LIMIT 1 OFFSET $4"""
+    )
+)
+
+
+async def mark_read(tx: Transaction, member_id: str, after: int, last: int) -> MarkedRead:
+    """Mark the unread with ids above `after`, up to `last`. The member's row stays locked until the transaction ends."""
+    member = await fetch_one(tx, _LOCK_MEMBER(member_id))
+    unread = 0 if member is None else member["unread"]
+    (read,) = await tx.execute(_MARK_READ(member_id, after, last))
     if read:
-        await tx.execute(
-            as_text("UPDATE bongsu_members SET unread = unread - :read WHERE member_id = :member_id"),
-            {"member_id": member_id, "read": read},
-        )
-    return Changed(read, unread - read)
+        await tx.execute(_SUBTRACT_UNREAD(member_id, read))
+    return MarkedRead(read, unread - read)
 
 
-async def _hold(tx: AsyncConnection, dialect: Dialect, member_id: str) -> int:
-    """A statement of its own: only the statements after it see all that was done under the lock before us."""
-    found = await tx.execute(
-        as_text(f"SELECT m.unread FROM bongsu_members m WHERE m.member_id = :member_id {dialect.locked('m')}"),
-        {"member_id": member_id},
-    )
-    return found.scalar_one_or_none() or 0
-
-
-def read_statement(dialect: Dialect) -> str:
-    return f"""
-        UPDATE bongsu_notifications {dialect.by_index("bongsu_notifications_unread")} SET read_at = {dialect.now}
-        WHERE member_id = :member_id AND notification_id > :after_id AND notification_id <= :last_id AND read_at IS NULL"""
-
-
-async def find_end(tx: AsyncConnection, member_id: str, after: int, last: int, limit: int) -> int:
-    """Where to stop, between the two ids, to read about that many at once."""
-    dialect = dialect_named(tx.dialect.name)
-    found = await tx.execute(
-        as_text(end_statement(dialect)),
-        {"member_id": member_id, "after_id": after, "last_id": last, "skipped": limit - 1},
-    )
-    end: int | None = found.scalar_one_or_none()
-    return last if end is None else end
-
-
-def end_statement(dialect: Dialect) -> str:
-    return f"""
-        SELECT notification_id FROM bongsu_notifications {dialect.by_index("bongsu_notifications_unread")}
-        WHERE member_id = :member_id AND notification_id > :after_id AND notification_id <= :last_id AND read_at IS NULL
-        ORDER BY notification_id LIMIT 1 OFFSET :skipped"""
+async def find_end(tx: Transaction, member_id: str, after: int, last: int, limit: int) -> int:
+    """The id up to which `limit` unread notifications lie above `after`; `last` if there are fewer."""
+    row = await fetch_one(tx, _FIND_END(member_id, after, last, limit - 1))
+    return last if row is None else row["notification_id"]

@@ -1,38 +1,41 @@
-"""The words for PostgreSQL, and the shortest way to it: asyncpg itself, on connections that SQLAlchemy has opened."""
+"""PostgreSQL: its words, and connections from asyncpg's pool."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
-from functools import lru_cache
-from hashlib import blake2b
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
-import orjson
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bongsu.store.dialect import Binder, Dialect, Parameters, Statement, as_text
+from bongsu.errors import BadSettings, StoreBusy, StoreUnreachable
+from bongsu.store.failures import translated
+from bongsu.store.query import Columns, Query, Row, Table, Transaction
+from bongsu.store.shares import SHARES, Limits, Share
+
+# No statement of ours runs long: what does is stuck, and stuck transactions keep vacuum from the hot tables.
+STATEMENT_SECONDS = 30.0
+CONNECT_SECONDS = 5.0
+# A connection that was not used for so long is closed: several processes may share few slots of a server.
+IDLE_SECONDS = 10.0
+# A server that does not answer a goodbye within this time is not waited for.
+CLOSE_SECONDS = 2.0
 
 
-class Postgres(Dialect):
+_DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+
+class Postgres:
+    """The dialect's words."""
+
     name = "postgresql"
-    # Not clock_timestamp(): that one is volatile and would keep the planner from the index. Transactions here are short.
+    # Not clock_timestamp(), which is volatile and keeps the planner from using an index. Transactions here are short.
     now = "now()"
     skip_locked = "FOR UPDATE SKIP LOCKED"
-    # Byte by byte, as our columns compare: lists of ids would be put in the order of the database's own language.
-    in_lock_order = 'ORDER BY member_id COLLATE "C"'
-    at_once = "MATERIALIZED"
-    address = "ctid"
-    next_notification = "nextval('bongsu_notifications_notification_id_seq')"
-    next_message = "nextval('bongsu_messages_message_id_seq')"
-    returns_joined = True
-    writes_within = True
-    least, greatest = "least", "greatest"
-
-    def at(self, seconds: str) -> str:
-        return f"to_timestamp({seconds})"
+    lock_row = "FOR NO KEY UPDATE"
 
     def after(self, seconds: str) -> str:
         return f"now() + make_interval(secs => {seconds})"
@@ -40,153 +43,224 @@ class Postgres(Dialect):
     def seconds_since(self, moment: str) -> str:
         return f"CAST(extract(epoch FROM now() - {moment}) AS double precision)"
 
-    def locked(self, alias: str) -> str:
-        # NO KEY: registering a device, which refers to the member, need not wait for it.
-        return f"FOR NO KEY UPDATE OF {alias}"
-
-    def by_index(self, name: str) -> str:
+    def index_hint(self, name: str) -> str:
         return ""
 
-    def typed(self, kind: str, placeholder: str) -> str:
-        # JSON goes as text, because a connection may have been taught to encode JSON itself and would do it twice.
-        return f"CAST(CAST({placeholder} AS text) AS jsonb)" if kind == "jsonb" else placeholder
-
-    def plain(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
-        return rows
-
-    def placeholder(self, place: int) -> str:
-        return f"${place + 1}"
-
-    def table(self, columns: Mapping[str, str], name: str = "given", first: int = 0) -> str:
-        arrays = (f"CAST({self.placeholder(place)} AS {kind}[])" for place, kind in enumerate(columns.values(), first))
+    def table(self, name: str, columns: Columns, first: int) -> str:
+        arrays = (f"CAST(${number} AS {kind}[])" for number, kind in enumerate(columns.values(), first))
         return f"unnest({', '.join(arrays)}) AS {name}({', '.join(columns)})"
 
-    def look_up(
-        self, table: str, alias: str, outer: str, on: Sequence[str], columns: Sequence[str], *, locked: bool = False
-    ) -> str:
-        # OFFSET 0, like a lock, keeps the planner from making an ordinary join of it.
-        fence = "FOR NO KEY UPDATE" if locked else "OFFSET 0"
-        names = ", ".join(f"x.{column}" for column in columns)
-        where = " AND ".join(f"x.{key} = {outer}.{key}" for key in on)
-        return f"LEFT JOIN LATERAL (SELECT {names} FROM {table} AS x WHERE {where} {fence}) AS {alias} ON true"
-
-    def join_each(self, table: str, alias: str, outer: str, on: Sequence[str], *, locked: bool = False) -> str:
-        fence = "FOR NO KEY UPDATE" if locked else "OFFSET 0"
-        where = " AND ".join(f"x.{key} = {outer}.{key}" for key in on)
-        return f"CROSS JOIN LATERAL (SELECT * FROM {table} AS x WHERE {where} {fence}) AS {alias}"
-
-    def at_address(self, select: str) -> str:
-        return f"FROM ({select}) AS there WHERE m.ctid = there.address"
-
-    def of_claims(self, table: str, given: str, key: str) -> str:
-        # Two fences, the epoch compared between them: so the planner expects one row, and goes to it by its address. A row
-        # that was changed meanwhile is not there any more; servers before the end of 2025 follow it, and compare the epoch.
-        return f"""
-            FROM (SELECT given.*, there.address
-                  FROM {given} CROSS JOIN LATERAL (
-                      SELECT x.ctid AS address, x.epoch FROM {table} AS x WHERE x.{key} = given.{key} OFFSET 0) AS there
-                  WHERE there.epoch = given.epoch OFFSET 0) AS given
-            WHERE {table}.ctid = given.address AND {table}.epoch = given.epoch"""
-
-    def pairs(self, placeholder: str, key: str, value: str, kind: str) -> str:
-        each = f"json_each_text(CAST({placeholder} AS json)) WITH ORDINALITY AS pair(key, value, place)"
-        return f"(SELECT key AS {key}, CAST(value AS {kind}) AS {value}, place - 1 AS place FROM {each}) AS given"
-
-    def written(self, pairs: Mapping[str, int]) -> str:
-        return orjson.dumps(pairs).decode()
-
-    def newer(self, outer: str, columns: Sequence[str]) -> str:
-        # A limit of its own keeps the planner from reading the whole table; nobody is that far behind.
-        names = ", ".join(f"x.{column}" for column in columns)
-        return f"""CROSS JOIN LATERAL (
-            SELECT {names} FROM bongsu_notifications AS x
-            WHERE x.member_id = {outer}.member_id AND x.notification_id > {outer}.cursor
-            ORDER BY x.notification_id LIMIT 10000) AS n"""
-
-    def read_bytewise(self, expression: str) -> str:
-        return f'CAST({expression} AS text) COLLATE "C"'
-
-    def listed(self, expression: str) -> str:
-        return f"CAST(json_agg({expression}) AS text)"
-
-    def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in columns]
-
-    async def load(
-        self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]
-    ) -> bool:
-        try:
-            await self.driver(connection).copy_records_to_table(table, columns=list(columns), records=rows)
-        except asyncpg.UniqueViolationError:
-            return False
-        return True
-
-    async def rows(
-        self, tx: AsyncConnection, statement: str, parameters: Parameters, *, after: Sequence[Statement] = ()
-    ) -> Sequence[Sequence[Any]]:
-        await self.run_all(tx, after)
-        if isinstance(parameters, Mapping):
-            return (await tx.execute(as_text(statement), parameters)).all()
-        rows: list[Sequence[Any]] = await self.driver(tx).fetch(statement, *parameters)
-        return rows
-
-    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
-        return [await self._run(tx, statement, parameters) for statement, parameters in statements]
-
-    async def run_together(
-        self, tx: AsyncConnection, statements: Sequence[Statement], reading: Statement | None = None
-    ) -> list[int]:
-        """As parts of one statement: to write down that each row was touched costs less than a round trip, if few were."""
-        if len(statements) <= 1 and not reading:
-            return await self.run_all(tx, statements)
-        parts, parameters = ([reading[0]], list(reading[1])) if reading else ([], [])
-        for place, (statement, its_own) in enumerate(statements):
-            parts.append(f"part_{place} AS ({_renumbered(statement, len(parameters))} RETURNING 1)")
-            parameters += its_own
-        counts = ", ".join(f"(SELECT count(*) FROM part_{place})" for place in range(len(statements)))
-        (touched,) = await self.driver(tx).fetch(f"WITH {', '.join(parts)} SELECT {counts}", *parameters)
-        return list(touched)
-
-    async def _run(self, tx: AsyncConnection, statement: str, parameters: tuple[Any, ...]) -> int:
-        # It answers "UPDATE 3", "INSERT 0 3", or only what it was.
-        count = str(await self.driver(tx).execute(statement, *parameters)).rpartition(" ")[2]
-        return int(count) if count.isdecimal() else 0
-
-    @staticmethod
-    def driver(tx: AsyncConnection) -> asyncpg.Connection:
-        """The driver itself: SQLAlchemy's layer takes four times as long, and begins nothing on connections of ours."""
-        connection = tx.sync_connection
-        assert connection is not None
-        driver = connection.connection.driver_connection
-        assert isinstance(driver, asyncpg.Connection)
-        return driver
-
-    def is_sound(self, connection: AsyncConnection) -> bool:
-        driver = self.driver(connection)
-        return not (driver.is_closed() or driver.is_in_transaction())
-
-    def hang_up(self, connection: AsyncConnection) -> None:
-        if not connection.invalidated:
-            self.driver(connection).terminate()
-
-    def locking(self, binder: Binder, names: Iterable[str]) -> str:
-        # All in one order, so that two who want the same ones wait for each other instead of locking up.
-        numbers = sorted({int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True) for name in names})
-        given = binder.table({"number": "bigint"}, [(number,) for number in numbers], "lock")
-        return f"(SELECT count(pg_advisory_xact_lock(lock.number)) FROM {given})"
-
-    def moment(self, stored: Any) -> datetime:
+    def time(self, stored: Any) -> datetime:
         assert isinstance(stored, datetime)
         return stored
 
-    def stored(self, moment: datetime) -> Any:
-        return moment
-
-
-@lru_cache(maxsize=256)
-def _renumbered(statement: str, before: int) -> str:
-    """With its parameters behind so many others."""
-    return re.sub(r"\$(\d+)", lambda found: f"${int(found[1]) + before}", statement) if before else statement
-
 
 POSTGRES = Postgres()
+
+
+class PostgresDatabase:
+    """A server's database, with a pool of connections for each share. Nothing is connected before it is used."""
+
+    dialect = POSTGRES
+
+    def __init__(self, url: str) -> None:
+        place = urlsplit(url)
+        self.place = f"PostgreSQL at {place.hostname or 'localhost'}:{place.port or 5432}"
+        self.url = _checked(url)
+        self._pools: dict[Share, asyncpg.Pool] = {}
+        self._is_closed = False
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, share: Share) -> AsyncIterator[Transaction]:
+        async with self._connection(share) as driver:
+            with translated(self.place):
+                await driver.execute("BEGIN")
+            try:
+                yield _Connection(driver, self.place)
+            except Exception:
+                await _roll_back(driver)
+                raise
+            with translated(self.place):
+                ended = await driver.execute("COMMIT")
+            # PostgreSQL answers ROLLBACK when a statement failed and the block went on as if it had not.
+            if ended != "COMMIT":
+                raise AssertionError("a statement of this transaction failed, and its error was swallowed")
+
+    @contextlib.asynccontextmanager
+    async def autocommit(self, share: Share) -> AsyncIterator[Transaction]:
+        """A connection on which each statement is a transaction of its own."""
+        async with self._connection(share) as driver:
+            yield _Connection(driver, self.place)
+
+    # Reading needs no more than that: each statement sees what was committed when it began.
+    read = autocommit
+
+    @contextlib.asynccontextmanager
+    async def _connection(self, share: Share) -> AsyncIterator[Any]:
+        pool = await self._pool(share)
+        with translated(self.place):
+            driver = await self._acquire(pool, SHARES[share])
+        try:
+            yield driver
+        except (asyncio.CancelledError, StoreUnreachable):
+            # The server may still be at work on what nobody waits for. A new connection is cheaper than finding out.
+            _terminate(driver)
+            raise
+        finally:
+            # It closes connections that are broken or have a transaction open.
+            with translated(self.place):
+                await pool.release(driver)
+
+    async def _acquire(self, pool: asyncpg.Pool, limits: Limits) -> Any:
+        if pool.get_size() < limits.connections or pool.get_idle_size():
+            return await pool.acquire()
+        try:
+            async with asyncio.timeout(limits.wait_seconds):
+                return await pool.acquire()
+        except TimeoutError:
+            raise StoreBusy(
+                f"{self.place}: all {limits.connections} connections for this were in use for {limits.wait_seconds:g} s"
+            ) from None
+
+    async def _pool(self, share: Share) -> asyncpg.Pool:
+        if self._is_closed:
+            raise StoreUnreachable(f"{self.place}: the store is closed")
+        if share not in self._pools:
+            limits = SHARES[share]
+            pool = asyncpg.create_pool(
+                self.url,
+                min_size=0,
+                max_size=limits.connections,
+                max_inactive_connection_lifetime=IDLE_SECONDS,
+                connection_class=_PooledConnection,
+                timeout=CONNECT_SECONDS,
+                # The server's own limit should speak first; this one is for a server that no longer speaks.
+                command_timeout=STATEMENT_SECONDS + 5,
+                server_settings=_server_settings(share, limits),
+            )
+            self._pools[share] = await pool  # connects nothing, and so does not let another task run in between
+        return self._pools[share]
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for pool in self._pools.values():
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await pool.close()
+            except _DRIVER_ERRORS:
+                pool.terminate()
+
+    async def answers(self, seconds: float) -> bool:
+        driver = None
+        try:
+            async with asyncio.timeout(seconds):
+                driver = await asyncpg.connect(self.url, timeout=seconds)
+                await driver.execute("SELECT 1")
+        except _DRIVER_ERRORS:
+            return False
+        finally:
+            if driver is not None:
+                driver.terminate()
+        return True
+
+    def terminate(self) -> None:
+        """End all connections at once, without a word to the server: every statement under way fails."""
+        self._is_closed = True
+        for pool in self._pools.values():
+            pool.terminate()
+
+
+def _server_settings(share: Share, limits: Limits) -> dict[str, str]:
+    settings = {
+        "application_name": f"bongsu {share}",
+        "statement_timeout": f"{int(STATEMENT_SECONDS * 1000)}ms",
+        "lock_timeout": f"{int(limits.lock_seconds * 1000)}ms",
+        "idle_in_transaction_session_timeout": f"{int(STATEMENT_SECONDS * 2000)}ms",
+        "timezone": "UTC",
+        "jit": "off",
+        # The notice that a temporary table exists already is of no use.
+        "client_min_messages": "warning",
+        # Our statements look up many rows one by one, and nearly always in memory. With the default of four the planner
+        # would rather read the whole of a table than a few hundred rows of it by their index.
+        "random_page_cost": "1.1",
+    }
+    if share is Share.WORK:
+        # Steps and claims are many and alike: to plan each anew takes as long as to run it.
+        settings["plan_cache_mode"] = "force_generic_plan"
+    return settings
+
+
+class _PooledConnection(asyncpg.Connection):  # type: ignore[misc]
+    def get_reset_query(self) -> str:
+        """We leave no session state behind, so a connection that is given back needs no round trip to clean it."""
+        return ""
+
+
+class _Connection:
+    """asyncpg's connection as a Transaction."""
+
+    dialect = POSTGRES
+
+    def __init__(self, driver: Any, place: str) -> None:
+        self._driver = driver
+        self._place = place
+
+    async def fetch(self, query: Query) -> Sequence[Row]:
+        with translated(self._place):
+            rows: Sequence[Row] = await self._driver.fetch(query.statement.postgres, *_arguments(query.parameters))
+            return rows
+
+    async def execute(self, *queries: Query) -> list[int]:
+        with translated(self._place):
+            return [
+                _row_count(await self._driver.execute(query.statement.postgres, *_arguments(query.parameters)))
+                for query in queries
+            ]
+
+
+async def _roll_back(driver: Any) -> None:
+    """Or end the connection, which does the same."""
+    try:
+        await driver.execute("ROLLBACK")
+    except Exception:
+        _terminate(driver)
+
+
+def _terminate(driver: Any) -> None:
+    # A connection that was lost has left the pool by itself, and says so.
+    with contextlib.suppress(asyncpg.InterfaceError):
+        driver.terminate()
+
+
+def _arguments(parameters: tuple[Any, ...]) -> Sequence[Any]:
+    if not any(type(one) is Table for one in parameters):
+        return parameters
+    arguments: list[Any] = []
+    for one in parameters:
+        if type(one) is not Table:
+            arguments.append(one)
+        elif one.rows:
+            arguments += map(list, zip(*one.rows, strict=True))
+        else:
+            arguments += ([] for _ in one.columns)
+    return arguments
+
+
+def _row_count(status: str) -> int:
+    """PostgreSQL answers "UPDATE 3", "INSERT 0 3", or only what it did."""
+    count = status.rpartition(" ")[2]
+    return int(count) if count.isdecimal() else 0
+
+
+# What asyncpg itself takes behind the question mark is more than we want to promise.
+_URL_OPTIONS = ("sslmode", "host")
+_SSL_MODES = {"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}
+
+
+def _checked(url: str) -> str:
+    options = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+    if unknown := set(options) - set(_URL_OPTIONS):
+        raise BadSettings(f"BONGSU_DATABASE_URL has ?{min(unknown)}=, and only {' and '.join(_URL_OPTIONS)} may stand there")
+    if options.get("sslmode", "prefer") not in _SSL_MODES:
+        raise BadSettings(f"BONGSU_DATABASE_URL has an sslmode that is none of {', '.join(sorted(_SSL_MODES))}")
+    return url

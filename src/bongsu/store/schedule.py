@@ -1,4 +1,4 @@
-"""Statements about events that go out at a set time: put one in, look when it is due, call it off.
+"""Events that are due at a set time: add one, see how far it has come, cancel it.
 
 A scheduled event is an event like any other whose due time lies ahead, so workers find it by the same index when it comes.
 """
@@ -7,32 +7,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from uuid import UUID
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from bongsu.model import Event, EventStatus
-from bongsu.store.databases import dialect_named
-from bongsu.store.dialect import Dialect, as_text
+from bongsu.store.query import Transaction, fetch_one, in_both, same
 
-# What a called-off event keeps as its error: it is DONE, because nothing more will come of it and nothing is to be replayed.
+# The error of a cancelled event. Its status is DONE, because nothing more comes of it and it cannot be replayed.
 CANCELLED = "CANCELLED"
 
-_SCHEDULED = {
-    "event_id": "uuid",
-    "event_type": "text",
-    "occurred_at": "timestamptz",
-    "ref_id": "text",
-    "payload": "jsonb",
-    "due": "timestamptz",
-}
+# Returns whether a time lies ahead.
+_IS_AHEAD = in_both(lambda d: f"SELECT CAST($1 AS timestamptz) > {d.now} AS is_ahead")
+
+# Inserts an event due at that time, if its id is not there yet. Waits for another transaction that inserts the same id.
+_ADD = same("""
+    INSERT INTO bongsu_events (event_id, event_type, occurred_at, ref_id, payload, due)
+    VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (event_id) DO NOTHING""")
+
+# Ends an event of that type that is not finished. Locks its row: a worker that records a result at the same time is first, and
+# nothing is changed here, or second, and its epoch is stale.
+_CANCEL = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_events
+    SET status = 'DONE', error = '{CANCELLED}', finished_at = {d.now}, epoch = epoch + 1, claims = 0, leased_by = NULL
+    WHERE event_id = $1 AND event_type = $2 AND status = 'PENDING'"""
+    )
+)
+
+# Returns how far one event has come.
+_FIND_PROGRESS = same("""
+    SELECT event_type, status, due, attempts, error, leased_by IS NOT NULL AS is_held, fanout_cursor IS NOT NULL AS is_begun,
+           finished_at
+    FROM bongsu_events WHERE event_id = $1""")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an event has come. Held: a worker has it, and `due` is the end of its lease. Begun: some of its audience may
-    have been decided already."""
+    """How far an event has come. Held: a worker has claimed it, and `due` is the end of its lease. Begun: part of its
+    audience may be decided already."""
 
     event_type: str
     status: EventStatus
@@ -48,61 +61,34 @@ class Progress:
         return self.status is EventStatus.DONE and self.error == CANCELLED
 
 
-@cache
-def _insert(dialect: Dialect) -> str:
-    places = enumerate(_SCHEDULED.values())
-    values = ", ".join(dialect.typed(kind, dialect.placeholder(place)) for place, kind in places)
-    return f"""
-        INSERT INTO bongsu_events ({", ".join(_SCHEDULED)}) VALUES ({values})
-        ON CONFLICT (event_id) DO NOTHING RETURNING event_id"""
+async def is_ahead(tx: Transaction, moment: datetime) -> bool:
+    """Whether it lies ahead by the store's time, which is the time by which workers find what is due."""
+    (row,) = await tx.fetch(_IS_AHEAD(moment))
+    return bool(row["is_ahead"])
 
 
-async def add(tx: AsyncConnection, event: Event, due: datetime) -> bool:
-    """Store an event for that moment; say whether its id was new. Waits for a rival transaction that holds the same id."""
-    dialect = dialect_named(tx.dialect.name)
-    row = event.event_id, event.event_type, event.occurred_at, event.ref_id, event.payload_text, due
-    (plain,) = dialect.plain(_SCHEDULED, [row])
-    return (await tx.exec_driver_sql(_insert(dialect), tuple(plain))).first() is not None
+async def add(tx: Transaction, event: Event, due: datetime) -> bool:
+    """Insert an event that is due at that time; return whether its id was new."""
+    added = _ADD(event.event_id, event.event_type, event.occurred_at, event.ref_id, event.payload_text, due)
+    return await tx.execute(added) == [1]
 
 
-async def cancel(tx: AsyncConnection, event_id: UUID, event_type: str) -> bool:
-    """Call off an event of that type that is not finished; say whether it was there to be called off.
-
-    One statement: a worker that finishes it at this moment is first, and then nothing is changed here, or it is second, and
-    then the epoch it holds is an old one and it records nothing more.
-    """
-    dialect = dialect_named(tx.dialect.name)
-    changed = await tx.execute(
-        as_text(f"""
-            UPDATE bongsu_events
-            SET status = 'DONE', error = '{CANCELLED}', finished_at = {dialect.now}, epoch = epoch + 1, claims = 0,
-                leased_by = NULL
-            WHERE event_id = :event_id AND event_type = :event_type AND status = 'PENDING'
-            RETURNING event_id"""),
-        {"event_id": dialect.plain({"event_id": "uuid"}, [(event_id,)])[0][0], "event_type": event_type},
-    )
-    return changed.first() is not None
+async def cancel(tx: Transaction, event_id: UUID, event_type: str) -> bool:
+    """Cancel an event of that type that is not finished; return whether there was one."""
+    return await tx.execute(_CANCEL(event_id, event_type)) == [1]
 
 
-async def find_progress(connection: AsyncConnection, event_id: UUID) -> Progress | None:
-    dialect = dialect_named(connection.dialect.name)
-    found = await connection.execute(
-        as_text("""
-            SELECT event_type, status, due, attempts, error, leased_by IS NOT NULL, fanout_cursor IS NOT NULL, finished_at
-            FROM bongsu_events WHERE event_id = :event_id"""),
-        {"event_id": dialect.plain({"event_id": "uuid"}, [(event_id,)])[0][0]},
-    )
-    row = found.one_or_none()
+async def find_progress(tx: Transaction, event_id: UUID) -> Progress | None:
+    row = await fetch_one(tx, _FIND_PROGRESS(event_id))
     if row is None:
         return None
-    event_type, status, due, attempts, error, is_held, is_begun, finished_at = row
     return Progress(
-        event_type,
-        EventStatus(status),
-        dialect.moment(due),
-        attempts,
-        error,
-        bool(is_held),
-        bool(is_begun),
-        None if finished_at is None else dialect.moment(finished_at),
+        row["event_type"],
+        EventStatus(row["status"]),
+        tx.dialect.time(row["due"]),
+        row["attempts"],
+        row["error"],
+        bool(row["is_held"]),
+        bool(row["is_begun"]),
+        None if row["finished_at"] is None else tx.dialect.time(row["finished_at"]),
     )

@@ -1,240 +1,308 @@
-"""The words for SQLite, and the shortest way to it: one visit to the driver's thread for all that can go together."""
+"""SQLite: its words, and connections of Python's sqlite3, each with a thread of its own.
+
+There is one writer. Within this process writers queue for it in order; between processes BEGIN IMMEDIATE asks for it before
+anything is read, so a transaction that has begun never fails for being late.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
 
-import aiosqlite
 import orjson
-from sqlalchemy import exc
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bongsu import telemetry
-from bongsu.store.dialect import Binder, Dialect, Parameters, Statement
+from bongsu.errors import StoreBusy
+from bongsu.store.failures import translated
+from bongsu.store.query import Columns, Query, Row, Table, Transaction
+from bongsu.store.shares import SHARES, Share
 
-# SQLite's own waiting is not fair between processes, so after it has given up we queue again, this often in all.
+READERS = 4
+# How long SQLite itself waits for another process that writes. Its waiting is not fair, so we ask again, this often in all.
+BUSY_MILLISECONDS = 5_000
 BUSY_TRIES = 6
+# For each connection, and only as far as it is used.
+CACHE_KIB = 32_768
 
 _log = telemetry.log("bongsu.store")
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_T = TypeVar("_T")
 
 
-class Sqlite(Dialect):
-    """Times are whole microseconds since 1970 (UTC): exact, sortable and quick to compare."""
+class Sqlite:
+    """The dialect's words. Times are whole microseconds since 1970 (UTC): exact, sortable and cheap to compare."""
 
     name = "sqlite"
     now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
-    skip_locked = ""
     # The one writer has locked everything already.
-    in_lock_order = ""
-    at_once = "NOT MATERIALIZED"
-    address = "rowid"
-    # Numbered by the table they are judged in.
-    next_notification = "NULL"
-    next_message = (
-        "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_messages') + row_number() OVER ()"
-    )
-    returns_joined = False
-    writes_within = False
-    least, greatest = "min", "max"
-
-    def at(self, seconds: str) -> str:
-        return f"CAST(({seconds}) * 1000000 AS INTEGER)"
+    skip_locked = ""
+    lock_row = ""
 
     def after(self, seconds: str) -> str:
-        return f"{self.now} + {self.at(seconds)}"
+        return f"{self.now} + CAST(({seconds}) * 1000000 AS INTEGER)"
 
     def seconds_since(self, moment: str) -> str:
         return f"({self.now} - {moment}) / 1000000.0"
 
-    def locked(self, alias: str) -> str:
-        return ""
-
-    def by_index(self, name: str) -> str:
+    def index_hint(self, name: str) -> str:
         return f"INDEXED BY {name}"
 
-    def typed(self, kind: str, placeholder: str) -> str:
-        return placeholder
-
-    def plain(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
-        # Column by column, because only some need a change.
-        changes: dict[str, Callable[[Any], Any]] = {"uuid": str, "timestamptz": self.stored}
-        by_column = zip(columns.values(), zip(*rows, strict=True), strict=True) if rows else ()
-        plain = [
-            [None if value is None else changes[kind](value) for value in column] if kind in changes else column
-            for kind, column in by_column
-        ]
-        return list(zip(*plain, strict=True))
-
-    def placeholder(self, place: int) -> str:
-        return "?"
-
-    def table(self, columns: Mapping[str, str], name: str = "given", first: int = 0) -> str:
+    def table(self, name: str, columns: Columns, first: int) -> str:
         # Not VALUES: knowing how many rows there are, the planner would read a whole large table for a Bloom filter of it.
         fields = ", ".join(f"json_extract(value, '$[{place}]') AS {column}" for place, column in enumerate(columns))
-        return f"(SELECT {fields} FROM json_each(?)) AS {name}"
+        return f"(SELECT {fields} FROM json_each(${first})) AS {name}"
 
-    def look_up(
-        self, table: str, alias: str, outer: str, on: Sequence[str], columns: Sequence[str], *, locked: bool = False
-    ) -> str:
-        return f"LEFT JOIN {table} AS {alias} ON {' AND '.join(f'{alias}.{key} = {outer}.{key}' for key in on)}"
-
-    def join_each(self, table: str, alias: str, outer: str, on: Sequence[str], *, locked: bool = False) -> str:
-        return f"CROSS JOIN {table} AS {alias} ON {' AND '.join(f'{alias}.{key} = {outer}.{key}' for key in on)}"
-
-    def at_address(self, select: str) -> str:
-        # Not FROM: that would write down all new values first and put them in their places afterwards.
-        return f"WHERE m.rowid IN ({select})"
-
-    def of_claims(self, table: str, given: str, key: str) -> str:
-        return f"FROM {given} WHERE {table}.{key} = given.{key} AND {table}.epoch = given.epoch"
-
-    def pairs(self, placeholder: str, key: str, value: str, kind: str) -> str:
-        pair = f"json_extract(value, '$[0]') AS {key}, json_extract(value, '$[1]') AS {value}, key AS place"
-        return f"(SELECT {pair} FROM json_each({placeholder})) AS given"
-
-    def written(self, pairs: Mapping[str, int]) -> str:
-        return orjson.dumps(list(pairs.items())).decode()
-
-    def newer(self, outer: str, columns: Sequence[str]) -> str:
-        return f"""CROSS JOIN bongsu_notifications AS n INDEXED BY bongsu_notifications_inbox
-            ON n.member_id = {outer}.member_id AND n.notification_id > {outer}.cursor"""
-
-    def read_bytewise(self, expression: str) -> str:
-        return f"CAST({expression} AS text)"
-
-    def listed(self, expression: str) -> str:
-        return f"json_group_array({expression})"
-
-    def parameters(self, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
-        # Written by orjson, which knows how ids are written; times are ours to write, and to it a named tuple is none.
-        plain = self.plain(columns, rows) if "timestamptz" in columns.values() else rows
-        return [orjson.dumps(plain, default=_as_tuple).decode()]
-
-    async def load(
-        self, connection: AsyncConnection, table: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]
-    ) -> bool:
-        marks = ", ".join("?" * len(columns))
-        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
-        result = await connection.exec_driver_sql(statement, self.plain(columns, rows))
-        return bool(result.rowcount == len(rows))
-
-    async def rows(
-        self, tx: AsyncConnection, statement: str, parameters: Parameters, *, after: Sequence[Statement] = ()
-    ) -> Sequence[Sequence[Any]]:
-        rows: list[tuple[Any, ...]] = await self._by_driver(tx, _fetch, *after, (statement, parameters))
-        return rows
-
-    async def run_all(self, tx: AsyncConnection, statements: Sequence[Statement]) -> list[int]:
-        touched: list[int] = await self._by_driver(tx, _execute, *statements)
-        return touched
-
-    async def run_together(
-        self, tx: AsyncConnection, statements: Sequence[Statement], reading: Statement | None = None
-    ) -> list[int]:
-        assert reading is None
-        return await self.run_all(tx, statements) if statements else []
-
-    async def _by_driver(self, tx: AsyncConnection, call: Callable[..., Any], *statements: tuple[str, Parameters]) -> Any:
-        """By the driver alone: one call in its thread where SQLAlchemy's layer makes several, and takes each row in hand.
-
-        The way there and back takes longer than a short statement: what can go together should.
-        """
-        driver = self.driver(tx)
-        for tries in range(1, BUSY_TRIES + 1):
-            try:
-                return await driver._execute(call, driver._conn, *statements)  # type: ignore[no-untyped-call]
-            except sqlite3.Error as error:
-                # What has found the file locked before anything was begun has done nothing.
-                is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-                if is_busy and tries < BUSY_TRIES and not driver.in_transaction:
-                    _log.warning("SQLite is locked by another process, queueing again", tries=tries)
-                    continue
-                # As SQLAlchemy would have raised it, so that it is translated like all others.
-                said = "; ".join(statement for statement, _ in statements)
-                raise exc.DBAPIError.instance(said, None, error, sqlite3.Error, hide_parameters=True) from error
-        raise AssertionError("the last try has raised")
-
-    @staticmethod
-    def driver(tx: AsyncConnection) -> aiosqlite.Connection:
-        connection = tx.sync_connection
-        assert connection is not None
-        driver = connection.connection.driver_connection
-        assert isinstance(driver, aiosqlite.Connection)
-        return driver
-
-    def is_sound(self, connection: AsyncConnection) -> bool:
-        return not self.driver(connection).in_transaction
-
-    def hang_up(self, connection: AsyncConnection) -> None:
-        """A file is closed as quickly in the usual way."""
-
-    def locking(self, binder: Binder, names: Iterable[str]) -> str:
-        return "0"  # the one writer is alone already
-
-    async def serialise(self, tx: AsyncConnection, *names: str) -> None:
-        """Not worth the way to the thread."""
-
-    def moment(self, stored: Any) -> datetime:
+    def time(self, stored: Any) -> datetime:
         return _EPOCH + timedelta(0, 0, stored)
 
-    def stored(self, moment: datetime) -> Any:
-        return (moment - _EPOCH) // _MICROSECOND
+
+SQLITE = Sqlite()
 
 
-def _as_tuple(row: Any) -> tuple[Any, ...]:
+class SqliteDatabase:
+    """A file, opened when it is first used: by one connection that writes and by a few that read."""
+
+    dialect = SQLITE
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.place = f"SQLite at {path}"
+        self._writer = _Thread(partial(_open, path), "bongsu-sqlite-writer")
+        self._turn = asyncio.Lock()
+        self._readers = [_Thread(partial(_open, path, read_only=True), f"bongsu-sqlite-{n}") for n in range(READERS)]
+        # The reader that was used last is used next: its cache is warm.
+        self._free_readers: asyncio.LifoQueue[_Thread] = asyncio.LifoQueue()
+        for reader in reversed(self._readers):
+            self._free_readers.put_nowait(reader)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, share: Share) -> AsyncIterator[Transaction]:
+        async with self._writing(share):
+            connection = _Connection(self._writer, self.place, begins=True)
+            try:
+                yield connection
+                await connection.commit()
+            except BaseException:
+                # In the writer's thread it comes after whatever is still under way there.
+                await self._writer.run_always(_roll_back)
+                raise
+
+    @contextlib.asynccontextmanager
+    async def autocommit(self, share: Share) -> AsyncIterator[Transaction]:
+        """The writer, where each statement is a transaction of its own."""
+        async with self._writing(share):
+            yield _Connection(self._writer, self.place)
+
+    @contextlib.asynccontextmanager
+    async def read(self, share: Share) -> AsyncIterator[Transaction]:
+        if self._free_readers.empty():
+            reader = await self._wait(share, self._free_readers.get(), f"all {READERS} readers were in use")
+        else:
+            reader = self._free_readers.get_nowait()
+        try:
+            yield _Connection(reader, self.place)
+        finally:
+            self._free_readers.put_nowait(reader)
+
+    @contextlib.asynccontextmanager
+    async def _writing(self, share: Share) -> AsyncIterator[None]:
+        """This process's turn to write. Between processes SQLite's own lock decides."""
+        if self._turn.locked():
+            await self._wait(share, self._turn.acquire(), "others were writing")
+        else:
+            await self._turn.acquire()
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    async def _wait(self, share: Share, awaited: Coroutine[Any, Any, _T], why_not: str) -> _T:
+        seconds = SHARES[share].wait_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await awaited
+        except TimeoutError:
+            raise StoreBusy(f"{self.place}: {why_not} for {seconds:g} s") from None
+
+    async def close(self) -> None:
+        for thread in (self._writer, *self._readers):
+            await thread.close()
+
+    async def answers(self, _seconds: float) -> bool:
+        return True  # a file has no server that could hang
+
+    def terminate(self) -> None:
+        """Statements on a file end by themselves."""
+
+
+class _Thread:
+    """A sqlite3 connection in a thread of its own, opened by its first use."""
+
+    def __init__(self, open_connection: Callable[[], sqlite3.Connection], name: str) -> None:
+        self._open = open_connection
+        self._connection: sqlite3.Connection | None = None
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    async def run(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._call, call, *arguments)
+
+    async def run_always(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        """Even if whoever waits for it is cancelled before the thread has come to it."""
+        return await asyncio.shield(self.run(call, *arguments))
+
+    def _call(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        if self._connection is None:
+            self._connection = self._open()
+        return call(self._connection, *arguments)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
+        self._executor.shutdown()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class _Connection:
+    """A thread's connection as a Transaction. One hop to the thread takes longer than a short statement."""
+
+    dialect = SQLITE
+
+    def __init__(self, thread: _Thread, place: str, *, begins: bool = False) -> None:
+        self._thread = thread
+        self._place = place
+        # BEGIN goes with the first statement.
+        self._begins = begins
+
+    async def fetch(self, query: Query) -> Sequence[Row]:
+        begins, self._begins = self._begins, False
+        with translated(self._place):
+            rows: Sequence[Row] = await self._thread.run(_fetch, begins, query)
+            return rows
+
+    async def execute(self, *queries: Query) -> list[int]:
+        begins, self._begins = self._begins, False
+        with translated(self._place):
+            return await self._thread.run(_execute, begins, queries)
+
+    async def commit(self) -> None:
+        # Not begun: the block ran no statement.
+        if not self._begins:
+            with translated(self._place):
+                await self._thread.run(_commit)
+
+
+# --- in the thread ----------------------------------------------------------------------------------------------------
+
+
+def _fetch(connection: sqlite3.Connection, begins: bool, query: Query) -> list[sqlite3.Row]:
+    if begins:
+        _begin(connection)
+    text, parameters = query.statement.sqlite, _parameters(query.parameters)
+    return _retried(connection, lambda: connection.execute(text, parameters).fetchall())
+
+
+def _execute(connection: sqlite3.Connection, begins: bool, queries: Sequence[Query]) -> list[int]:
+    if begins:
+        _begin(connection)
+    counts = []
+    for query in queries:
+        # Not the cursor's count, which is missing for a statement that begins with WITH.
+        before = connection.total_changes
+        text, parameters = query.statement.sqlite, _parameters(query.parameters)
+        _retried(connection, partial(connection.execute, text, parameters))
+        counts.append(connection.total_changes - before)
+    return counts
+
+
+def _begin(connection: sqlite3.Connection) -> None:
+    _retried(connection, lambda: connection.execute("BEGIN IMMEDIATE"))
+
+
+def _retried(connection: sqlite3.Connection, run: Callable[[], _T]) -> _T:
+    """What found the file locked before a transaction was begun has done nothing, and may queue again."""
+    for tries in range(1, BUSY_TRIES + 1):
+        try:
+            return run()
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or connection.in_transaction or tries == BUSY_TRIES:
+                raise
+            _log.warning("SQLite is locked by another process, waiting again", tries=tries)
+    raise AssertionError("the last try has raised")
+
+
+def _commit(connection: sqlite3.Connection) -> None:
+    connection.execute("COMMIT")
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    connection.rollback()
+
+
+def _parameters(given: tuple[Any, ...]) -> dict[str, Any]:
+    """By the number of each, which is its name. A Table has as many numbers as columns and is found by the first."""
+    parameters: dict[str, Any] = {}
+    number = 1
+    for one in given:
+        if type(one) is Table:
+            parameters[str(number)] = _as_json(one)
+            number += len(one.columns)
+        else:
+            parameters[str(number)] = _stored(one)
+            number += 1
+    return parameters
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return (value - _EPOCH) // _MICROSECOND
+    return str(value) if isinstance(value, UUID) else value
+
+
+def _as_json(table: Table) -> str:
+    rows: Sequence[Any] = table.rows
+    if "timestamptz" in table.columns.values():
+        rows = [[_stored(value) for value in row] for row in rows]
+    return orjson.dumps(rows, default=_plain).decode()
+
+
+def _plain(row: Any) -> tuple[Any, ...]:
+    """orjson takes a named tuple for an unknown type."""
     if isinstance(row, tuple):
         return tuple(row)
     raise TypeError(row)
 
 
-def _fetch(connection: sqlite3.Connection, *statements: Statement) -> list[tuple[Any, ...]]:
-    """All rows of the last, their texts read the quick way; and it over again the store's lenient way if one is no UTF-8."""
-    *before, asked = statements
-    is_alone = not connection.in_transaction
-    _execute(connection, *before)
-    lenient = connection.text_factory
-    # RETURNING has changed its rows before the first can be read: what could not be read must not have happened.
-    connection.execute("SAVEPOINT bongsu_fetch")
-    connection.text_factory = str
-    try:
-        return connection.execute(*asked).fetchall()
-    except sqlite3.OperationalError as error:
-        connection.execute("ROLLBACK TO bongsu_fetch")
-        if "Could not decode to UTF-8" not in str(error):
-            raise
-        connection.text_factory = lenient
-        return connection.execute(*asked).fetchall()
-    finally:
-        connection.text_factory = lenient
-        # Whatever happened: a savepoint left open would keep the connection in a transaction.
-        if connection.in_transaction:
-            _release(connection, is_alone)
-
-
-def _release(connection: sqlite3.Connection, is_alone: bool) -> None:
-    """If it is alone this is its commit. One that fails leaves the transaction open, and what came next would be in it."""
-    try:
-        connection.execute("RELEASE bongsu_fetch")
-    except sqlite3.Error:
-        if is_alone:
-            connection.rollback()
-        raise
-
-
-def _execute(connection: sqlite3.Connection, *statements: Statement) -> list[int]:
-    touched = []
-    for statement, parameters in statements:
-        # Not the cursor's count, which is not there for a statement that begins with WITH.
-        before = connection.total_changes
-        connection.execute(statement, parameters)
-        touched.append(connection.total_changes - before)
-    return touched
-
-
-SQLITE = Sqlite()
+def _open(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    # isolation_level None: we say BEGIN ourselves; the module's own would be a deferred one. All calls come from one thread.
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    # SQLite keeps whatever bytes a writer calls text. One such row must not make a whole batch unreadable.
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    # FULL: an answer of "accepted" survives a power cut. NORMAL, the usual choice with WAL, would lose the last moments.
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    # A step of the fan-out touches thousands of rows: what it goes through stays in memory, and the log is folded back into
+    # the file every 40 MB instead of after every step.
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.execute("PRAGMA wal_autocheckpoint = 10000")
+    # SQLite's own default; some builds wipe every byte that is freed, also of the working tables.
+    connection.execute("PRAGMA secure_delete = OFF")
+    if read_only:
+        connection.execute("PRAGMA query_only = ON")
+    return connection

@@ -1,28 +1,31 @@
-"""How many deliveries wait, are on the wire, or are dead: those that an index holds. The sent ones are not counted."""
+"""Counts of deliveries that are waiting, being sent or dead. Sent ones are not counted: no index holds their number."""
 
 from __future__ import annotations
 
-from functools import cache
+from bongsu.store.query import Transaction, in_both
 
-from sqlalchemy.ext.asyncio import AsyncConnection
+COUNTED_STATUSES = ("READY", "SENDING", "FAIL", "UNKNOWN")
 
-from bongsu.store.databases import dialect_named
-from bongsu.store.dialect import Dialect, as_text
-
-
-@cache
-def count_statements(dialect: Dialect) -> tuple[str, ...]:
-    counted = (("bongsu_deliveries_due", "'READY', 'SENDING'"), ("bongsu_deliveries_dead", "'FAIL', 'UNKNOWN'"))
-    return tuple(
+# Count what is to be sent, by the partial index of it.
+COUNT_OPEN = in_both(
+    lambda d: (
         f"""
-        SELECT status, count(*) FROM bongsu_deliveries {dialect.by_index(index)}
-        WHERE status IN ({statuses}) GROUP BY status"""
-        for index, statuses in counted
+    SELECT status, count(*) AS count FROM bongsu_deliveries {d.index_hint("bongsu_deliveries_due")}
+    WHERE status IN ('READY', 'SENDING') GROUP BY status"""
     )
+)
+# Count what has failed, by the partial index of it.
+COUNT_DEAD = in_both(
+    lambda d: (
+        f"""
+    SELECT status, count(*) AS count FROM bongsu_deliveries {d.index_hint("bongsu_deliveries_dead")}
+    WHERE status IN ('FAIL', 'UNKNOWN') GROUP BY status"""
+    )
+)
 
 
-async def count_deliveries(connection: AsyncConnection) -> dict[str, int]:
-    counts = dict.fromkeys(("READY", "SENDING", "FAIL", "UNKNOWN"), 0)
-    for statement in count_statements(dialect_named(connection.dialect.name)):
-        counts |= {status: int(count) for status, count in await connection.execute(as_text(statement))}
+async def count_deliveries(tx: Transaction) -> dict[str, int]:
+    counts = dict.fromkeys(COUNTED_STATUSES, 0)
+    for statement in (COUNT_OPEN, COUNT_DEAD):
+        counts |= {row["status"]: row["count"] for row in await tx.fetch(statement())}
     return counts

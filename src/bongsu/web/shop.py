@@ -22,7 +22,8 @@ from bongsu.http.problems import ProblemError
 from bongsu.ingress.intake import Intake
 from bongsu.keys import Keys
 from bongsu.model import Action, Behavior, Event, utc_now
-from bongsu.store import Store, people
+from bongsu.store import Store
+from bongsu.store.products import add_behaviors
 from bongsu.web.files import File
 
 # Of the shop's people those a visitor can be: some who read Korean, some who read English, all of whom every button reaches.
@@ -82,8 +83,8 @@ def router(keys: Keys, store: Store, intake: Intake) -> APIRouter:
         _refuse_others(request)
         member_id = _person((await read_as(request, _visit)).member_id)
         seen = [Behavior(user_id=member_id, product_id=one, action=Action.VIEW, at=utc_now()) for one in PRODUCTS]
-        async with store.write() as tx:
-            await people.add_behaviors(tx, seen)
+        async with store.transaction() as tx:
+            await add_behaviors(tx, seen)
         return JSONResponse({"token": keys.member_token(member_id, TOKEN_LIFETIME)})
 
     @routes.post("/demo/buttons")
@@ -95,8 +96,8 @@ def router(keys: Keys, store: Store, intake: Intake) -> APIRouter:
             carted = Behavior(
                 user_id=pressed.member_id, product_id=_product(pressed.product_id), action=Action.ADD_TO_CART, at=utc_now()
             )
-            async with store.write() as tx:
-                await people.add_behaviors(tx, [carted])
+            async with store.transaction() as tx:
+                await add_behaviors(tx, [carted])
             return JSONResponse({}, status_code=202)
         event = event_of(pressed)
         await intake.accept([event])

@@ -1,0 +1,329 @@
+"""Dead letters: events that FAILED and deliveries that ended FAIL or UNKNOWN. Find, count and replay them.
+
+Both tables have a partial index of the dead rows only, so a search costs by how many dead letters there are and not by how
+much was ever sent. A page lists events before deliveries, each kind newest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from bongsu.model import Channel
+from bongsu.store.history import LARGEST_ID
+from bongsu.store.locks import lock_names
+from bongsu.store.query import Dialect, Query, Row, Table, Transaction, as_uuid, in_both, same
+
+_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST = datetime(9999, 12, 31, tzinfo=UTC)
+_LARGEST_UUID = UUID(int=2**128 - 1)
+
+
+class Kind(StrEnum):
+    EVENT = "event"
+    DELIVERY = "delivery"
+
+
+class State(StrEnum):
+    FAILED = "FAILED"
+    FAIL = "FAIL"
+    UNKNOWN = "UNKNOWN"
+
+
+# The states of each kind, as in the predicates of the partial indexes.
+_DEAD_EVENT = "e.status = 'FAILED'"
+_DEAD_DELIVERY = "d.status IN ('FAIL', 'UNKNOWN')"
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What the dead letters have in common. `since` and `until` are about the time of death."""
+
+    id: int | UUID | None = None
+    kind: Kind | None = None
+    state: State | None = None
+    code: str | None = None
+    channel: Channel | None = None
+    # A notification's type, or an event's.
+    type: str | None = None
+    member_id: str | None = None
+    event_id: UUID | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds that can match. Only deliveries have a channel and a member."""
+        of_events = self.kind is Kind.EVENT or self.state is State.FAILED or isinstance(self.id, UUID)
+        of_deliveries = self.kind is Kind.DELIVERY or self.state in (State.FAIL, State.UNKNOWN) or isinstance(self.id, int)
+        of_deliveries = of_deliveries or self.channel is not None or self.member_id is not None
+        return tuple(kind for kind, other in ((Kind.EVENT, of_deliveries), (Kind.DELIVERY, of_events)) if not other)
+
+
+@dataclass(frozen=True)
+class DeadRow:
+    """A dead letter. Fields that only a delivery has are None for an event."""
+
+    kind: Kind
+    id: str
+    state: State
+    code: str | None
+    error: str | None
+    type: str
+    event_id: UUID
+    attempts: int
+    created_at: datetime
+    died_at: datetime
+    rounds: int = 0
+    is_retryable: bool = False
+    message_id: int | None = None
+    notification_id: int | None = None
+    member_id: str | None = None
+    channel: Channel | None = None
+    device_id: str | None = None
+    title: str | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """The last row of a page; the next page begins behind it. An event's death and id, or a delivery's id."""
+
+    kind: Kind = Kind.EVENT
+    died_at: datetime = _LATEST
+    event_id: UUID = _LARGEST_UUID
+    delivery_id: int = LARGEST_ID
+
+
+def place_of(row: DeadRow) -> Place:
+    if row.kind is Kind.EVENT:
+        return Place(Kind.EVENT, row.died_at, row.event_id)
+    return Place(Kind.DELIVERY, delivery_id=int(row.id))
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+_EVENT_COLUMNS = "e.event_id, e.error, e.event_type, e.attempts, e.created_at, e.finished_at"
+# $1 type, $2 code, $3 since, $4 until. The code of an event is what its error has before the first colon: the kind of error.
+_EVENT_MATCHES = f"""{_DEAD_EVENT}
+      AND (CAST($1 AS text) IS NULL OR e.event_type = $1)
+      AND (CAST($2 AS text) IS NULL OR e.error = $2 OR substr(e.error, 1, length($2) + 1) = $2 || ':')
+      AND e.finished_at >= $3 AND e.finished_at < $4"""
+
+# Dead events, newest first, by the index of the dead ones. $5 death and $6 id of the last one seen, $7 limit.
+EVENTS = in_both(
+    lambda d: (
+        f"""
+    SELECT {_EVENT_COLUMNS} FROM bongsu_events e {d.index_hint("bongsu_events_failed")}
+    WHERE {_EVENT_MATCHES} AND (e.finished_at, e.event_id) < ($5, $6)
+    ORDER BY e.finished_at DESC, e.event_id DESC LIMIT $7"""
+    )
+)
+# The number of dead events, by the same index.
+COUNT_EVENTS = in_both(
+    lambda d: (
+        f"""
+    SELECT count(*) AS count FROM bongsu_events e {d.index_hint("bongsu_events_failed")} WHERE {_EVENT_MATCHES}"""
+    )
+)
+# One event if it is dead, by the primary key. $5 death and $6 id of the last one seen, $7 and $8 its id by both filters.
+EVENT_BY_ID = in_both(
+    lambda d: (
+        f"""
+    SELECT {_EVENT_COLUMNS} FROM bongsu_events e {d.index_hint("sqlite_autoindex_bongsu_events_1")}
+    WHERE {_EVENT_MATCHES} AND (e.finished_at, e.event_id) < ($5, $6) AND e.event_id = $7 AND e.event_id = $8"""
+    )
+)
+
+
+def _events_query(filters: Filters, behind: Place, limit: int) -> Query:
+    place = (behind.died_at, behind.event_id)
+    if filters.id is None and filters.event_id is None:
+        return EVENTS(*_of_events(filters), *place, limit)
+    return EVENT_BY_ID(*_of_events(filters), *place, filters.id or filters.event_id, filters.event_id or filters.id)
+
+
+def _of_events(filters: Filters) -> tuple[Any, ...]:
+    return filters.type, filters.code, filters.since or _EARLIEST, filters.until or _LATEST
+
+
+def _event_row(dialect: Dialect, row: Row) -> DeadRow:
+    event_id, error = as_uuid(row["event_id"]), row["error"]
+    return DeadRow(
+        kind=Kind.EVENT,
+        id=str(event_id),
+        state=State.FAILED,
+        code=(error or "").partition(":")[0] or None,
+        error=error,
+        type=row["event_type"],
+        event_id=event_id,
+        attempts=row["attempts"],
+        created_at=dialect.time(row["created_at"]),
+        died_at=dialect.time(row["finished_at"]),
+    )
+
+
+# --- deliveries -------------------------------------------------------------------------------------------------------
+
+# $1 lowest and $2 highest id, $3 state, $4 code, $5 channel, $6 member, $7 type, $8 event, $9 since, $10 until.
+# The message's columns are scalar subqueries: as a join, a planner might read all messages.
+_DELIVERY_MATCHES = f"""{_DEAD_DELIVERY} AND d.delivery_id BETWEEN $1 AND $2
+      AND (CAST($3 AS text) IS NULL OR d.status = $3)
+      AND (CAST($4 AS text) IS NULL OR d.code = $4)
+      AND (CAST($5 AS text) IS NULL OR d.channel = $5)
+      AND (CAST($6 AS text) IS NULL OR d.member_id = $6)
+      AND (CAST($7 AS text) IS NULL OR (SELECT m.type FROM bongsu_messages m WHERE m.message_id = d.message_id) = $7)
+      AND (CAST($8 AS uuid) IS NULL OR (SELECT m.event_id FROM bongsu_messages m WHERE m.message_id = d.message_id) = $8)
+      AND (CAST($9 AS timestamptz) IS NULL OR d.finished_at >= $9)
+      AND (CAST($10 AS timestamptz) IS NULL OR d.finished_at < $10)"""
+
+# Dead deliveries, newest first, by the index of the dead ones; content is joined to the rows of the page only. $11 limit.
+DELIVERIES = in_both(
+    lambda d: (
+        f"""
+    WITH page AS MATERIALIZED (
+        SELECT d.* FROM bongsu_deliveries d {d.index_hint("bongsu_deliveries_dead")}
+        WHERE {_DELIVERY_MATCHES}
+        ORDER BY d.delivery_id DESC LIMIT $11)
+    SELECT page.delivery_id, page.status, page.code, page.detail, m.type, m.event_id, page.attempts, page.created_at,
+           coalesce(page.finished_at, page.created_at) AS died_at, page.rounds, page.is_retryable, page.message_id,
+           page.notification_id, page.member_id, page.channel, page.device_id, m.title
+    FROM page JOIN bongsu_messages m ON m.message_id = page.message_id ORDER BY page.delivery_id DESC"""
+    )
+)
+# The number of dead deliveries, by the same index.
+COUNT_DELIVERIES = in_both(
+    lambda d: (
+        f"""
+    SELECT count(*) AS count FROM bongsu_deliveries d {d.index_hint("bongsu_deliveries_dead")} WHERE {_DELIVERY_MATCHES}"""
+    )
+)
+
+
+def _of_deliveries(filters: Filters, behind: Place) -> tuple[Any, ...]:
+    lowest, highest = 0, behind.delivery_id - 1
+    if isinstance(filters.id, int):
+        lowest, highest = filters.id, min(filters.id, highest)
+    state, channel = filters.state and filters.state.value, filters.channel and filters.channel.value
+    of_message = (filters.type, filters.event_id)
+    return (
+        lowest, highest, state, filters.code, channel, filters.member_id, *of_message, filters.since, filters.until,
+    )  # fmt: skip
+
+
+def _delivery_row(dialect: Dialect, row: Row) -> DeadRow:
+    return DeadRow(
+        kind=Kind.DELIVERY,
+        id=str(row["delivery_id"]),
+        state=State(row["status"]),
+        code=row["code"],
+        error=row["detail"],
+        type=row["type"],
+        event_id=as_uuid(row["event_id"]),
+        attempts=row["attempts"],
+        created_at=dialect.time(row["created_at"]),
+        died_at=dialect.time(row["died_at"]),
+        rounds=row["rounds"],
+        is_retryable=bool(row["is_retryable"]),
+        message_id=row["message_id"],
+        notification_id=row["notification_id"],
+        member_id=row["member_id"],
+        channel=Channel(row["channel"]),
+        device_id=row["device_id"],
+        title=row["title"],
+    )
+
+
+# --- find and count ---------------------------------------------------------------------------------------------------
+
+
+async def find_page(tx: Transaction, filters: Filters, behind: Place | None = None, limit: int = 50) -> list[DeadRow]:
+    """The newest behind that place, events before deliveries."""
+    place = behind or Place()
+    rows: list[DeadRow] = []
+    if Kind.EVENT in filters.kinds and place.kind is Kind.EVENT:
+        rows += [_event_row(tx.dialect, row) for row in await tx.fetch(_events_query(filters, place, limit))]
+    if Kind.DELIVERY in filters.kinds and len(rows) < limit:
+        found = await tx.fetch(DELIVERIES(*_of_deliveries(filters, place), limit - len(rows)))
+        rows += [_delivery_row(tx.dialect, row) for row in found]
+    return rows
+
+
+async def count(tx: Transaction, filters: Filters) -> int:
+    total = 0
+    if Kind.EVENT in filters.kinds:
+        if filters.id is None and filters.event_id is None:
+            total += (await tx.fetch(COUNT_EVENTS(*_of_events(filters))))[0]["count"]
+        else:
+            total += len(await tx.fetch(_events_query(filters, Place(), 1)))
+    if Kind.DELIVERY in filters.kinds:
+        total += (await tx.fetch(COUNT_DELIVERIES(*_of_deliveries(filters, Place()))))[0]["count"]
+    return total
+
+
+# --- replay -----------------------------------------------------------------------------------------------------------
+
+_EVENT_IDS = {"event_id": "uuid"}
+_DELIVERY_IDS = {"delivery_id": "bigint"}
+
+# Make dead events PENDING again. The epoch stays, so an earlier claim still cannot record a result; the fan-out's cursor
+# stays too, so members already decided are not decided again. Locks the rows. $1 ids.
+_REPLAY_EVENTS = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_events AS e {d.index_hint("sqlite_autoindex_bongsu_events_1")}
+    SET status = 'PENDING', due = {d.now}, attempts = 0, claims = 0, error = NULL, leased_by = NULL, finished_at = NULL
+    FROM {d.table("given", _EVENT_IDS, 1)} WHERE e.event_id = given.event_id AND {_DEAD_EVENT}"""
+    )
+)
+# Make dead deliveries READY again, as new but for the epoch. Locks the rows. $1 ids, $2 what to add to the series, which is
+# part of the collapse id.
+_REPLAY_DELIVERIES = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_deliveries AS d
+    SET status = 'READY', due = {d.now}, attempts = 0, rounds = 0, claims = 0, code = NULL, detail = NULL,
+        is_retryable = false, leased_by = NULL, finished_at = NULL, series = d.series + $2
+    FROM {d.table("given", _DELIVERY_IDS, 1)} WHERE d.delivery_id = given.delivery_id AND {_DEAD_DELIVERY}"""
+    )
+)
+
+
+async def replay(tx: Transaction, rows: Sequence[DeadRow], *, new_series: bool = False) -> int:
+    """Make these dead letters due again and return how many still were dead. Concurrent replays are serialised."""
+    await tx.fetch(lock_names(["dead replay"]))
+    events = [(row.event_id,) for row in rows if row.kind is Kind.EVENT]
+    deliveries = [(int(row.id),) for row in rows if row.kind is Kind.DELIVERY]
+    queries = []
+    if events:
+        queries.append(_REPLAY_EVENTS(Table(_EVENT_IDS, events)))
+    if deliveries:
+        queries.append(_REPLAY_DELIVERIES(Table(_DELIVERY_IDS, deliveries), int(new_series)))
+    return sum(await tx.execute(*queries))
+
+
+# --- audit ------------------------------------------------------------------------------------------------------------
+
+# Record that a replay begins. $1 who, $2 what, $3 its filter.
+_BEGIN_AUDIT = in_both(
+    lambda d: (
+        f"""
+    INSERT INTO bongsu_replays (at, who, what, filter, matched, replayed)
+    VALUES ({d.now}, $1, $2, $3, 0, 0) RETURNING replay_id"""
+    )
+)
+# Add the numbers of one batch. $1 replay, $2 matched, $3 replayed.
+_CONTINUE_AUDIT = same("UPDATE bongsu_replays SET matched = matched + $2, replayed = replayed + $3 WHERE replay_id = $1")
+
+
+async def begin_audit(tx: Transaction, who: str, what: str, filter_text: str) -> int:
+    """Record a replay before it begins; each batch adds its numbers in its own transaction."""
+    (row,) = await tx.fetch(_BEGIN_AUDIT(who, what, filter_text))
+    return int(row["replay_id"])
+
+
+async def continue_audit(tx: Transaction, replay_id: int, matched: int, replayed: int) -> None:
+    await tx.execute(_CONTINUE_AUDIT(replay_id, matched, replayed))

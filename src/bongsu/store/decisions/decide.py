@@ -1,0 +1,108 @@
+"""Decide for a step's recipients. Their members' rows stay locked until the transaction ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import orjson
+
+from bongsu.store.decisions import postgres, sqlite
+from bongsu.store.decisions.rows import (
+    CONTENT,
+    DEDUP_KEY,
+    MESSAGE_ID,
+    NOTICE,
+    PROFILE,
+    DecisionCount,
+    DecisionInputs,
+    DecisionRows,
+    Profile,
+    Recipients,
+)
+from bongsu.store.postgres import POSTGRES
+from bongsu.store.query import Query, Statement, Table, Transaction, in_both, same
+
+# Below this, PostgreSQL takes longer to empty the temporary table than to send the rows to us and back.
+FEW = 1_000
+
+DECIDE_FEW = Statement(postgres.DECIDE_FEW, sqlite="")  # only PostgreSQL has this path
+DECIDE_MANY_OF_ONE_NOTICE = Statement(postgres.DECIDE_MANY_OF_ONE_NOTICE, sqlite.DECIDE_MANY_OF_ONE_NOTICE)
+DECIDE_MANY_OF_SEVERAL_NOTICES = Statement(postgres.DECIDE_MANY_OF_SEVERAL_NOTICES, sqlite.DECIDE_MANY_OF_SEVERAL_NOTICES)
+CREATE_DECIDED = Statement(postgres.CREATE_DECIDED, sqlite.CREATE_DECIDED)
+PREPARE_MANY = Statement(postgres.PREPARE_MANY, sqlite.PREPARE_MANY)
+FIND_MISSING_MEMBERS = Statement(postgres.FIND_MISSING_MEMBERS, sqlite.FIND_MISSING_MEMBERS)
+FIND_PROFILES = Statement(postgres.FIND_PROFILES, sqlite.FIND_PROFILES)
+
+# How many recipients of each notice have the same message and reason.
+# How many recipients of which notice have which message and reason.
+COUNT_DECIDED = same("""
+    SELECT place, message_id, reason, count(*) AS recipients FROM bongsu_decided GROUP BY place, message_id, reason""")
+
+_PRODUCT_ID = {"product_id": "text"}
+
+# The names of these products, each by its key.
+# The names of those products that are known.
+FIND_PRODUCT_NAMES = in_both(
+    lambda d: (
+        f"""
+    SELECT p.product_id, p.name FROM {d.table("given", _PRODUCT_ID, 1)}
+    CROSS JOIN bongsu_products AS p WHERE p.product_id = given.product_id"""
+    )
+)
+
+
+async def decide_members(tx: Transaction, recipients: Recipients, inputs: DecisionInputs) -> DecisionRows:
+    """Decide for each recipient: a notification, or the first reason against it.
+
+    A member may be a recipient of several notices; the earlier one counts first towards the daily cap. The caller holds the
+    locks of the events and of the dedup keys.
+    """
+    # SQLite empties its table for next to nothing, so there every step takes the path of many.
+    if tx.dialect is POSTGRES and sum(map(len, recipients.values())) < FEW:
+        return await _decide_few(tx, recipients, inputs)
+    return await _decide_many(tx, recipients, inputs)
+
+
+async def _decide_few(tx: Transaction, recipients: Recipients, inputs: DecisionInputs) -> DecisionRows:
+    rows = await tx.fetch(_query(DECIDE_FEW, recipients, inputs))
+    counts = Counter((row["place"], row["message_id"], row["reason"]) for row in rows)
+    return DecisionRows([DecisionCount(*one, count) for one, count in counts.items()], recipients, inputs, rows)
+
+
+async def _decide_many(tx: Transaction, recipients: Recipients, inputs: DecisionInputs) -> DecisionRows:
+    decide = DECIDE_MANY_OF_ONE_NOTICE if len(inputs.notices) == 1 else DECIDE_MANY_OF_SEVERAL_NOTICES
+    await tx.execute(CREATE_DECIDED(), PREPARE_MANY(), _query(decide, recipients, inputs))
+    counts = [DecisionCount(**dict(row)) for row in await tx.fetch(COUNT_DECIDED())]
+    return DecisionRows(counts, recipients, inputs)
+
+
+def _query(decide: Statement, recipients: Recipients, inputs: DecisionInputs) -> Query:
+    return decide(
+        _as_json(recipients),
+        Table(NOTICE, inputs.notices),
+        Table(PROFILE, inputs.profiles),
+        Table(CONTENT, inputs.contents),
+        Table(DEDUP_KEY, inputs.keys),
+        Table(MESSAGE_ID, [(one,) for one in inputs.own_messages]),
+        inputs.now,
+        inputs.daily_limit,
+    )
+
+
+async def find_missing_members(tx: Transaction, recipients: Recipients) -> list[str]:
+    return [row["member_id"] for row in await tx.fetch(FIND_MISSING_MEMBERS(_as_json(recipients)))]
+
+
+async def find_profiles(tx: Transaction, recipients: Recipients) -> list[Profile]:
+    """All profiles of these recipients."""
+    return [Profile(**dict(row)) for row in await tx.fetch(FIND_PROFILES(_as_json(recipients)))]
+
+
+async def find_product_names(tx: Transaction, product_ids: Sequence[str]) -> dict[str, str]:
+    rows = await tx.fetch(FIND_PRODUCT_NAMES(Table(_PRODUCT_ID, [(one,) for one in product_ids])))
+    return {row["product_id"]: row["name"] for row in rows}
+
+
+def _as_json(recipients: Recipients) -> str:
+    return orjson.dumps({str(place): member_ids for place, member_ids in recipients.items()}).decode()

@@ -1,0 +1,237 @@
+"""Statements of deciding and applying on PostgreSQL. sqlite.py has those that both need, under the same names."""
+
+from bongsu.model import Channel, Reason
+from bongsu.store.channel_bits import ALL_BITS, BITS
+from bongsu.store.decisions.rows import (
+    CONTENT,
+    DECIDED,
+    DEDUP_KEY,
+    MESSAGE,
+    MESSAGE_ID,
+    MISSING,
+    NOTICE,
+    PROFILE,
+)
+from bongsu.store.devices import USABLE_DEVICE
+from bongsu.store.postgres import POSTGRES
+
+_PUSH, _SMS, _EMAIL, _IN_APP = (BITS[one] for one in (Channel.PUSH, Channel.SMS, Channel.EMAIL, Channel.IN_APP))
+
+# Recipients as one JSON object of member ids by place. The planner expects ten thousand rows of it, which is a full step.
+RECIPIENTS = """
+        SELECT CAST(notice.place AS integer) AS place, member.member_id
+        FROM json_each(CAST($1 AS json)) AS notice(place, member_ids)
+        CROSS JOIN LATERAL json_array_elements_text(notice.member_ids) AS member(member_id)"""
+
+# --- decide -----------------------------------------------------------------------------------------------------------
+
+# The steps of a decision up to the daily cap. LATERAL with a lock or OFFSET 0 looks up each row by its index; as an ordinary
+# join the planner would read the whole table to find a few thousand of its rows.
+_DECISION = f"""
+    WITH recipients AS ({RECIPIENTS}),
+    -- First the members' rows, locked: the daily cap is counted on them, and the notification ids drawn below are then in
+    -- commit order for each member. In id order, byte by byte, so that two steps cannot deadlock.
+    locked_members AS MATERIALIZED (
+        SELECT r.place, r.member_id, m.member_id IS NULL AS is_missing, m.is_enabled, m.capped_day, m.capped_count,
+               coalesce(m.locale, '') AS locale, coalesce(m.timezone, '') AS timezone,
+               coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end,
+               {_PUSH + _IN_APP} + CASE WHEN m.phone IS NULL THEN 0 ELSE {_SMS} END
+                                 + CASE WHEN m.email IS NULL THEN 0 ELSE {_EMAIL} END AS reachable
+        FROM (SELECT * FROM recipients ORDER BY member_id COLLATE "C", place) AS r
+        LEFT JOIN LATERAL (
+            SELECT x.member_id, x.is_enabled, x.capped_day, x.capped_count, x.locale, x.timezone, x.quiet_start,
+                   x.quiet_end, x.phone, x.email
+            FROM bongsu_members AS x WHERE x.member_id = r.member_id FOR NO KEY UPDATE) AS m ON true),
+    -- Then what holds for all members of one profile, computed once: the message, the day, the due time.
+    notice_facts AS MATERIALIZED (
+        SELECT notice.place, notice.type, notice.channels, notice.is_critical, notice.lane,
+               profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, profile.day,
+               CASE WHEN notice.is_critical THEN CAST($21 AS timestamptz) ELSE profile.due END AS due, content.message_id
+        FROM {POSTGRES.table("notice", NOTICE, 2)}
+        CROSS JOIN {POSTGRES.table("profile", PROFILE, 7)}
+        LEFT JOIN {POSTGRES.table("content", CONTENT, 13)}
+               ON content.place = notice.place AND content.locale = profile.locale),
+    -- Then the few messages that can make a notice a duplicate. The caller holds the lock of each subject, so none is added
+    -- meanwhile.
+    recent_messages AS MATERIALIZED (
+        SELECT dedup.place, m.message_id, dedup.since
+        FROM {POSTGRES.table("dedup", DEDUP_KEY, 16)}
+        CROSS JOIN bongsu_messages AS m
+        WHERE m.type = dedup.type AND m.subject = dedup.subject AND m.told_at > dedup.since
+          AND m.message_id NOT IN (SELECT own.message_id FROM {POSTGRES.table("own", MESSAGE_ID, 20)})),
+    -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used.
+    options AS (
+        SELECT l.place, l.member_id, l.is_missing, f.message_id, f.lane, f.due, f.day, f.is_critical,
+               (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
+               f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
+               f.channels & coalesce(p.channels, {ALL_BITS}) & l.reachable AS channels,
+               CASE WHEN l.capped_day >= f.day THEN l.capped_count ELSE 0 END AS counted
+        FROM locked_members AS l
+        LEFT JOIN notice_facts AS f
+               ON f.place = l.place AND f.locale = l.locale AND f.timezone = l.timezone
+                  AND f.quiet_start = l.quiet_start AND f.quiet_end = l.quiet_end
+        LEFT JOIN LATERAL (
+            SELECT x.is_enabled, x.channels FROM bongsu_preferences AS x
+            WHERE x.member_id = l.member_id AND x.type = f.type OFFSET 0) AS p ON true),
+    -- The decision: the first reason that applies. Scalar sub-selects with LIMIT, because EXISTS may read a whole table.
+    decision AS (
+        SELECT o.place, o.member_id, o.message_id, o.channels, o.lane, o.due, o.day, o.is_critical, o.counted,
+               CASE WHEN o.is_missing OR o.message_id IS NULL THEN '{MISSING}'
+                    WHEN NOT o.is_wanted OR o.wanted_channels = 0 THEN '{Reason.USER_OPTED_OUT}'
+                    WHEN o.channels = 0 OR (o.channels = {_PUSH} AND (
+                         SELECT 1 FROM bongsu_devices AS d
+                         WHERE d.member_id = o.member_id AND {USABLE_DEVICE} LIMIT 1) IS NULL) THEN '{Reason.NO_ADDRESS}'
+                    WHEN (SELECT count(*) FROM recent_messages) > 0 AND (
+                         SELECT 1 FROM recent_messages AS r CROSS JOIN bongsu_notifications AS n
+                         WHERE r.place = o.place AND n.message_id = r.message_id AND n.member_id = o.member_id
+                           AND n.created_at > r.since LIMIT 1) IS NOT NULL THEN '{Reason.DUPLICATE}' END AS reason
+        FROM options AS o)"""
+
+# Last the daily cap, because only what is sent counts. Of one notice: what was counted before this step.
+_ONE_NOTICE = f"""
+    SELECT place, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
+           channels, lane, due, day, is_critical,
+           coalesce(reason, CASE WHEN NOT is_critical AND counted >= CAST($22 AS integer)
+                                 THEN '{Reason.RATE_LIMITED}' END) AS reason
+    FROM decision"""
+
+# Of several: also what the step's earlier notices to the same member add to it.
+_SEVERAL_NOTICES = f"""
+    SELECT place, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
+           channels, lane, due, day, is_critical,
+           coalesce(reason, CASE WHEN NOT is_critical
+                                      AND counted + count(*) FILTER (WHERE reason IS NULL AND NOT is_critical)
+                                      OVER up_to_here > CAST($22 AS integer) THEN '{Reason.RATE_LIMITED}' END) AS reason
+    FROM decision
+    WINDOW up_to_here AS (PARTITION BY member_id ORDER BY place ROWS UNBOUNDED PRECEDING)"""
+
+# Returns a decided row for each recipient. Locks the members' rows in id order.
+DECIDE_FEW = f"{_DECISION}{_SEVERAL_NOTICES}"
+
+# The same into bongsu_decided.
+_INSERT_DECIDED = f"INSERT INTO bongsu_decided ({', '.join(DECIDED)})"
+DECIDE_MANY_OF_ONE_NOTICE = f"{_INSERT_DECIDED}{_DECISION}{_ONE_NOTICE}"
+DECIDE_MANY_OF_SEVERAL_NOTICES = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES}"
+
+# The rows of one step. The table belongs to the connection; a commit empties it.
+CREATE_DECIDED = """
+    CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_decided (
+        place integer, member_id text COLLATE "C", message_id bigint, notification_id bigint, channels integer,
+        lane integer, due timestamptz, day integer, is_critical boolean, reason text) ON COMMIT DELETE ROWS"""
+# Plans by the values: given the first and last of many members, the planner sees whether their rows lie so close together
+# that reading them in a row is faster than looking up each.
+PREPARE_MANY = "SET LOCAL plan_cache_mode = force_custom_plan"
+
+# Ids of recipients who are not members yet.
+FIND_MISSING_MEMBERS = f"""
+    WITH recipients AS ({RECIPIENTS})
+    SELECT DISTINCT r.member_id FROM recipients AS r
+    LEFT JOIN bongsu_members AS m ON m.member_id = r.member_id
+    WHERE m.member_id IS NULL"""
+
+# The profiles of those who are.
+FIND_PROFILES = f"""
+    WITH recipients AS ({RECIPIENTS})
+    SELECT DISTINCT coalesce(m.locale, '') AS locale, coalesce(m.timezone, '') AS timezone,
+           coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end
+    FROM recipients AS r JOIN bongsu_members AS m ON m.member_id = r.member_id"""
+
+# --- apply many -------------------------------------------------------------------------------------------------------
+
+# "reason IS NULL" for the planner: of a table without statistics it would expect that of one row in two hundred.
+_IS_NOTIFIED = "CASE WHEN n.reason IS NULL THEN true END"
+
+# Counts one more unread and, unless critical, one more of the member's day; never goes back to an earlier day. The rows are
+# locked already. $1 and $2 are the first and last member.
+COUNT_ONE_NOTICE = f"""
+    UPDATE bongsu_members AS m
+    SET unread = m.unread + 1,
+        capped_count = CASE WHEN n.is_critical THEN m.capped_count WHEN m.capped_day >= n.day THEN m.capped_count + 1
+                            ELSE 1 END,
+        capped_day = CASE WHEN n.is_critical OR m.capped_day >= n.day THEN m.capped_day ELSE n.day END
+    FROM bongsu_decided AS n
+    WHERE {_IS_NOTIFIED} AND m.member_id = n.member_id AND m.member_id >= $1 AND m.member_id <= $2"""
+
+# The same where a member may be notified several times.
+COUNT_SEVERAL_NOTICES = f"""
+    UPDATE bongsu_members AS m
+    SET unread = m.unread + given.notified,
+        capped_count = given.counted + CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_count
+                                            ELSE 0 END,
+        capped_day = CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_day ELSE given.day END
+    FROM (SELECT n.member_id, count(*) AS notified, count(*) FILTER (WHERE NOT n.is_critical) AS counted, max(n.day) AS day
+          FROM bongsu_decided AS n WHERE {_IS_NOTIFIED} GROUP BY n.member_id) AS given
+    WHERE m.member_id = given.member_id AND m.member_id >= $1 AND m.member_id <= $2"""
+
+# Inserts a delivery for each usable device and each other address of the notified. $1 now, $2 all channels of the step's
+# notices, $3 and $4 the first and last member. Addresses are looked up when it is sent: they may have changed by then.
+ADD_DELIVERIES = f"""
+    INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
+    SELECT n.notification_id, n.member_id, n.message_id, '{Channel.PUSH}', d.device_id, n.lane, n.due,
+           CAST($1 AS timestamptz)
+    FROM bongsu_decided AS n CROSS JOIN bongsu_devices AS d
+    WHERE {_IS_NOTIFIED} AND n.channels & {_PUSH} <> 0
+      AND d.member_id = n.member_id AND d.member_id >= $3 AND d.member_id <= $4 AND {USABLE_DEVICE}
+    UNION ALL
+    SELECT n.notification_id, n.member_id, n.message_id, '{Channel.SMS}', NULL, n.lane, n.due, $1
+    FROM bongsu_decided AS n
+    WHERE CAST($2 AS integer) & {_SMS} <> 0 AND n.reason IS NULL AND n.channels & {_SMS} <> 0
+    UNION ALL
+    SELECT n.notification_id, n.member_id, n.message_id, '{Channel.EMAIL}', NULL, n.lane, n.due, $1
+    FROM bongsu_decided AS n
+    WHERE $2 & {_EMAIL} <> 0 AND n.reason IS NULL AND n.channels & {_EMAIL} <> 0"""
+
+# --- apply few --------------------------------------------------------------------------------------------------------
+
+# All of a small step in one round trip: stores what was decided (1–10), new messages (11–27), when known messages were used
+# again (28), which events are done (29, 30) and how far others came (31–33). 34 is now, 35 the lease in seconds. The rows of
+# members and events are locked already. Returns the number of deliveries.
+APPLY_FEW = f"""
+    WITH decided AS MATERIALIZED (SELECT * FROM {POSTGRES.table("given", DECIDED, 1)}),
+    notified AS MATERIALIZED (SELECT * FROM decided WHERE reason IS NULL),
+    members AS (
+        UPDATE bongsu_members AS m
+        SET unread = m.unread + given.notified,
+            capped_count = given.counted + CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_count
+                                                ELSE 0 END,
+            capped_day = CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_day ELSE given.day END
+        FROM (SELECT n.member_id, count(*) AS notified, count(*) FILTER (WHERE NOT n.is_critical) AS counted,
+                     max(n.day) AS day
+              FROM notified AS n GROUP BY n.member_id) AS given
+        WHERE m.member_id = given.member_id),
+    notifications AS (
+        INSERT INTO bongsu_notifications (notification_id, member_id, message_id, channels, created_at)
+        SELECT notification_id, member_id, message_id, channels, CAST($34 AS timestamptz) FROM notified),
+    deliveries AS (
+        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
+        SELECT n.notification_id, n.member_id, n.message_id, '{Channel.PUSH}', d.device_id, n.lane, n.due, $34
+        FROM notified AS n JOIN bongsu_devices AS d ON d.member_id = n.member_id AND {USABLE_DEVICE}
+        WHERE n.channels & {_PUSH} <> 0
+        UNION ALL
+        SELECT n.notification_id, n.member_id, n.message_id, '{Channel.SMS}', NULL, n.lane, n.due, $34
+        FROM notified AS n WHERE n.channels & {_SMS} <> 0
+        UNION ALL
+        SELECT n.notification_id, n.member_id, n.message_id, '{Channel.EMAIL}', NULL, n.lane, n.due, $34
+        FROM notified AS n WHERE n.channels & {_EMAIL} <> 0
+        RETURNING 1),
+    suppressions AS (
+        INSERT INTO bongsu_suppressions (message_id, member_id, reason, created_at)
+        SELECT message_id, member_id, reason, $34 FROM decided WHERE reason IS NOT NULL),
+    new_messages AS (
+        INSERT INTO bongsu_messages ({", ".join(MESSAGE)})
+        SELECT {", ".join(MESSAGE)} FROM {POSTGRES.table("given", MESSAGE, 11)}),
+    used_again AS (
+        UPDATE bongsu_messages AS m SET told_at = $34
+        FROM {POSTGRES.table("given", MESSAGE_ID, 28)}
+        WHERE m.message_id = given.message_id AND (m.told_at IS NULL OR m.told_at < $34)),
+    done AS (
+        UPDATE bongsu_events AS e
+        SET status = 'DONE', claims = 0, leased_by = NULL, error = NULL, finished_at = {POSTGRES.now}
+        FROM unnest(CAST($29 AS uuid[]), CAST($30 AS integer[])) AS given(event_id, epoch)
+        WHERE e.event_id = given.event_id AND e.epoch = given.epoch AND e.leased_by IS NOT NULL),
+    continued AS (
+        UPDATE bongsu_events AS e
+        SET fanout_cursor = given.cursor, claims = 1, due = {POSTGRES.after("$35")}
+        FROM unnest(CAST($31 AS uuid[]), CAST($32 AS integer[]), CAST($33 AS text[])) AS given(event_id, epoch, cursor)
+        WHERE e.event_id = given.event_id AND e.epoch = given.epoch AND e.leased_by IS NOT NULL)
+    SELECT count(*) AS deliveries FROM deliveries"""

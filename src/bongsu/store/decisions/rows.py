@@ -1,0 +1,179 @@
+"""What goes into a decision and what comes out of it, as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from bongsu.store.query import Row
+
+# By the place of its notice in the step: the member ids for whom it is to be decided, sorted, each once.
+Recipients = Mapping[int, Sequence[str]]
+
+# The reason of a row that could not be decided: the member, or the member's profile, was not known to the caller.
+MISSING = "?"
+
+
+class Message(NamedTuple):
+    """The content of one notice of one event in one language, shared by all its notifications."""
+
+    message_id: int
+    event_id: UUID
+    notice: int
+    locale: str
+    type: str
+    subject: str
+    title: str
+    body: str
+    ref_id: str | None
+    data: str
+    channels: int
+    lane: int
+    guarantee: str
+    is_critical: bool
+    created_at: datetime
+    expires_at: datetime | None = None
+    # When a member was last notified of it; None as long as no member was.
+    told_at: datetime | None = None
+
+
+MESSAGE = {
+    "message_id": "bigint",
+    "event_id": "uuid",
+    "notice": "integer",
+    "locale": "text",
+    "type": "text",
+    "subject": "text",
+    "title": "text",
+    "body": "text",
+    "ref_id": "text",
+    "data": "text",
+    "channels": "integer",
+    "lane": "integer",
+    "guarantee": "text",
+    "is_critical": "boolean",
+    "created_at": "timestamptz",
+    "expires_at": "timestamptz",
+    "told_at": "timestamptz",
+}
+MESSAGE_ID = {"message_id": "bigint"}
+
+
+class NoticeRow(NamedTuple):
+    """A notice of the step. `place` is its number in the step."""
+
+    place: int
+    type: str
+    channels: int
+    is_critical: bool
+    lane: int
+
+
+NOTICE = {"place": "integer", "type": "text", "channels": "integer", "is_critical": "boolean", "lane": "integer"}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What of a member decides the language, the day and the quiet hours."""
+
+    locale: str = ""
+    timezone: str = ""
+    quiet_start: int = -1
+    quiet_end: int = -1
+
+
+class ProfileRow(NamedTuple):
+    """A profile, and what follows from it now: the member's day, and when what is not critical may be sent."""
+
+    locale: str
+    timezone: str
+    quiet_start: int
+    quiet_end: int
+    day: int
+    due: datetime
+
+
+PROFILE = {
+    "locale": "text",
+    "timezone": "text",
+    "quiet_start": "integer",
+    "quiet_end": "integer",
+    "day": "integer",
+    "due": "timestamptz",
+}
+# The message that members of a locale get of a notice.
+CONTENT = {"place": "integer", "locale": "text", "message_id": "bigint"}
+
+
+class DedupKey(NamedTuple):
+    """What makes a notice a duplicate of another one, and since when: its dedup window."""
+
+    place: int
+    type: str
+    subject: str
+    since: datetime
+
+
+DEDUP_KEY = {"place": "integer", "type": "text", "subject": "text", "since": "timestamptz"}
+
+
+@dataclass(frozen=True)
+class DecisionInputs:
+    """Everything a decision depends on besides the members' own rows."""
+
+    notices: Sequence[NoticeRow]
+    profiles: Sequence[ProfileRow]
+    # place, locale of the member, message id
+    contents: Sequence[tuple[int, str, int]]
+    keys: Sequence[DedupKey]
+    # Messages that the notices themselves have written in earlier steps. They are no duplicates of themselves.
+    own_messages: Sequence[int]
+    daily_limit: int
+    now: datetime
+
+
+# A decided row, in bongsu_decided and as a parameter. No reason: the member gets a notification.
+DECIDED = {
+    "place": "integer",
+    "member_id": "text",
+    "message_id": "bigint",
+    "notification_id": "bigint",
+    "channels": "integer",
+    "lane": "integer",
+    "due": "timestamptz",
+    "day": "integer",
+    "is_critical": "boolean",
+    "reason": "text",
+}
+
+
+class DecisionCount(NamedTuple):
+    """So many recipients of a notice have the same message and the same reason."""
+
+    place: int
+    message_id: int | None
+    reason: str | None
+    recipients: int
+
+
+@dataclass(frozen=True)
+class DecisionRows:
+    """What was decided: the counts, and the rows themselves unless they are in bongsu_decided."""
+
+    counts: Sequence[DecisionCount]
+    recipients: Recipients
+    inputs: DecisionInputs
+    rows: Sequence[Row] | None = None
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Some members or profiles are missing: see find_missing_members and find_profiles."""
+        return any(one.reason == MISSING for one in self.counts)
+
+    @property
+    def notified_messages(self) -> set[int]:
+        """Messages of which some member gets a notification."""
+        return {one.message_id for one in self.counts if one.reason is None and one.message_id is not None}

@@ -1,0 +1,274 @@
+"""Statements about deliveries: claim, renew, record.
+
+A delivery that waits is READY, or SENDING until its lease ends: its due time is then the end of the lease. So new, retried
+and abandoned deliveries are found by one condition over one index. A claim makes SENDING what can go, and is committed
+before anything is sent: a SENDING delivery whose lease has ended may have been sent. Every claim raises the epoch, nothing
+lowers it, and only the newest claim can be recorded (docs/decisions/0015-claim-is-intent.md).
+
+A claim is open while its epoch is the newest and `leased_by` is set: claiming sets it, recording and the recovery job clear
+it. This is tested instead of the status so that PostgreSQL finds the rows by their ids and is not drawn to the index of
+everything that waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from operator import attrgetter
+
+from bongsu.model import Channel, Guarantee, read_payload
+from bongsu.store.deliveries import postgres, sqlite
+from bongsu.store.deliveries.rows import (
+    CHANNELS,
+    LANE,
+    LANES,
+    MOST_CLAIMS,
+    ClaimedDelivery,
+    DeliveryResult,
+    DeliveryStatus,
+    MessageContent,
+    Success,
+    storable,
+)
+from bongsu.store.query import Dialect, Row, Statement, Table, Transaction, in_both
+from bongsu.store.store import Store
+
+__all__ = [
+    "CHANNELS",
+    "LANES",
+    "MOST_CLAIMS",
+    "ClaimedDelivery",
+    "DeliveryResult",
+    "DeliveryStatus",
+    "MessageContent",
+    "Success",
+    "claim",
+    "find_content",
+    "record",
+    "renew",
+    "storable",
+]
+
+_MESSAGE = {"message_id": "bigint"}
+_CLAIM = {"delivery_id": "bigint", "epoch": "integer"}
+_LEASED = {**_CLAIM, "claims": "integer", "can_go": "boolean"}
+_SUCCESS = {
+    **_CLAIM,
+    "seconds_ago": "double precision",
+    "millis": "integer",
+    "reference": "text",
+    "is_simulated": "boolean",
+}
+_RESULT = {
+    **_CLAIM,
+    "status": "text",
+    "code": "text",
+    "detail": "text",
+    "after_seconds": "double precision",
+    # 1 if it counts as one, else 0.
+    "attempt": "integer",
+    "is_retryable": "boolean",
+    "is_simulated": "boolean",
+    "reference": "text",
+}
+_ATTEMPT = {**_CLAIM, "seconds_ago": "double precision", "millis": "integer", "code": "text"}
+_DEVICE = {"member_id": "text", "device_id": "text", "token": "text"}
+
+# Leases due deliveries on PostgreSQL; on SQLite it only finds them. See postgres.py and sqlite.py.
+CLAIM = Statement(postgres=postgres.CLAIM, sqlite=sqlite.FIND_DUE)
+
+# Leases the deliveries that were found on SQLite, for some seconds ($5) and an owner ($6); makes SENDING what can go.
+LEASE = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_deliveries
+    SET epoch = given.epoch, claims = given.claims, due = {d.after("$5")}, leased_by = $6,
+        status = CASE WHEN given.can_go THEN 'SENDING' ELSE status END
+    FROM {d.table("given", _LEASED, 1)}
+    WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
+    )
+)
+
+# What messages contain, by their ids. Locks nothing.
+FIND_CONTENT = in_both(
+    lambda d: (
+        f"""
+    SELECT m.message_id, m.event_id, m.type, m.title, m.body, m.ref_id, CAST(m.data AS text) AS data, m.guarantee, m.locale,
+           m.lane, m.expires_at
+    FROM {d.table("given", _MESSAGE, 1)} CROSS JOIN bongsu_messages AS m
+    WHERE m.message_id = given.message_id"""
+    )
+)
+
+# Extends the leases of open claims to so many seconds from now. Locks their rows.
+RENEW = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_deliveries
+    SET due = {d.after("$3")}
+    FROM {d.table("given", _CLAIM, 1)}
+    WHERE bongsu_deliveries.delivery_id = given.delivery_id AND bongsu_deliveries.epoch = given.epoch
+          AND leased_by IS NOT NULL"""
+    )
+)
+
+# Ends open claims with success and returns their deliveries; a stale claim changes nothing. Locks their rows.
+RECORD_SUCCESSES = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_deliveries
+    SET status = 'SUCCESS', code = NULL, detail = NULL, reference = given.reference, is_retryable = false,
+        is_simulated = given.is_simulated, attempts = attempts + 1, claims = 0, leased_by = NULL, finished_at = {d.now},
+        sent_at = {d.after("-given.seconds_ago")}, millis = given.millis
+    FROM {d.table("given", _SUCCESS, 1)}
+    WHERE bongsu_deliveries.delivery_id = given.delivery_id AND bongsu_deliveries.epoch = given.epoch
+          AND leased_by IS NOT NULL
+    RETURNING bongsu_deliveries.delivery_id"""
+    )
+)
+
+# Ends open claims with any other result and returns their deliveries; a stale claim changes nothing. Locks their rows.
+RECORD_OTHERS = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_deliveries
+    SET status = given.status, code = given.code, detail = given.detail, reference = given.reference,
+        is_retryable = given.is_retryable, is_simulated = given.is_simulated, attempts = attempts + given.attempt,
+        claims = 0, leased_by = NULL,
+        due = CASE WHEN given.status = 'READY' THEN {d.after("given.after_seconds")} ELSE due END,
+        finished_at = CASE WHEN given.status = 'READY' THEN NULL ELSE {d.now} END
+    FROM {d.table("given", _RESULT, 1)}
+    WHERE bongsu_deliveries.delivery_id = given.delivery_id AND bongsu_deliveries.epoch = given.epoch
+          AND leased_by IS NOT NULL
+    RETURNING bongsu_deliveries.delivery_id"""
+    )
+)
+
+# Stores attempts that have no row yet. One that succeeded under its own claim needs none: it is in the delivery's row.
+ADD_ATTEMPTS = in_both(
+    lambda d: (
+        f"""
+    INSERT INTO bongsu_attempts (delivery_id, epoch, at, millis, code)
+    SELECT given.delivery_id, given.epoch, {d.after("-given.seconds_ago")}, given.millis, given.code
+    FROM {d.table("given", _ATTEMPT, 1)}
+    WHERE NOT EXISTS (
+        SELECT 1 FROM bongsu_deliveries AS d
+        WHERE d.delivery_id = given.delivery_id AND d.epoch = given.epoch AND d.sent_at IS NOT NULL)
+    ON CONFLICT (delivery_id, epoch) DO NOTHING"""
+    )
+)
+
+# Marks devices whose tokens the provider no longer knows, unless they have another token by now. Locks their rows.
+INVALIDATE_DEVICES = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_devices AS d SET status = 'INVALID', updated_at = {d.now}
+    FROM {d.table("given", _DEVICE, 1)}
+    WHERE d.member_id = given.member_id AND d.device_id = given.device_id AND d.token = given.token
+          AND d.status = 'ACTIVE'"""
+    )
+)
+
+
+async def claim(
+    store: Store, channel: Channel, lanes: Sequence[int], limit: int, lease_seconds: float, worker: str
+) -> list[ClaimedDelivery]:
+    """Lease due deliveries, those of an earlier lane first. What can go is SENDING: it is committed, and may be sent."""
+    asked = Table(LANE, [(lane,) for lane in lanes])
+    if store.dialect.name == "postgresql":
+        async with store.single() as tx:
+            rows = await tx.fetch(CLAIM(channel.value, asked, limit, float(lease_seconds), worker))
+        return [ClaimedDelivery._make(row) for row in rows]
+    async with store.transaction() as tx:
+        found = [_as_claimed(row) for row in await tx.fetch(CLAIM(channel.value, asked, limit))]
+        if found:
+            leased = Table(_LEASED, [(one.delivery_id, one.epoch, one.claims, one.can_go) for one in found])
+            await tx.execute(LEASE(leased, float(lease_seconds), worker))
+    return found
+
+
+def _as_claimed(row: Row) -> ClaimedDelivery:
+    """SQLite has no booleans."""
+    return ClaimedDelivery._make(row)._replace(is_expired=bool(row["is_expired"]), can_go=bool(row["can_go"]))
+
+
+async def find_content(tx: Transaction, message_ids: Sequence[int]) -> dict[int, MessageContent]:
+    """By message id; a message that no longer exists is missing."""
+    rows = await tx.fetch(FIND_CONTENT(Table(_MESSAGE, [(message_id,) for message_id in message_ids])))
+    return {row["message_id"]: _content(tx.dialect, row) for row in rows}
+
+
+def _content(dialect: Dialect, row: Row) -> MessageContent:
+    return MessageContent(
+        event_id=str(row["event_id"]),
+        type=row["type"],
+        title=row["title"],
+        body=row["body"],
+        ref_id=row["ref_id"],
+        data=dict(read_payload(row["data"])),
+        guarantee=Guarantee(row["guarantee"]),
+        locale=row["locale"],
+        lane=row["lane"],
+        expires_at=None if row["expires_at"] is None else dialect.time(row["expires_at"]),
+    )
+
+
+async def renew(tx: Transaction, claims: Sequence[tuple[int, int]], lease_seconds: float) -> None:
+    """Extend the leases of those of these claims that are still open."""
+    await tx.execute(RENEW(Table(_CLAIM, sorted(claims)), float(lease_seconds)))
+
+
+async def record(store: Store, results: Sequence[DeliveryResult | Success]) -> set[int]:
+    """Store results, the attempts they are of, and invalid devices; return the deliveries whose claims were still open."""
+    # In the order of their ids, so that two that record cannot deadlock.
+    ordered = sorted(results, key=attrgetter("delivery_id"))
+    successes = [one for one in ordered if isinstance(one, Success)]
+    others = [one for one in ordered if isinstance(one, DeliveryResult)]
+    # Successes alone are one statement, unless a claim was lost: then its attempt is added by another.
+    async with store.transaction() if others else store.single() as tx:
+        now = time.monotonic()
+        recorded = await _record_successes(tx, successes, now)
+        recorded |= await _record_others(tx, others)
+        # Also those whose claims were lost: something was sent all the same.
+        await _add_attempts(tx, [*others, *(one for one in successes if one.delivery_id not in recorded)], now)
+        await _invalidate_devices(tx, {one.invalid_device for one in others if one.invalid_device is not None})
+    return recorded
+
+
+async def _record_successes(tx: Transaction, successes: Sequence[Success], now: float) -> set[int]:
+    if not successes:
+        return set()
+    rows = [(one.delivery_id, one.epoch, now - one.began, one.millis, one.reference, one.is_simulated) for one in successes]
+    return {row["delivery_id"] for row in await tx.fetch(RECORD_SUCCESSES(Table(_SUCCESS, rows)))}
+
+
+async def _record_others(tx: Transaction, results: Sequence[DeliveryResult]) -> set[int]:
+    if not results:
+        return set()
+    rows = [
+        (one.delivery_id, one.epoch, one.status.value, one.code, one.detail, float(one.after_seconds), int(one.is_attempt),
+         one.is_retryable, one.is_simulated, one.reference)
+        for one in results
+    ]  # fmt: skip
+    return {row["delivery_id"] for row in await tx.fetch(RECORD_OTHERS(Table(_RESULT, rows)))}
+
+
+async def _add_attempts(tx: Transaction, results: Sequence[DeliveryResult | Success], now: float) -> None:
+    rows = [
+        (one.delivery_id, one.epoch, now - one.began, one.millis, _attempt_code(one))
+        for one in results
+        if one.began is not None
+    ]
+    if rows:
+        await tx.execute(ADD_ATTEMPTS(Table(_ATTEMPT, rows)))
+
+
+def _attempt_code(result: DeliveryResult | Success) -> str:
+    if isinstance(result, Success):
+        return DeliveryStatus.SUCCESS.value
+    return result.code or result.status.value
+
+
+async def _invalidate_devices(tx: Transaction, devices: set[tuple[str, str, str]]) -> None:
+    if devices:
+        await tx.execute(INVALIDATE_DEVICES(Table(_DEVICE, sorted(devices))))

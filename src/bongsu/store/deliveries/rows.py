@@ -1,0 +1,122 @@
+"""Rows of deliveries as Python values: what a claim returns, what a message contains, what is recorded of an attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from bongsu.model import Channel, Guarantee
+
+# The channels that have deliveries, and the lanes in which they wait: HIGH, NORMAL, LOW.
+CHANNELS = (Channel.PUSH, Channel.SMS, Channel.EMAIL)
+LANES = (0, 1, 2)
+LANE = {"lane": "integer"}
+# A delivery that was claimed so often in a row without a result is not sent again: it seems to crash its dispatchers.
+MOST_CLAIMS = 6
+# A provider that asks for a longer wait gets a day.
+LONGEST_WAIT = 86_400.0
+TEXT_LIMIT = 500
+
+# Why a delivery ended, as the dispatcher and the recovery job store it.
+EXPIRED = "it expired before it could be sent"
+ABANDONED = "the dispatcher died while sending: it may have arrived"
+
+
+class DeliveryStatus(StrEnum):
+    """READY until it is claimed to be sent; SENDING until the result is recorded; then one of three final ones."""
+
+    READY = "READY"
+    SENDING = "SENDING"
+    SUCCESS = "SUCCESS"
+    FAIL = "FAIL"
+    UNKNOWN = "UNKNOWN"
+
+
+class ClaimedDelivery(NamedTuple):
+    """A delivery that a dispatcher has leased, and its address at the time of the claim."""
+
+    delivery_id: int
+    epoch: int
+    # Before this claim. SENDING: an earlier claim ended without a result, so it may have been sent.
+    status: str
+    attempts: int
+    claims: int
+    series: int
+    notification_id: int
+    member_id: str
+    message_id: int
+    device_id: str | None
+    # None if there is none, or none that may be used.
+    address: str | None
+    platform: str | None
+    is_expired: bool
+    # Whether this claim made it SENDING. If not, it must not be sent, and the dispatcher records why.
+    can_go: bool
+
+
+# What a claim selects: a row is made into a ClaimedDelivery by the order of its columns, in a third of the time.
+CLAIMED_COLUMNS = ", ".join(ClaimedDelivery._fields)
+
+
+@dataclass(frozen=True)
+class MessageContent:
+    """What all deliveries of a message have in common. It never changes."""
+
+    event_id: str
+    type: str
+    title: str
+    body: str
+    ref_id: str | None
+    data: dict[str, Any]
+    guarantee: Guarantee
+    locale: str
+    lane: int
+    expires_at: datetime | None
+
+
+class Success(NamedTuple):
+    """The result of an attempt that the provider accepted, as nearly all are."""
+
+    delivery_id: int
+    epoch: int
+    # When the attempt began, by time.monotonic(), and how long it took.
+    began: float
+    millis: int
+    reference: str | None = None
+    is_simulated: bool = False
+
+
+@dataclass(slots=True)
+class DeliveryResult:
+    """Any other result. READY means: again, after that many seconds."""
+
+    delivery_id: int
+    epoch: int
+    status: DeliveryStatus
+    code: str | None = None
+    detail: str | None = None
+    after_seconds: float = 0.0
+    # Whether it counts against the retries. What was held back before it reached the provider does not.
+    is_attempt: bool = True
+    is_retryable: bool = False
+    is_simulated: bool = False
+    reference: str | None = None
+    # When the attempt began, by time.monotonic(), and how long it took. None if nothing was sent.
+    began: float | None = None
+    millis: int = 0
+    # Member, device and token that the provider no longer knows. With the token, because it may have been replaced since.
+    invalid_device: tuple[str, str, str] | None = None
+
+    def __post_init__(self) -> None:
+        self.code, self.detail, self.reference = storable(self.code), storable(self.detail), storable(self.reference)
+        # NaN is not greater than zero either.
+        self.after_seconds = min(self.after_seconds, LONGEST_WAIT) if self.after_seconds > 0 else 0.0
+
+
+def storable(text: str | None) -> str | None:
+    """A provider's text, cut to what both databases take: one odd answer must not keep a batch from being recorded."""
+    if not text or (len(text) <= TEXT_LIMIT and text.isascii() and "\x00" not in text):
+        return text
+    return text.replace("\x00", "").encode(errors="replace").decode()[:TEXT_LIMIT]

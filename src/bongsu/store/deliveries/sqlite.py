@@ -1,0 +1,34 @@
+"""The claim of deliveries on SQLite: this finds them, and LEASE leases them in the same transaction.
+
+postgres.py does both in one statement. On SQLite RETURNING cannot name the columns of joined tables.
+"""
+
+from bongsu.store.deliveries.rows import CLAIMED_COLUMNS, LANE, MOST_CLAIMS
+from bongsu.store.devices import USABLE_DEVICE
+from bongsu.store.sqlite import SQLITE
+
+# Due deliveries of a channel ($1), lane by lane in the order given ($2), oldest first, up to a limit ($3), as they will be
+# once they are claimed. No locks: the one writer holds them all.
+#
+# CROSS JOIN keeps the order of the lanes, and within each the index is in the order of due times: nothing is sorted.
+FIND_DUE = f"""
+    WITH due AS (
+        SELECT delivery_id, epoch + 1 AS epoch, status, attempts, claims + 1 AS claims, series, notification_id,
+               member_id, message_id, device_id
+        FROM {SQLITE.table("asked", LANE, 2)}
+        CROSS JOIN bongsu_deliveries INDEXED BY bongsu_deliveries_due
+        WHERE status IN ('READY', 'SENDING') AND channel = $1 AND bongsu_deliveries.lane = asked.lane AND due <= {SQLITE.now}
+        LIMIT $3),
+    addressed AS (
+        SELECT due.*, message.guarantee, coalesce(message.expires_at <= {SQLITE.now}, false) AS is_expired, d.platform,
+               CASE $1 WHEN 'PUSH' THEN CASE WHEN {USABLE_DEVICE} THEN d.token END
+                       WHEN 'EMAIL' THEN member.email WHEN 'SMS' THEN member.phone END AS address
+        FROM due
+        LEFT JOIN bongsu_messages AS message ON message.message_id = due.message_id
+        LEFT JOIN bongsu_devices AS d ON d.member_id = due.member_id AND d.device_id = due.device_id
+        LEFT JOIN bongsu_members AS member ON member.member_id = due.member_id AND $1 <> 'PUSH'),
+    claimed AS (
+        SELECT *, guarantee IS NOT NULL AND address IS NOT NULL AND NOT is_expired AND claims <= {MOST_CLAIMS}
+                  AND NOT (status = 'SENDING' AND guarantee = 'at_most_once') AS can_go
+        FROM addressed)
+    SELECT {CLAIMED_COLUMNS} FROM claimed"""

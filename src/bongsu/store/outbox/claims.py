@@ -1,0 +1,133 @@
+"""Claims on events: lease them, renew, give back, record results. Each names a claim by event id and epoch.
+
+A claim is open while its epoch is the newest and `leased_by` is set: claiming sets it, recording, giving back and cancelling
+clear it. This is tested instead of the status so that PostgreSQL finds the rows by their ids and is not drawn to the index
+of everything that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from uuid import UUID
+
+from bongsu.store.outbox.rows import READ_COLUMNS, SUSPECT_AFTER, ClaimedEvent, EventResult, read_event
+from bongsu.store.query import Query, Table, Transaction, as_uuid, in_both
+
+CLAIM = {"event_id": "uuid", "epoch": "integer"}
+_RESULT = {**CLAIM, "status": "text", "error": "text", "after_seconds": "double precision"}
+# SQLite's own name for the index of the primary key. Without the hint it reads the whole table to find a few rows of it.
+EVENTS_BY_ID = "sqlite_autoindex_bongsu_events_1"
+
+# Leases due events, oldest first, up to a limit. Locks their rows; skips rows that another worker is claiming right now.
+CLAIM_DUE = in_both(
+    lambda d: (
+        f"""
+    WITH next AS MATERIALIZED (
+        SELECT event_id FROM bongsu_events {d.index_hint("bongsu_events_due")}
+        WHERE status = 'PENDING' AND due <= {d.now} AND claims < {SUSPECT_AFTER}
+        ORDER BY due LIMIT $1 {d.skip_locked})
+    UPDATE bongsu_events
+    SET epoch = epoch + 1, claims = claims + 1, due = {d.after("$2")}, leased_by = $3
+    FROM next WHERE bongsu_events.event_id = next.event_id
+    RETURNING {READ_COLUMNS}, epoch, attempts, claims"""
+    )
+)
+
+# Leases one due event with which several workers have crashed. Locks its row; skips those being claimed right now.
+CLAIM_SUSPECT = in_both(
+    lambda d: (
+        f"""
+    WITH next AS MATERIALIZED (
+        SELECT event_id FROM bongsu_events {d.index_hint("bongsu_events_suspect")}
+        WHERE status = 'PENDING' AND due <= {d.now} AND claims >= {SUSPECT_AFTER}
+        ORDER BY due LIMIT 1 {d.skip_locked})
+    UPDATE bongsu_events
+    SET epoch = epoch + 1, claims = claims + 1, due = {d.after("$1")}, leased_by = $2
+    FROM next WHERE bongsu_events.event_id = next.event_id
+    RETURNING {READ_COLUMNS}, epoch, attempts, claims"""
+    )
+)
+
+# Writes the results of claims that are open and returns their events; a stale claim changes nothing. Locks those rows.
+RECORD = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
+    SET status = given.status,
+        attempts = attempts + CASE WHEN given.error IS NULL THEN 0 ELSE 1 END,
+        claims = 0, leased_by = NULL, error = given.error,
+        due = CASE WHEN given.status = 'PENDING' THEN {d.after("given.after_seconds")} ELSE due END,
+        finished_at = CASE WHEN given.status = 'PENDING' THEN NULL ELSE {d.now} END
+    FROM {d.table("given", _RESULT, 1)}
+    WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL
+    RETURNING bongsu_events.event_id"""
+    )
+)
+
+# Ends open claims as if they had never been made; their events are due again after so many seconds. Locks those rows.
+GIVE_BACK = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
+    SET claims = claims - 1, leased_by = NULL, due = {d.after("$3")}
+    FROM {d.table("given", CLAIM, 1)}
+    WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL"""
+    )
+)
+
+# Extends the leases of open claims to so many seconds from now and returns their events. Locks those rows.
+RENEW = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
+    SET due = {d.after("$3")}
+    FROM {d.table("given", CLAIM, 1)}
+    WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL
+    RETURNING bongsu_events.event_id"""
+    )
+)
+
+
+async def claim(tx: Transaction, limit: int, lease_seconds: float, worker: str) -> list[ClaimedEvent]:
+    return await _claim(tx, CLAIM_DUE(limit, float(lease_seconds), worker))
+
+
+async def claim_suspect(tx: Transaction, lease_seconds: float, worker: str) -> list[ClaimedEvent]:
+    """At most one event with which several workers have crashed: alone, so that it takes no others with it."""
+    return await _claim(tx, CLAIM_SUSPECT(float(lease_seconds), worker))
+
+
+async def _claim(tx: Transaction, query: Query) -> list[ClaimedEvent]:
+    claimed = []
+    # RETURNING has no order. Ids begin with the time they were made, so this puts the oldest first again.
+    for row in sorted(await tx.fetch(query), key=itemgetter("event_id")):
+        event, unreadable = read_event(tx.dialect, row)
+        claimed.append(ClaimedEvent(event, row["epoch"], row["attempts"], row["claims"], unreadable))
+    return claimed
+
+
+def record_query(results: Sequence[EventResult]) -> Query:
+    rows = [(one.event_id, one.epoch, one.status, one.error, float(one.after_seconds)) for one in results]
+    return RECORD(Table(_RESULT, rows))
+
+
+async def record(tx: Transaction, results: Sequence[EventResult]) -> set[UUID]:
+    """Store what became of claimed events; return those whose claim was still open."""
+    rows = await tx.fetch(record_query(results))
+    # Nearly always all of them, and then their ids need not be read.
+    if len(rows) == len(results):
+        return {one.event_id for one in results}
+    return {as_uuid(row["event_id"]) for row in rows}
+
+
+async def give_back(tx: Transaction, claimed: Sequence[ClaimedEvent], after_seconds: float) -> None:
+    """End claims that came to nothing for a reason outside the events: they do not count against them."""
+    rows = [(one.event.event_id, one.epoch) for one in claimed]
+    await tx.execute(GIVE_BACK(Table(CLAIM, sorted(rows)), float(after_seconds)))
+
+
+async def renew(tx: Transaction, claims: Sequence[tuple[UUID, int]], lease_seconds: float) -> set[UUID]:
+    """Extend the leases of these claims; return the events of those that are still open."""
+    rows = await tx.fetch(RENEW(Table(CLAIM, sorted(claims)), float(lease_seconds)))
+    return {as_uuid(row["event_id"]) for row in rows}

@@ -1,0 +1,84 @@
+"""Claimed events that are decided in several steps: lock them for a step, save how far they came, find it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from bongsu.store import locks
+from bongsu.store.outbox import postgres, sqlite
+from bongsu.store.outbox.claims import CLAIM, EVENTS_BY_ID
+from bongsu.store.query import Query, Statement, Table, Transaction, as_uuid, in_both
+
+_CURSOR = {**CLAIM, "cursor": "text"}
+_ID = {"event_id": "uuid"}
+
+LOCK_CLAIMS = Statement(postgres.LOCK_CLAIMS, sqlite.LOCK_CLAIMS)
+
+# Saves how far open claims have come and extends their leases. Progress is no sign of a crash, so claims are
+# counted anew. Locks those rows.
+SAVE_CURSORS = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
+    SET fanout_cursor = given.cursor, claims = 1, due = {d.after("$4")}
+    FROM {d.table("given", _CURSOR, 1)}
+    WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL"""
+    )
+)
+
+# Returns the saved cursors of those events that have one, each with every message it has written so far.
+FIND_BEGUN = in_both(
+    lambda d: (
+        f"""
+    SELECT e.event_id, e.fanout_cursor, m.notice, m.locale, m.message_id
+    FROM {d.table("given", _ID, 1)}
+    CROSS JOIN bongsu_events AS e
+    LEFT JOIN bongsu_messages AS m ON m.event_id = e.event_id
+    WHERE e.event_id = given.event_id AND e.fanout_cursor IS NOT NULL"""
+    )
+)
+
+
+class LockedClaims(NamedTuple):
+    """The claims that are still open, ids for new messages (unused ones leave a gap), and the store's time of this step."""
+
+    claims: set[tuple[UUID, int]]
+    message_ids: list[int]
+    now: datetime
+
+
+async def lock_claims(
+    tx: Transaction, claims: Sequence[tuple[UUID, int]], names: Iterable[str] = (), messages: int = 0
+) -> LockedClaims:
+    """Lock these names and claimed events until the transaction ends. A worker whose lease has expired finds out here."""
+    (row,) = await tx.fetch(LOCK_CLAIMS(locks.as_table(names), Table(CLAIM, claims), messages))
+    held = {(UUID(event_id), epoch) for event_id, epoch in json.loads(row["claims"] or "[]")}
+    return LockedClaims(held, json.loads(row["message_ids"] or "[]"), tx.dialect.time(row["now"]))
+
+
+def save_cursors_query(cursors: Mapping[tuple[UUID, int], str], lease_seconds: float) -> Query:
+    rows = [(event_id, epoch, cursor) for (event_id, epoch), cursor in cursors.items()]
+    return SAVE_CURSORS(Table(_CURSOR, rows), float(lease_seconds))
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How far an event had come under an earlier claim, and the messages it had written, by notice and locale."""
+
+    cursor: str
+    messages: dict[tuple[int, str], int]
+
+
+async def find_begun(tx: Transaction, event_ids: Sequence[UUID]) -> dict[UUID, Begun]:
+    """Of these events, those for which an earlier claim has saved a cursor."""
+    begun: dict[UUID, Begun] = {}
+    for row in await tx.fetch(FIND_BEGUN(Table(_ID, [(event_id,) for event_id in event_ids]))):
+        one = begun.setdefault(as_uuid(row["event_id"]), Begun(row["fanout_cursor"], {}))
+        if row["message_id"] is not None:
+            one.messages[row["notice"], row["locale"]] = row["message_id"]
+    return begun

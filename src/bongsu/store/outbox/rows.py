@@ -1,0 +1,120 @@
+"""Rows of the outbox as Python values: what is inserted, what a claim returns, what is recorded, what a lookup finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from bongsu.model import Event, EventStatus, no_payload, read_payload, utc_now
+from bongsu.store.query import Dialect, Row, as_uuid
+
+# A worker that crashes takes a whole batch of claims with it, so the count of claims alone would condemn the events beside
+# the one that crashes it. From the third crash on an event is a suspect and claimed alone; after three crashes alone it is
+# the culprit.
+SUSPECT_AFTER = 3
+DEATHS_ALONE = 3
+
+# The columns of a new event, in the order in which `NewEvent` has them. PostgreSQL reads an array of texts and casts each
+# to jsonb in less time than an array of jsonb.
+NEW_EVENT = {
+    "event_id": "uuid",
+    "event_type": "text",
+    "occurred_at": "timestamptz",
+    "actor_id": "text",
+    "target_id": "text",
+    "ref_id": "text",
+    "payload": "text",
+}
+# The payload as text: drivers differ in what they make of JSON. By the table's name: SQLite knows no alias in RETURNING.
+READ_COLUMNS = """
+    bongsu_events.event_id, event_type, occurred_at, actor_id, target_id, ref_id, CAST(payload AS text) AS payload"""
+
+
+class NewEvent(NamedTuple):
+    """A new event as it is stored. Whoever makes one has checked what an `Event` would have checked."""
+
+    event_id: UUID
+    event_type: str
+    occurred_at: datetime
+    actor_id: str | None
+    target_id: str | None
+    ref_id: str | None
+    payload_text: str
+
+
+def as_rows(events: Sequence[Event | NewEvent]) -> list[NewEvent]:
+    return [
+        e
+        if type(e) is NewEvent
+        else NewEvent(e.event_id, e.event_type, e.occurred_at, e.actor_id, e.target_id, e.ref_id, e.payload_text)
+        for e in events
+    ]
+
+
+# A NamedTuple, like EventResult, because one is made for every event: a frozen dataclass takes four times as long.
+class ClaimedEvent(NamedTuple):
+    """An event that a worker has leased."""
+
+    event: Event
+    epoch: int
+    attempts: int
+    claims: int
+    unreadable: str | None = None
+
+    @property
+    def hopeless(self) -> str | None:
+        """Why another attempt would change nothing, if so."""
+        if self.unreadable:
+            return self.unreadable
+        if self.claims > SUSPECT_AFTER + DEATHS_ALONE:
+            return f"every worker that claimed it has crashed, {self.claims - 1} in a row"
+        return None
+
+
+class EventResult(NamedTuple):
+    """What becomes of a claimed event. PENDING means: again, after that many seconds."""
+
+    event_id: UUID
+    epoch: int
+    status: EventStatus
+    error: str | None = None
+    after_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class StoredEvent:
+    """An event and its status, as a lookup finds it."""
+
+    event: Event
+    status: EventStatus
+    attempts: int
+    error: str | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+def read_event(dialect: Dialect, row: Row) -> tuple[Event, str | None]:
+    """The Event of a row, not checked again; and, if the row cannot be read, why, with what could be read of it.
+
+    A row written by plain SQL may hold what Python cannot read. Only that event fails then, not its batch.
+    """
+    unreadable = None
+    try:
+        payload = read_payload(row["payload"])
+        occurred_at = dialect.time(row["occurred_at"])
+    except (ValueError, OverflowError, RecursionError) as error:
+        unreadable = f"the row cannot be read: {type(error).__name__}: {error}"[:500]
+        payload, occurred_at = no_payload(), utc_now()
+    fields: dict[str, Any] = {
+        "event_type": row["event_type"],
+        "event_id": as_uuid(row["event_id"]),
+        "occurred_at": occurred_at,
+        "actor_id": row["actor_id"],
+        "target_id": row["target_id"],
+        "ref_id": row["ref_id"],
+        "payload": payload,
+    }
+    return Event.trusted(fields), unreadable

@@ -1,0 +1,123 @@
+"""What runs on the store: a Statement in the words of both databases, a Query with parameters, a Transaction to run it in.
+
+Parameters are written `$1`, `$2`, … on both databases: PostgreSQL counts them, to SQLite they are names. Values are given in
+that order as Python's own (datetime and UUID included). Many rows travel as one `Table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+# Column names and their types, in PostgreSQL's words.
+Columns = Mapping[str, str]
+
+
+class Dialect(Protocol):
+    """The words in which PostgreSQL and SQLite differ. Where a statement's shape differs, it is written twice instead."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def now(self) -> str:
+        """The store's time. On PostgreSQL it stands still within a transaction."""
+
+    @property
+    def skip_locked(self) -> str:
+        """After ORDER BY and LIMIT: lock the rows for update, pass over those that another transaction has locked."""
+
+    @property
+    def lock_row(self) -> str:
+        """At the end of a SELECT: lock its rows until the transaction ends. Foreign keys to them can still be checked."""
+
+    def after(self, seconds: str) -> str:
+        """The store's time plus that many seconds, given as an SQL expression."""
+
+    def seconds_since(self, moment: str) -> str:
+        """How many seconds ago that was, given as an SQL expression."""
+
+    def index_hint(self, name: str) -> str:
+        """After a table's name: read it by this index. PostgreSQL has no hints and its planner needs none here."""
+
+    def table(self, name: str, columns: Columns, first: int) -> str:
+        """A table expression over a `Table` parameter. It takes as many parameters as it has columns, from `first` on."""
+
+    def time(self, stored: Any) -> datetime:
+        """A time that was read, as Python's."""
+
+
+class Table(NamedTuple):
+    """Rows as one parameter: arrays for `unnest` on PostgreSQL, a JSON text for `json_each` on SQLite."""
+
+    columns: Columns
+    rows: Sequence[Sequence[Any]]
+
+
+class Query(NamedTuple):
+    """A statement and its parameters."""
+
+    statement: Statement
+    parameters: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement in the words of both databases. Calling it with its parameters makes a Query."""
+
+    postgres: str
+    sqlite: str
+
+    def __call__(self, *parameters: Any) -> Query:
+        return Query(self, parameters)
+
+
+class Row(Protocol):
+    """A row that a query returned. Read it by name."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __len__(self) -> int: ...
+    def keys(self) -> Any: ...
+
+
+class Transaction(Protocol):
+    """An open transaction. Obtain it from Store.transaction(); never commit it yourself."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    async def fetch(self, query: Query) -> Sequence[Row]:
+        """Run it and return all its rows."""
+
+    async def execute(self, *queries: Query) -> list[int]:
+        """Run them in order, return how many rows each changed. On SQLite this is one hop to the driver's thread."""
+
+
+def in_both(write: Callable[[Dialect], str]) -> Statement:
+    """A statement of one shape: written once, with the dialect's words in it."""
+    # Imported here because both modules need this one.
+    from bongsu.store.postgres import POSTGRES  # noqa: PLC0415
+    from bongsu.store.sqlite import SQLITE  # noqa: PLC0415
+
+    return Statement(write(POSTGRES), write(SQLITE))
+
+
+def same(text: str) -> Statement:
+    """A statement that reads the same in both databases."""
+    return Statement(text, text)
+
+
+def as_uuid(stored: Any) -> UUID:
+    """An id that was read, as UUID: SQLite stores text."""
+    return stored if isinstance(stored, UUID) else UUID(str(stored))
+
+
+async def fetch_one(tx: Transaction, query: Query) -> Row | None:
+    """The only row of a query that returns one or none."""
+    rows = await tx.fetch(query)
+    assert len(rows) <= 1, "one row at most was expected"
+    return rows[0] if rows else None

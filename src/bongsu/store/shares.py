@@ -1,0 +1,34 @@
+"""Shares of the store's connections, so that one kind of work cannot use up what another needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Share(StrEnum):
+    # Storing events that come in.
+    INGEST = "ingest"
+    # Requests of members and operators, which would rather be refused than wait.
+    MEMBERS = "members"
+    # Workers, dispatchers, the clock, the gateway: what runs by itself and tries again.
+    WORK = "work"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many connections a share may have open (PostgreSQL), and how long it waits for one and for a lock."""
+
+    connections: int
+    wait_seconds: float
+    lock_seconds: float
+
+
+# Two cores of database serve about twenty busy connections well; more would queue there instead of here. Each share has its
+# own, so that one slow table (an index being built, a forgotten transaction) does not stop what has nothing to do with it.
+# A member's call would rather be refused after a moment; a worker's statement has nothing better to do than to wait.
+SHARES = {
+    Share.INGEST: Limits(connections=4, wait_seconds=10, lock_seconds=10),
+    Share.MEMBERS: Limits(connections=8, wait_seconds=3, lock_seconds=2),
+    Share.WORK: Limits(connections=8, wait_seconds=10, lock_seconds=30),
+}

@@ -1,0 +1,70 @@
+"""The store: one database behind everything, and the three ways to use it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from bongsu.settings import Settings
+from bongsu.store.postgres import PostgresDatabase
+from bongsu.store.query import Dialect, Transaction
+from bongsu.store.shares import Share
+from bongsu.store.sqlite import SqliteDatabase
+
+
+class Store:
+    """Open it once per process; close it last. `share` says for which kind of work it is used."""
+
+    def __init__(self, database: PostgresDatabase | SqliteDatabase, share: Share = Share.WORK) -> None:
+        self.database = database
+        self._share = share
+
+    @classmethod
+    def open(cls, settings: Settings) -> Store:
+        """Nothing is connected yet: the first use does that, and raises if it cannot."""
+        if settings.is_embedded:
+            return cls(SqliteDatabase(sqlite_path(settings)))
+        return cls(PostgresDatabase(settings.database_url))
+
+    def share(self, share: Share) -> Store:
+        """The same store, with the connections that are kept for that kind of work."""
+        return Store(self.database, share)
+
+    @property
+    def place(self) -> str:
+        return self.database.place
+
+    @property
+    def dialect(self) -> Dialect:
+        return self.database.dialect
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """Committed when the block ends, rolled back when it raises."""
+        return self.database.transaction(self._share)
+
+    def single(self) -> AbstractAsyncContextManager[Transaction]:
+        """For one statement, which is a transaction by itself: it need not be begun and committed."""
+        return self.database.autocommit(self._share)
+
+    def read(self) -> AbstractAsyncContextManager[Transaction]:
+        """For reading: each statement sees what was committed when it began."""
+        return self.database.read(self._share)
+
+    async def close(self) -> None:
+        await self.database.close()
+
+    async def answers(self, seconds: float) -> bool:
+        """Whether the database answers a new connection within that time."""
+        return await self.database.answers(seconds)
+
+    def terminate(self) -> None:
+        """Give up on a database that does not answer: every statement under way fails, and so does every later one."""
+        self.database.terminate()
+
+
+def sqlite_path(settings: Settings) -> Path:
+    if settings.database_url:
+        # sqlite:///relative.db, sqlite:////absolute.db
+        return Path(unquote(urlsplit(settings.database_url).path.removeprefix("/")) or "bongsu.db")
+    return settings.made_data_dir() / "bongsu.db"

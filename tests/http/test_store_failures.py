@@ -1,0 +1,117 @@
+"""The calls of members and about members while the store fails: 503, as a problem, with when to try again; never 500."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+
+from bongsu.store import Share, Store, postgres, shares, sqlite
+from bongsu.store.query import same
+from bongsu.store.shares import Limits
+
+DEVICE = {"token": "token-a", "platform": "ANDROID", "pushConsent": True}
+SERVER_CALLS: list[tuple[str, str, Any]] = [
+    ("PUT", "/api/members/m-1", {}),
+    ("GET", "/api/members/m-1", None),
+    ("PUT", "/api/members/m-1/preferences", {"types": {"X": {"enabled": False}}}),
+    ("GET", "/api/members/m-1/preferences", None),
+    ("PUT", "/api/members/m-1/devices/d", DEVICE),
+    ("GET", "/api/members/m-1/devices", None),
+    ("DELETE", "/api/members/m-1/devices/d", None),
+    ("PUT", "/api/products/p", {"name": "x"}),
+    ("GET", "/api/products/p", None),
+    ("POST", "/api/behaviors", [{"userId": "m-1", "productId": "p", "action": "VIEW"}]),
+]
+MEMBER_CALLS: list[tuple[str, str, Any]] = [
+    ("PUT", "/api/preferences", {}),
+    ("GET", "/api/preferences", None),
+    ("PUT", "/api/devices/d", DEVICE),
+    ("DELETE", "/api/devices/d", None),
+    ("GET", "/api/notifications", None),
+    ("GET", "/api/notifications?unread", None),
+    ("GET", "/api/notifications/unread-count", None),
+    ("POST", "/api/notifications/1/read", None),
+    ("POST", "/api/notifications/read-all", None),
+]
+
+
+async def call_all(api: httpx.AsyncClient, member_token: str) -> list[httpx.Response]:
+    as_member = {"Authorization": f"Bearer {member_token}"}
+    server = [api.request(method, path, json=body) for method, path, body in SERVER_CALLS]
+    member = [api.request(method, path, json=body, headers=as_member) for method, path, body in MEMBER_CALLS]
+    return await asyncio.gather(*server, *member)
+
+
+def assert_unavailable(answers: Sequence[httpx.Response], kind: str) -> None:
+    for answer in answers:
+        where = f"{answer.request.method} {answer.request.url.path}: {answer.text}"
+        assert answer.status_code == 503, where
+        assert answer.headers["content-type"] == "application/problem+json", where
+        assert int(answer.headers["retry-after"]) >= 1, where
+        assert answer.json()["type"] == f"urn:bongsu:{kind}", where
+
+
+def _full_disk() -> sqlite3.Error:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
+
+
+async def test_a_full_disk_is_answered_as_unavailable(
+    api: httpx.AsyncClient, store: Store, member_token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if store.dialect.name == "sqlite":
+
+        def fail(*_: object) -> Any:
+            raise _full_disk()
+
+        monkeypatch.setattr(sqlite, "_fetch", fail)
+        monkeypatch.setattr(sqlite, "_execute", fail)
+        assert_unavailable(await call_all(api, member_token), "store-damaged")
+        return
+
+    async def refuse(*_: object) -> None:
+        raise asyncpg.DiskFullError("could not extend file")
+
+    monkeypatch.setattr(postgres._PooledConnection, "fetch", refuse)
+    monkeypatch.setattr(postgres._PooledConnection, "execute", refuse)
+    assert_unavailable(await call_all(api, member_token), "store-unreachable")
+
+
+TABLES = ("members", "preferences", "devices", "products", "behaviors", "notifications", "messages")
+
+
+async def test_locked_tables_are_answered_as_busy_soon(
+    api: httpx.AsyncClient, store: Store, member_token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if store.dialect.name == "sqlite":
+        pytest.skip("SQLite has no table locks")
+    for share in (Share.MEMBERS, Share.INGEST):
+        monkeypatch.setitem(shares.SHARES, share, Limits(connections=30, wait_seconds=1, lock_seconds=0.2))
+    async with store.transaction() as tx:
+        await tx.execute(same(f"LOCK TABLE {', '.join(f'bongsu_{one}' for one in TABLES)} IN ACCESS EXCLUSIVE MODE")())
+        began = time.monotonic()
+        answers = await call_all(api, member_token)
+        assert time.monotonic() - began < 10
+        assert_unavailable(answers, "store-busy")
+    for answer in await call_all(api, member_token):
+        assert answer.status_code < 500, answer.text
+
+
+async def test_when_all_connections_are_in_use_the_next_call_is_answered_as_busy(
+    api: httpx.AsyncClient, store: Store, member_token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if store.dialect.name == "sqlite":
+        pytest.skip("SQLite has one writer, which is waited for")
+    monkeypatch.setitem(shares.SHARES, Share.MEMBERS, Limits(connections=1, wait_seconds=0.2, lock_seconds=2))
+    async with store.share(Share.MEMBERS).transaction() as tx:
+        await tx.fetch(same("SELECT 1")())
+        answer = await api.get("/api/notifications", headers={"Authorization": f"Bearer {member_token}"})
+    assert_unavailable([answer], "store-busy")

@@ -1,0 +1,159 @@
+"""SQLite's connections: one writer among several processes, readers that cannot write, a file that may be full or locked."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from bongsu.errors import StoreBusy, StoreDamaged, StoreUnreachable
+from bongsu.settings import Settings
+from bongsu.store import Share, Store, migrate, sqlite
+from bongsu.store.query import same
+from tests.processes import forks
+from tests.store.limits import limit
+from tests.store.test_transactions import ADD, add, is_nothing_open, members
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    store = Store.open(Settings(data_dir=tmp_path))
+    await migrate(store)
+    yield store
+    await store.close()
+
+
+def _write_many(settings: Settings, name: str, count: int) -> None:
+    async def work() -> None:
+        store = Store.open(settings)
+        for number in range(count):
+            await add(store, f"{name}-{number}")
+        await store.close()
+
+    asyncio.run(work())
+
+
+async def test_several_processes_write_to_one_file(store: Store, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    processes = [forks.Process(target=_write_many, args=(settings, str(number), 50)) for number in range(4)]
+    for process in processes:
+        process.start()
+    await asyncio.gather(*(add(store, f"own-{number}") for number in range(50)))
+    for process in processes:
+        await asyncio.to_thread(process.join)
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert len(await members(store)) == 250
+
+
+async def test_a_file_that_stays_locked_is_named_and_heals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_MILLISECONDS", 10)
+    store = Store.open(Settings(data_dir=tmp_path))
+    await migrate(store)
+    rival = sqlite3.connect(tmp_path / "bongsu.db", isolation_level=None)
+    rival.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusy, match="locked"):
+        await add(store, "a")
+    rival.execute("COMMIT")
+    rival.close()
+    await add(store, "b")
+    assert await members(store) == ["b"]
+    await store.close()
+
+
+@pytest.mark.parametrize("how", ["transaction", "single"])
+async def test_a_writer_that_finds_the_file_locked_queues_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_MILLISECONDS", 100)
+    store = Store.open(Settings(data_dir=tmp_path))
+    await migrate(store)
+    rival = sqlite3.connect(tmp_path / "bongsu.db", isolation_level=None, check_same_thread=False)
+    rival.execute("BEGIN IMMEDIATE")
+    # Longer than SQLite waits by itself, shorter than we do.
+    end = threading.Timer(0.25, rival.execute, ["COMMIT"])
+    end.start()
+    async with store.transaction() if how == "transaction" else store.single() as tx:
+        await tx.execute(ADD("a"))
+    end.join()
+    rival.close()
+    assert await members(store) == ["a"]
+    await store.close()
+
+
+@pytest.mark.parametrize("how", ["transaction", "single"])
+async def test_a_commit_that_failed_leaves_nothing_and_the_next_is_whole(store: Store, tmp_path: Path, how: str) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # No room for one page more in the file that commits are written to.
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "bongsu.db-wal").stat().st_size + 2000, limits[1]))
+    try:
+        with pytest.raises(StoreDamaged):
+            async with store.transaction() if how == "transaction" else store.single() as tx:
+                await tx.execute(ADD("lost"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert await is_nothing_open(store)
+    await add(store, "kept")
+    other = sqlite3.connect(tmp_path / "bongsu.db")
+    assert other.execute("SELECT member_id FROM bongsu_members").fetchall() == [("kept",)]
+    other.close()
+
+
+async def test_the_file_is_in_wal_mode_and_commits_are_flushed(store: Store) -> None:
+    async with store.single() as tx:
+        [mode] = await tx.fetch(same("PRAGMA journal_mode")())
+        [synchronous] = await tx.fetch(same("PRAGMA synchronous")())
+    assert (mode["journal_mode"], synchronous["synchronous"]) == ("wal", 2)
+
+
+async def test_a_text_that_is_no_utf8_does_not_make_its_batch_unreadable(store: Store, tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "bongsu.db")
+    with other:
+        other.execute("INSERT INTO bongsu_members (member_id) VALUES (CAST(x'ff61' AS text)), ('b')")
+    other.close()
+    assert await members(store) == ["b", "\ufffda"]
+
+
+async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bongsu.db").write_text("a letter, perhaps" * 100)
+    store = Store.open(Settings(data_dir=tmp_path))
+    with pytest.raises(StoreDamaged, match="not a database"):
+        await migrate(store)
+    await store.close()
+
+
+async def test_a_reader_cannot_write(store: Store) -> None:
+    with pytest.raises(Exception, match="readonly"):
+        async with store.read() as tx:
+            await tx.execute(ADD("a"))
+
+
+async def test_readers_that_are_all_in_use_are_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, Share.WORK, wait_seconds=0.05)
+    async with AsyncExitStack() as stack:
+        for _ in range(sqlite.READERS):
+            await stack.enter_async_context(store.read())
+        with pytest.raises(StoreBusy, match="all 4 readers were in use for 0.05 s"):
+            await members(store)
+    assert await members(store) == []
+
+
+async def test_a_member_call_does_not_wait_long_for_its_turn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, Share.MEMBERS, wait_seconds=0.05)
+    async with store.transaction():
+        with pytest.raises(StoreBusy, match="others were writing for 0.05 s"):
+            await add(store.share(Share.MEMBERS), "a")
+    await add(store.share(Share.MEMBERS), "b")
+    assert await members(store) == ["b"]
+
+
+async def test_a_place_where_no_file_can_be_made_is_named() -> None:
+    store = Store.open(Settings(data_dir=Path("/proc/nowhere"), database_url="sqlite:////proc/bongsu.db"))
+    with pytest.raises(StoreUnreachable, match="SQLite at /proc/bongsu.db"):
+        await migrate(store)
+    await store.close()
