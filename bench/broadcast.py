@@ -73,7 +73,7 @@ def _asking(count: int, path: str, headers: Sequence[str] = ()) -> list[bytes]:
 
 
 class Ours:
-    """A gateway on PostgreSQL and Redis, told as workers tell it: the message is in the store, a signal names it."""
+    """A gateway on PostgreSQL and Redis, used as workers use it: the message is in the store, a signal names it."""
 
     def __init__(self, server: Server, some: Readers, settings: Settings, store: Store, signals: RedisSignals) -> None:
         self.server = server

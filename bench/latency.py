@@ -30,7 +30,7 @@ NEWEST = same("SELECT event_id FROM bongsu_messages ORDER BY message_id DESC LIM
 
 async def latency(settings: Settings) -> str:
     """A sentence with the median and the 99th percentile."""
-    # Every member is told of hundreds of products: the cap is not what is measured here.
+    # Every member is notified of hundreds of products: the daily limit is not what is measured here.
     store, settings = Store.open(settings), settings.model_copy(update={"daily_limit": 1_000_000})
     await _fill(store)
     signals = LocalSignals()

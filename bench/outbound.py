@@ -83,7 +83,7 @@ class Outbound:
 
 @contextlib.asynccontextmanager
 async def outbound(ground: Ground, count: int) -> AsyncIterator[Outbound]:
-    """That many members, told by a real event, and everything that is needed to send it to their devices."""
+    """That many members with a notification from a real event, and everything that is needed to push it to their devices."""
     with simulating() as simulator:
         settings = (await ground.postgres()).model_copy(update={"fcm_url": simulator.address})
         crowd = await Crowd.gathered(settings, count)
@@ -131,7 +131,7 @@ async def _overheard(crowd: Crowd) -> list[bytes]:
     dispatcher = Dispatcher(crowd.store, ear, crowd.settings)
     while await dispatcher.tick():
         pass
-    assert len(ear.bodies) == crowd.count, f"{len(ear.bodies)} of {crowd.count} pushes were heard"
+    assert len(ear.bodies) == crowd.count, f"{len(ear.bodies)} of {crowd.count} pushes were recorded"
     return ear.bodies
 
 
@@ -160,7 +160,7 @@ class SlowMail:
         return Accepted()
 
     def hang_up(self) -> None:
-        """Answer everything at once: the turn is over, and nobody wants to wait."""
+        """Answer everything at once: the turn is over."""
         self._hung_up.set()
 
     async def close(self) -> None:

@@ -24,7 +24,7 @@ from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliverySta
 from bongsu.store.delivery_history import find_attempts
 from bongsu.store.query import Transaction, same
 from tests.deciding import decide, members, rows, said, says
-from tests.dying import delivery, message
+from tests.dying import LONG_AGO, delivery, message
 
 MOST_ONCE = NoticeType("ONCE", (Channel.PUSH, Channel.IN_APP))
 ACCEPTED = Accepted("ref")
@@ -32,7 +32,7 @@ LEAST_ONCE = NoticeType("AGAIN", (Channel.PUSH, Channel.IN_APP), guarantee=Guara
 
 
 class Scripted:
-    """A channel that answers what it is told to, and remembers what it was given."""
+    """A channel that gives the answers of a script, and remembers what it was given."""
 
     channel = Channel.PUSH
 
@@ -386,7 +386,7 @@ async def test_each_channel_has_its_address(store: Store, channel: Channel) -> N
         for one, device in ((Channel.PUSH, "phone"), (Channel.SMS, None), (Channel.EMAIL, None)):
             message_id = await message(tx)
             for member in ("a", "nowhere"):
-                await delivery(tx, message_id, "READY", member, channel=one.value, device_id=device)
+                await delivery(tx, message_id, "READY", member, due=LONG_AGO, channel=one.value, device_id=device)
     claimed = await statements.claim(store, channel, (0, 1, 2), 10, 60, "w")
     found = {one.member_id: (one.address, one.platform, one.can_go) for one in claimed}
     platform = "ANDROID" if channel is Channel.PUSH else None
@@ -557,7 +557,7 @@ async def test_without_its_message_a_delivery_ends_and_lets_others_pass(store: S
 
 
 class Prompt(Scripted):
-    """Takes everything at once, and lets it land when it is told to."""
+    """Accepts everything at once; the test calls back with the outcomes."""
 
     def __init__(self, answer: Callable[[Outgoing], Outcome] | Outcome = ACCEPTED, takes: bool = True) -> None:
         super().__init__(answer)

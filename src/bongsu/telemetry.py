@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import cast
+from typing import Any, cast
 
+import orjson
 import structlog
 from prometheus_client import REGISTRY, Counter, Gauge, Metric
 from prometheus_client.core import HistogramMetricFamily
@@ -85,11 +87,14 @@ def log(name: str) -> Log:
 
 
 def configure_logs(level: str = "INFO") -> None:
-    """Route structlog and the standard library's loggers through one renderer."""
+    """Render our own lines and those of the standard library's loggers alike.
+
+    Ours do not go through the standard library, which takes three times as long, and every request is a line.
+    """
     console = sys.stderr.isatty()
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
+        structlog.processors.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso" if not console else "%H:%M:%S", utc=not console),
     ]
@@ -97,7 +102,7 @@ def configure_logs(level: str = "INFO") -> None:
     rendering: list[structlog.typing.Processor] = (
         [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if console
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_as_json)]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -111,12 +116,28 @@ def configure_logs(level: str = "INFO") -> None:
     for noisy in ("uvicorn.access", "uvicorn.error", "alembic", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        processors=[*shared, *rendering],
+        logger_factory=_Stderr,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
         cache_logger_on_first_use=True,
     )
+
+
+class _Stderr:
+    """Writes each line with one call, so that the lines of two processes on one terminal do not mix."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+
+    def msg(self, line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+
+    log = debug = info = warn = warning = error = err = critical = fatal = failure = exception = msg
+
+
+def _as_json(event: dict[str, Any], **_options: Any) -> str:
+    # Half a surrogate pair is no UTF-8: such a text is shown as Python would write it.
+    try:
+        return orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:
+        return json.dumps(event, default=repr)

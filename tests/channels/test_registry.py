@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from bongsu import App, Channel
 from bongsu.channels.email import Email
@@ -83,12 +83,13 @@ async def test_the_users_own_sender_takes_the_place_of_ours() -> None:
     await closed(made)
 
 
-async def test_a_simulated_message_is_one_line_without_address_or_text(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_simulated_message_is_one_line_without_address_or_text() -> None:
     message = outgoing("kim@example.org", title="비밀 제목", body="비밀 내용")
-    with caplog.at_level(logging.INFO, "bongsu.channels"):
+    with capture_logs() as lines:
         outcome = await Simulated(Channel.EMAIL).send(message)
     assert outcome == Accepted(f"simulated-{message.delivery_id}", is_simulated=True)
-    (line,) = caplog.messages
+    line = str(lines)
+    assert len(lines) == 1
     assert "member-1" in line
     assert "PRICE_DROP" in line
     assert "비밀" not in line

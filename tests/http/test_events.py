@@ -64,7 +64,7 @@ async def test_one_event_is_accepted_and_can_be_looked_at(api: httpx.AsyncClient
     assert {"createdAt", "status", "attempts"} <= set(found)
 
 
-async def test_an_array_is_accepted_and_repeats_are_told(api: httpx.AsyncClient, store: Store) -> None:
+async def test_an_array_is_accepted_and_duplicates_are_reported(api: httpx.AsyncClient, store: Store) -> None:
     events = [{"eventId": str(uuid4()), "eventType": "x"} for _ in range(3)]
     assert (await api.post("/api/events", json=events[:2])).json()["accepted"] == 2
     answer = (await api.post("/api/events", json=events)).json()
@@ -86,12 +86,12 @@ async def test_an_empty_array_is_nothing(api: httpx.AsyncClient) -> None:
 
 
 async def test_an_accepted_event_wakes_the_worker(api: httpx.AsyncClient, signals: LocalSignals) -> None:
-    heard: list[bytes | None] = []
-    with signals.listen(EVENTS_TOPIC, heard.append):
+    received: list[bytes | None] = []
+    with signals.listen(EVENTS_TOPIC, received.append):
         await api.post("/api/events", json={"eventType": "x"})
-        assert heard == [b""]
+        assert received == [b""]
         await api.post("/api/events", json={"eventType": ""})
-        assert heard == [b""]
+        assert received == [b""]
 
 
 BAD = [

@@ -225,6 +225,13 @@ async def test_a_small_step_reads_its_own_rows_however_many_there_are(store: Sto
     assert read["bongsu_members"] == 2
     assert read["bongsu_events"] == 1
     assert read["bongsu_devices"] <= 10
+    async with store.transaction() as tx:
+        before = await rows_read(tx)
+        recipients = {0: ["a-7", "new"]}
+        assert await decisions.find_missing_members(tx, recipients) == ["new"]
+        assert len(await decisions.find_profiles(tx, recipients)) == 1
+        after = await rows_read(tx)
+    assert after["bongsu_members"] - before.get("bongsu_members", 0) == 2
 
 
 async def test_no_statement_scans_a_table_on_sqlite(store: Store) -> None:

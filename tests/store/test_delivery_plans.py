@@ -100,7 +100,7 @@ class _InTransaction:
 async def test_a_plan_from_when_few_waited_reads_no_others_when_many_do(store: Store) -> None:
     """PostgreSQL keeps the plans of statements that a connection has run before."""
     if store.dialect.name == "sqlite":
-        return  # plans nothing by how many rows there are, unless it was told by ANALYZE
+        return  # plans do not depend on the number of rows unless ANALYZE has counted them
 
     async def step() -> int:
         """Claim, renew and record; how many rows were read for the last two."""

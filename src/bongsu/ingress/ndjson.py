@@ -1,4 +1,4 @@
-"""Newline-delimited JSON: any number of things in constant memory. A bad line is reported by number, the others stand."""
+"""Newline-delimited JSON: any number of items in constant memory. An invalid line is reported by number, others are kept."""
 
 from __future__ import annotations
 

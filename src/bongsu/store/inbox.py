@@ -89,9 +89,11 @@ _FIND_UNREAD_PAGE = in_both(
 )
 
 # One row, however much is unread.
+# The stored count: one row by its key, however many are unread.
 _COUNT_UNREAD = same("SELECT unread FROM bongsu_members WHERE member_id = $1")
 
 # The last of the index of unread notifications.
+# The end of the index of unread notifications.
 _FIND_NEWEST_UNREAD = in_both(
     lambda d: (
         f"""
@@ -101,6 +103,7 @@ _FIND_NEWEST_UNREAD = in_both(
 )
 
 # One notification of a member, by its key, and the member's count of the same moment.
+# One notification of this member (no row if it is another's), with the unread count of the same snapshot.
 _FIND_READ_STATE = same("""
     SELECT n.read_at, m.unread
     FROM bongsu_notifications n JOIN bongsu_members m ON m.member_id = n.member_id
@@ -164,7 +167,7 @@ _MARK_READ = in_both(
     )
 )
 
-# Run under the member's lock.
+# Keeps the count equal to the unread rows. Run under the member's lock.
 _SUBTRACT_UNREAD = same("UPDATE bongsu_members SET unread = unread - $2 WHERE member_id = $1")
 
 # The id of the unread notification that is $4 places after the first of those above $2, up to $3.

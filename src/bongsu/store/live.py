@@ -88,6 +88,7 @@ class Recipient:
 # --- a member opens a stream ------------------------------------------------------------------------------------------
 
 # How a member's inbox stands: unread count, switch, newest id, and the store's time of it.
+# The unread count and the newest id of one snapshot, and a time not after it.
 _FIND_INBOX_STATE = in_both(
     lambda d: (
         f"""
@@ -192,6 +193,7 @@ _FIND_NEW = Statement(
 )
 
 # The unread counts of members, each looked up by its key.
+# The unread counts of these members, each found by its key; unknown members are left out.
 _FIND_UNREAD_COUNTS = Statement(
     postgres="""
         SELECT given.member_id, m.unread
@@ -205,6 +207,7 @@ _FIND_UNREAD_COUNTS = Statement(
 )
 
 # What messages contain, each by its key.
+# The content of these messages, each found by its key; deleted ones are left out.
 _FIND_CONTENT = Statement(
     postgres="""
         SELECT given.message_id, w.type, w.title, w.body, w.ref_id, w.data, w.is_critical

@@ -34,6 +34,7 @@ _PUT_MEMBER = same("""
     SET locale = excluded.locale, timezone = excluded.timezone, email = excluded.email, phone = excluded.phone""")
 
 # What is known of one member.
+# One row by its key.
 _FIND_MEMBER = same("SELECT locale, timezone, email, phone FROM bongsu_members WHERE member_id = $1")
 
 
@@ -67,9 +68,11 @@ _PUT_GENERAL = same("""
     SET is_enabled = excluded.is_enabled, quiet_start = excluded.quiet_start, quiet_end = excluded.quiet_end""")
 
 # All preferences of a member for single types. Locks their rows.
+# Removes the preferences of every type. Run under the member's lock.
 _REMOVE_TYPES = same("DELETE FROM bongsu_preferences WHERE member_id = $1")
 
 # New preferences for single types, in the transaction that has removed the old ones.
+# Adds preferences of types that have none. Run under the member's lock.
 _ADD_TYPES = in_both(
     lambda d: (
         f"""

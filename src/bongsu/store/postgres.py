@@ -184,8 +184,8 @@ def _server_settings(share: Share, limits: Limits) -> dict[str, str]:
         # would rather read the whole of a table than a few hundred rows of it by their index.
         "random_page_cost": "1.1",
     }
-    if share is Share.WORK:
-        # Steps and claims are many and alike: to plan each anew takes as long as to run it.
+    if share is not Share.MEMBERS:
+        # Steps, claims and inserts are many and alike: to plan each anew takes as long as to run it.
         settings["plan_cache_mode"] = "force_generic_plan"
     return settings
 

@@ -20,6 +20,7 @@ _PUT_PRODUCT = in_both(
 )
 
 # What is known of one product.
+# One row by its key.
 _FIND_PRODUCT = same("SELECT name, price, stock FROM bongsu_products WHERE product_id = $1")
 
 _BEHAVIOR = {"product_id": "text", "member_id": "text", "action": "text", "at": "timestamptz"}

@@ -24,8 +24,8 @@ _ADD = same("""
     VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (event_id) DO NOTHING""")
 
-# Ends an event of that type that is not finished. Locks its row: a worker that records a result at the same time is first, and
-# nothing is changed here, or second, and its epoch is stale.
+# Ends an event of that type that is not finished. Locks its row. A worker that records its result at the same time either
+# comes first, and nothing is changed here, or second, and its epoch is stale.
 _CANCEL = in_both(
     lambda d: (
         f"""

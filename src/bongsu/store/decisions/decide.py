@@ -23,8 +23,8 @@ from bongsu.store.decisions.rows import (
 from bongsu.store.postgres import POSTGRES
 from bongsu.store.query import Query, Statement, Table, Transaction, in_both, same
 
-# Below this, PostgreSQL takes longer to empty the temporary table than to send the rows to us and back.
-FEW = 1_000
+# Below this, PostgreSQL takes longer to fill and empty the temporary table than to send the rows to us and back.
+FEW = 200
 
 DECIDE_FEW = Statement(postgres.DECIDE_FEW, sqlite="")  # only PostgreSQL has this path
 DECIDE_MANY_OF_ONE_NOTICE = Statement(postgres.DECIDE_MANY_OF_ONE_NOTICE, sqlite.DECIDE_MANY_OF_ONE_NOTICE)

@@ -126,7 +126,8 @@ PREPARE_MANY = "SET LOCAL plan_cache_mode = force_custom_plan"
 FIND_MISSING_MEMBERS = f"""
     WITH recipients AS ({RECIPIENTS})
     SELECT DISTINCT r.member_id FROM recipients AS r
-    LEFT JOIN bongsu_members AS m ON m.member_id = r.member_id
+    LEFT JOIN LATERAL (
+        SELECT x.member_id FROM bongsu_members AS x WHERE x.member_id = r.member_id OFFSET 0) AS m ON true
     WHERE m.member_id IS NULL"""
 
 # The profiles of those who are.
@@ -134,7 +135,10 @@ FIND_PROFILES = f"""
     WITH recipients AS ({RECIPIENTS})
     SELECT DISTINCT coalesce(m.locale, '') AS locale, coalesce(m.timezone, '') AS timezone,
            coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end
-    FROM recipients AS r JOIN bongsu_members AS m ON m.member_id = r.member_id"""
+    FROM recipients AS r
+    CROSS JOIN LATERAL (
+        SELECT x.locale, x.timezone, x.quiet_start, x.quiet_end
+        FROM bongsu_members AS x WHERE x.member_id = r.member_id OFFSET 0) AS m"""
 
 # --- apply many -------------------------------------------------------------------------------------------------------
 

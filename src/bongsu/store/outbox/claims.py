@@ -1,8 +1,8 @@
 """Claims on events: lease them, renew, give back, record results. Each names a claim by event id and epoch.
 
 A claim is open while its epoch is the newest and `leased_by` is set: claiming sets it, recording, giving back and cancelling
-clear it. This is tested instead of the status so that PostgreSQL finds the rows by their ids and is not drawn to the index
-of everything that waits.
+clear it. Statements test this instead of the status, so that PostgreSQL finds the rows by their ids and not by the index of
+all waiting events.
 """
 
 from __future__ import annotations

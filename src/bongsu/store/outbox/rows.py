@@ -34,7 +34,7 @@ READ_COLUMNS = """
 
 
 class NewEvent(NamedTuple):
-    """A new event as it is stored. Whoever makes one has checked what an `Event` would have checked."""
+    """A new event as it is stored. The code that makes one must have checked what `Event` checks."""
 
     event_id: UUID
     event_type: str
