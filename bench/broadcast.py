@@ -175,7 +175,7 @@ async def _theirs(module: str, folder: Path, body: Callable[[str], bytes]) -> As
 
 def _frames(mark: str) -> bytes:
     content = MessageContent(1, "PRICE_DROP", TITLE, BODY, mark, "{}", False)
-    return frames.notification(1_000_000, frames.rest(utc_now(), frames.tail(content))) + frames.badge(10)
+    return frames.notification(1_000_000, frames.after_id(utc_now(), content)) + frames.badge(10)
 
 
 def _data(mark: str) -> bytes:

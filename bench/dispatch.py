@@ -19,7 +19,7 @@ from bench.measure import Contest, Measure
 from bench.outbound import Outbound, SlowMail, outbound
 from bench.rivals import Rival
 from bench.serving import busiest
-from bongsu.dispatch import CONCURRENCY, SHARE, Dispatcher
+from bongsu.deliver.dispatcher import CONCURRENCY, SHARE, Dispatcher
 from bongsu.model import Channel
 from bongsu.settings import Settings
 from bongsu.store import Store

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 
 from tests.simulator.running import Simulator, simulating
 
-from bench.bare_wire import post_all, send_url
+from bench.bare_http import post_all, send_url
 from bench.crowd import Crowd
 from bench.ground import Ground
-from bongsu.channels import fcm
-from bongsu.channels.outcome import Accepted, Outcome, Outgoing
-from bongsu.channels.pace import Pace
-from bongsu.channels.push import CONNECTIONS, Push
-from bongsu.channels.wire import Wire
-from bongsu.dispatch import CONCURRENCY, Dispatcher
+from bongsu.deliver.channels import fcm
+from bongsu.deliver.channels.http.client import HttpClient
+from bongsu.deliver.channels.limits.pace import Pace
+from bongsu.deliver.channels.push import CONNECTIONS, Push
+from bongsu.deliver.dispatcher import CONCURRENCY, Dispatcher
 from bongsu.model import Channel, utc_now
+from bongsu.outcome import Accepted, Outcome, Outgoing
 from bongsu.store.query import same
 
 # A quota that is never reached. FCM's own is 10,000 a second, and would be all that is measured on a fast machine.
@@ -40,7 +40,7 @@ class Outbound:
     crowd: Crowd
     simulator: Simulator
     dispatcher: Dispatcher
-    wire: Wire
+    wire: HttpClient
     bodies: list[bytes] = field(default_factory=list)
 
     @property
@@ -90,7 +90,7 @@ async def outbound(ground: Ground, count: int) -> AsyncIterator[Outbound]:
         await crowd.tell()
         await _give_addresses(crowd)
         push = Push(settings, pace=Pace(NO_QUOTA, ramp_seconds=0.0))
-        wire = Wire(settings.send_timeout_seconds, CONNECTIONS, uses_proxy=False)
+        wire = HttpClient(settings.send_timeout_seconds, CONNECTIONS, uses_proxy=False)
         made = Outbound(crowd, simulator, Dispatcher(crowd.store, push, settings), wire)
         try:
             await made.fill()

@@ -19,7 +19,7 @@ from rich.console import Console
 from bongsu import cli
 from bongsu.dead import DeadFilter
 from bongsu.dead_desk import Replaying, facts, look, told
-from bongsu.dispatch import DELIVERIES_TOPIC
+from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.settings import Settings
 from bongsu.signals import RedisSignals
 from bongsu.store import Store, migrate

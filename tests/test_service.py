@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from typing import cast
 
-from bongsu.dispatch import Dispatcher
+from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.fanout import Decision, EventInProgress
 from bongsu.model import Channel, Event, Listed, Notice
 from bongsu.rules.social import POST_LIKE

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from celery import Celery
 
-from bench.bare_wire import HEADERS
+from bench.bare_http import HEADERS
 
 BROKER = "BENCH_CELERY_BROKER"
 URL = "BENCH_CELERY_URL"

@@ -9,8 +9,8 @@ from typing import Any
 
 from procrastinate import App, PsycopgConnector
 
-from bench.bare_wire import HEADERS
-from bongsu.channels.wire import Answer, Wire
+from bench.bare_http import HEADERS
+from bongsu.deliver.channels.http.client import Answer, HttpClient
 
 COUNT = 500
 # The fastest of 1, 8, 32 and 128 on two cores: its worker takes jobs one by one, so more only wait.
@@ -22,7 +22,7 @@ class Procrastinate:
     name = "procrastinate, one job a send"
     count = COUNT
 
-    def __init__(self, app: App, wire: Wire, url: str, bodies: Sequence[bytes]) -> None:
+    def __init__(self, app: App, wire: HttpClient, url: str, bodies: Sequence[bytes]) -> None:
         self._app = app
         self._wire = wire
         self._url = url
@@ -54,7 +54,7 @@ class Procrastinate:
 @contextlib.asynccontextmanager
 async def procrastinate(database_url: str, url: str, bodies: Sequence[bytes]) -> AsyncIterator[Procrastinate]:
     app = App(connector=PsycopgConnector(conninfo=database_url, min_size=POOL, max_size=POOL))
-    wire = Wire(15.0, uses_proxy=False)
+    wire = HttpClient(15.0, uses_proxy=False)
     try:
         async with app.open_async():
             await app.schema_manager.apply_schema_async()

@@ -14,21 +14,32 @@ from bongsu.model import (
     Priority,
     Selected,
 )
+from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Sender, Unknown
 from bongsu.rules import App
 
 __all__ = [
+    "Accepted",
     "Action",
     "App",
     "Channel",
     "Event",
     "Everyone",
+    "Gone",
     "Guarantee",
     "Interested",
     "Listed",
+    "Misconfigured",
     "Notice",
     "NoticeType",
+    "Outcome",
+    "Outgoing",
     "Priority",
     "Published",
+    "Refused",
+    "Retry",
+    "Scope",
     "Selected",
+    "Sender",
+    "Unknown",
     "publish",
 ]

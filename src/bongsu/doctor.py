@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bongsu.channels.push import GOOGLE
 from bongsu.clock.slots import next_slot
+from bongsu.deliver.channels.push import GOOGLE
 from bongsu.errors import (
     BadCredentials,
     BadSettings,

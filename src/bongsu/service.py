@@ -16,9 +16,9 @@ from starlette.types import ASGIApp
 
 from bongsu import demo, telemetry
 from bongsu.api import build_api
-from bongsu.channels.registry import senders
 from bongsu.clock import clock
-from bongsu.dispatch import DELIVERIES_TOPIC, Dispatcher
+from bongsu.deliver.channels.registry import senders
+from bongsu.deliver.dispatcher import DELIVERIES_TOPIC, Dispatcher
 from bongsu.errors import AddressTaken, StoreBusy, StoreUnreachable
 from bongsu.fanout import Decision, FanOut
 from bongsu.ingress.intake import EVENTS_TOPIC, Intake

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from bongsu.clock.recover import Recovery
-from bongsu.dispatch import DELIVERIES_TOPIC
+from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
+from bongsu.deliver.transitions import unsent
 from bongsu.model import Channel, Device, Platform
 from bongsu.signals import LocalSignals
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.devices import put_device
 from bongsu.store.query import same
-from bongsu.verdicts import unsent
 from tests.dying import LONG_AGO, SOON, column, delivery, message, one_delivery
 
 KEPT = ("status", "attempts", "rounds", "epoch", "series", "code", "due", "finished_at")

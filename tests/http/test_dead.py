@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from bongsu.dead import wrapped
-from bongsu.dispatch import DELIVERIES_TOPIC
+from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.model import new_id, utc_now
 from bongsu.signals import LocalSignals
 from bongsu.store import Store

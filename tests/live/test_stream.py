@@ -139,7 +139,7 @@ async def test_reading_elsewhere_changes_the_badge_of_every_page(live: Live) -> 
     assert stranger.seen("badge") == [{"unread": 0}]
 
 
-async def test_who_wants_nothing_is_told_nothing_but_what_is_critical_and_chat(live: Live) -> None:
+async def test_who_wants_nothing_is_told_nothing_but_what_is_critical(live: Live) -> None:
     await write(live.store, "m-1", 2)
     _, [critical] = await write(live.store, "m-1")
     async with live.store.transaction() as tx:
@@ -148,9 +148,6 @@ async def test_who_wants_nothing_is_told_nothing_but_what_is_critical_and_chat(l
     async with live.open() as page:
         await page.until_live()
         assert len(page.told) == 1
-        said = {"roomId": "r", "seq": 1, "senderId": "m-2", "message": "밥 먹었어?"}
-        announce.announce_chat(live.signals, "m-1", said)
-        assert await page.until_seen("chat") == [said]
 
 
 async def test_a_message_to_many_is_named_and_read_by_who_has_its_readers(

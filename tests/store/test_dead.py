@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from bongsu.dead import DeadFilter, Replay
-from bongsu.dispatch import DELIVERIES_TOPIC
+from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.errors import ReplayWithoutFilter
 from bongsu.ingress.intake import EVENTS_TOPIC
 from bongsu.model import Channel, Event, new_id, utc_now
@@ -210,8 +210,8 @@ async def test_the_unfinished_and_the_dead_are_counted(store: Store) -> None:
 INDEXES = {
     dead_letters.DELIVERIES: "bongsu_deliveries_dead",
     dead_letters.COUNT_DELIVERIES: "bongsu_deliveries_dead",
-    dead_letters.EVENTS: "bongsu_events_failed",
-    dead_letters.COUNT_EVENTS: "bongsu_events_failed",
+    dead_letters.EVENTS: "bongsu_events_dead",
+    dead_letters.COUNT_EVENTS: "bongsu_events_dead",
     # On PostgreSQL either by its id or, where few are dead, among them.
     dead_letters.EVENT_BY_ID: "bongsu_events_",
     GIVE_ROUNDS: "bongsu_deliveries_retryable",

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from bongsu import telemetry
 from bongsu.clock.jobs import Job
-from bongsu.dispatch import DELIVERIES_TOPIC
+from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.model import Channel
 from bongsu.signals import Signals
 from bongsu.store import Store

@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any
 
 from bongsu.errors import StoreError
 from bongsu.fanout import Decision
-from bongsu.live.frame_cache import FrameCache, encode_notifications
-from bongsu.live.messages import LOOK, MESSAGES_TOPIC, member_topic, write_chat, write_messages, write_notification
+from bongsu.live.message_cache import MessageCache, encode_notifications
+from bongsu.live.messages import LOOK, MESSAGES_TOPIC, member_topic, write_messages, write_notification
 from bongsu.loop import Loop
 from bongsu.signals import Signals
 from bongsu.store import Store
@@ -38,7 +37,7 @@ class Announcer(Loop):
         super().__init__("announcer", poll_seconds=60)
         self._store = store
         self._signals = signals
-        self._frame_cache = FrameCache()
+        self._message_cache = MessageCache()
         # By message id, its number of recipients (the average of its step); None where they have to be counted.
         self._waiting: dict[int, int | None] = {}
 
@@ -47,7 +46,7 @@ class Announcer(Loop):
         notified = sum(count for (_, reason), count in decision.counts.items() if reason is None)
         if not notified:
             return
-        self._frame_cache.add(decision.words)
+        self._message_cache.add(decision.words)
         events = [*decision.finished, *(event for event, _ in decision.unfinished)]
         messages = [one for event in events for one in event.messages.values()]
         # Events that were decided whole in this one step have no recipients besides those of the step.
@@ -84,11 +83,11 @@ class Announcer(Loop):
         async with self._store.read() as tx:
             few, many = await self._split(tx, messages)
             recipients = await statements.find_recipients(tx, few) if few else []
-            encoded = await self._frame_cache.load(tx, {one.notification.message_id for one in recipients})
+            contents = await self._message_cache.load(tx, {one.notification.message_id for one in recipients})
         if many:
             self._signals.send(MESSAGES_TOPIC, write_messages(many))
         in_app = (one.notification for one in recipients if one.is_in_app)
-        chunks = dict(encode_notifications(in_app, encoded, None))
+        chunks = dict(encode_notifications(in_app, contents, None))
         for one in recipients:
             chunk = chunks.get(one.notification.notification_id, b"")
             self._signals.send(member_topic(one.notification.member_id), write_notification(one, chunk))
@@ -113,8 +112,3 @@ class Announcer(Loop):
 async def announce_read(signals: Signals, member_id: str) -> None:
     """The member has read something: their streams read the unread count. Sent as a number, two counts could overtake."""
     signals.send(member_topic(member_id), LOOK)
-
-
-def announce_chat(signals: Signals, member_id: str, message: dict[str, Any]) -> None:
-    """A chat message in one of the member's rooms."""
-    signals.send(member_topic(member_id), write_chat(message))

@@ -13,9 +13,9 @@ from typing import Protocol
 from bongsu import telemetry
 from bongsu.errors import StoreError
 from bongsu.live import frames
-from bongsu.live.frame_cache import EncodedMessages, FrameCache
 from bongsu.live.member_streams import MemberStreams
-from bongsu.live.stream import LONG_AGO, Stream
+from bongsu.live.message_cache import MessageCache, Messages
+from bongsu.live.stream import LONG_AGO
 from bongsu.loop import Loop
 from bongsu.store import Store, Transaction
 from bongsu.store import live as statements
@@ -48,11 +48,11 @@ class CatchUp(Loop):
     When the store fails, all members are marked: what was committed meanwhile is sent when it is back, signal or not.
     """
 
-    def __init__(self, store: Store, open_streams: OpenStreams, frame_cache: FrameCache) -> None:
+    def __init__(self, store: Store, open_streams: OpenStreams, message_cache: MessageCache) -> None:
         super().__init__("live-catch-up", poll_seconds=60)
         self._store = store
         self._open_streams = open_streams
-        self._frame_cache = frame_cache
+        self._message_cache = message_cache
         # At most every member with a stream here, in the order they were marked.
         self._marked: dict[str, None] = {}
         # After a broadcast: the members still to be read, and whether another broadcast came meanwhile. Its turn is after
@@ -105,7 +105,7 @@ class CatchUp(Loop):
             return 0
         sizes, ahead = _batch_sizes(count), deque[_Batch]()
         async with self._store.read() as tx:
-            reader = _Reader(tx, self._frame_cache, with_counts)
+            reader = _Reader(tx, self._message_cache, with_counts)
             try:
                 ahead.extend(reader.begin(take(size)) for size in islice(sizes, AHEAD))
                 while ahead:
@@ -135,11 +135,10 @@ class CatchUp(Loop):
             # Some members may have more, and others were not reached.
             self.mark(one.member_id for one in found.members)
 
-    def _send_piece(self, notifications: Sequence[Prepared], found: _Found) -> int:
+    def _send_piece(self, notifications: Sequence[MemberFrame], found: _Found) -> int:
         """Send the next notifications; return to how many streams. Cursors also move past those a member does not want."""
         members, sent_up_to, as_of = found.members, found.sent_up_to, found.as_of
-        # Prepare all, then write all: system calls and interpreter evict each other from the processor's caches.
-        ready: list[tuple[Stream, bytes]] = []
+        sent = 0
         for notification_id, position, unread, chunk in notifications:
             after = sent_up_to[position]
             # A stream that becomes live before the member's next notification has missed this one, and is not sent the next.
@@ -150,15 +149,13 @@ class CatchUp(Loop):
                 elif stream.cursor < after:
                     # It became live after the cursors were taken, and has more to catch up with than the others.
                     self.mark([stream.member_id])
-                elif frame := stream.prepare(notification_id, chunk, unread, as_of):
-                    ready.append((stream, frame))
-        for stream, frame in ready:
-            stream.put(frame)
-        return len(ready)
+                elif stream.send_notification(notification_id, chunk, unread, as_of):
+                    sent += 1
+        return sent
 
 
 # A notification's id, its member's position, that member's unread count, and its frame: empty where it is not to be sent.
-Prepared = tuple[int, int, int | None, bytes]
+MemberFrame = tuple[int, int, int | None, bytes]
 
 
 @dataclass(frozen=True)
@@ -171,12 +168,12 @@ class _Found:
     groups: Sequence[NotificationGroup]
     # The unread counts of members without new notifications.
     counts: Sequence[tuple[MemberStreams, int]]
-    messages: EncodedMessages
+    messages: Messages
     as_of: datetime
     # The limit was reached: there may be more.
     is_full: bool
 
-    def in_order(self) -> list[Prepared]:
+    def in_order(self) -> list[MemberFrame]:
         return sorted(
             chain.from_iterable(
                 zip(group.notification_ids, group.positions, group.unread, self._frames(group), strict=False)
@@ -185,11 +182,12 @@ class _Found:
         )
 
     def _frames(self, group: NotificationGroup) -> Iterable[bytes]:
-        message = self.messages.get(group.message_id)
+        content = self.messages.get(group.message_id)
         # Members who want no notifications get the critical ones only; members without a row get all.
-        if message is None or not (group.is_enabled or message.is_critical or group.is_enabled is None):
+        if content is None or not (group.is_enabled or content.is_critical or group.is_enabled is None):
             return repeat(b"")
-        return frames.notifications(group.notification_ids, frames.rest(group.created_at, message.tail))
+        rest = frames.after_id(group.created_at, content)
+        return (frames.notification(one, rest) for one in group.notification_ids)
 
 
 @dataclass(frozen=True)
@@ -203,9 +201,9 @@ class _Batch:
 class _Reader:
     """Reads batches over one connection, one after the other."""
 
-    def __init__(self, tx: Transaction, frame_cache: FrameCache, with_counts: bool) -> None:
+    def __init__(self, tx: Transaction, message_cache: MessageCache, with_counts: bool) -> None:
         self._tx = tx
-        self._frame_cache = frame_cache
+        self._message_cache = message_cache
         # Whether the unread counts of members without new notifications are read too.
         self._with_counts = with_counts
         self._turn = asyncio.Lock()
@@ -222,7 +220,7 @@ class _Reader:
     async def _read(self, members: list[MemberStreams], cursors: dict[str, int]) -> _Found:
         async with self._turn:
             groups = await statements.find_new(self._tx, cursors, NOTIFICATIONS) if cursors else []
-            messages = await self._frame_cache.load(self._tx, {group.message_id for group in groups})
+            messages = await self._message_cache.load(self._tx, {group.message_id for group in groups})
             as_of, counts = groups[0].as_of if groups else LONG_AGO, []
             if self._with_counts:
                 # The time is read before the counts, so that none of them is taken for newer than it is.

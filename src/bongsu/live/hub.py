@@ -23,9 +23,9 @@ from bongsu import telemetry
 from bongsu.errors import RedisUnreachable
 from bongsu.live import frames
 from bongsu.live.catchup import CatchUp
-from bongsu.live.frame_cache import EncodedMessages, FrameCache, encode_notifications
 from bongsu.live.member_streams import MemberStreams
-from bongsu.live.messages import CHAT, NOTIFICATION, member_topic, read_chat, read_notification
+from bongsu.live.message_cache import MessageCache, Messages, encode_notifications
+from bongsu.live.messages import NOTIFICATION, member_topic, read_notification
 from bongsu.live.registry import Registry
 from bongsu.live.stream import LONG_AGO, Stream
 from bongsu.signals import Signals
@@ -58,12 +58,12 @@ class Hub:
         self._signals = signals
         self._registry = registry
         self._replay = replay
-        self._frame_cache = FrameCache()
+        self._message_cache = MessageCache()
         self._members: dict[str, MemberStreams] = {}
         self._count = 0
         self._attaching = 0
         self._readers = asyncio.Semaphore(READERS)
-        self.catch_up = CatchUp(store, self, self._frame_cache)
+        self.catch_up = CatchUp(store, self, self._message_cache)
 
     # --- streams come and go ------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Hub:
         await self._registry.enter(stream.member_id, stream.connection_id)
         async with self._readers, self._store.read() as tx:
             missed = await self._find_missed(tx, stream.member_id, after)
-            messages = await self._frame_cache.load(tx, {one.message_id for one in missed.notifications})
+            messages = await self._message_cache.load(tx, {one.message_id for one in missed.notifications})
         await self._send_missed(stream, missed, messages)
         stream.is_live = True
         if stream.has_missed:
@@ -127,18 +127,18 @@ class Hub:
         found = await statements.find_missed(tx, member_id, after, newest, MISSED_LIMIT + 1, only_unread=False)
         return Missed(state, found[-MISSED_LIMIT:], len(found) > MISSED_LIMIT, newest)
 
-    async def _send_missed(self, stream: Stream, missed: Missed, messages: EncodedMessages) -> None:
+    async def _send_missed(self, stream: Stream, missed: Missed, messages: Messages) -> None:
         if missed.is_cut:
             stream.write(frames.RESET)
         state = missed.state
         if state is None:
-            stream.badge(0, LONG_AGO)
+            stream.send_badge(0, LONG_AGO)
         else:
-            stream.badge(state.unread, state.as_of)
+            stream.send_badge(state.unread, state.as_of)
         encoded = encode_notifications(missed.notifications, messages, state)
         for first in range(0, len(encoded), PIECE):
-            stream.tell_all(encoded[first : first + PIECE])
-            await stream.taken()
+            stream.send_missed(encoded[first : first + PIECE])
+            await stream.drain()
         if missed.cursor > stream.cursor or not missed.cursor:
             # A page that is cut off before its first notification sends this id when it comes back.
             stream.cursor = missed.cursor
@@ -147,8 +147,7 @@ class Hub:
     # --- something is new ---------------------------------------------------------------------------------------------
 
     def _on_signal(self, member_id: str, data: bytes | None) -> None:
-        kind = data[:1] if data else b""
-        if data and kind == NOTIFICATION:
+        if data and data[:1] == NOTIFICATION:
             announced = read_notification(data)
             for stream in self.streams_of(member_id):
                 if not stream.is_live:
@@ -158,12 +157,9 @@ class Hub:
                     self.catch_up.mark([member_id])
                     continue
                 if not announced.chunk:
-                    stream.badge(announced.unread, announced.as_of)
-                elif stream.tell(announced.notification_id, announced.chunk, announced.unread, announced.as_of):
+                    stream.send_badge(announced.unread, announced.as_of)
+                elif stream.send_notification(announced.notification_id, announced.chunk, announced.unread, announced.as_of):
                     telemetry.LIVE_TOLD.inc()
-        elif data and kind == CHAT:
-            for stream in self.streams_of(member_id):
-                stream.hint(read_chat(data))
         else:
             self.catch_up.mark([member_id])
 

@@ -33,4 +33,4 @@ class MemberStreams:
         """Send the unread count to every live stream that does not have it or a newer one."""
         for stream in self.streams:
             if stream.is_live:
-                stream.badge(unread, as_of)
+                stream.send_badge(unread, as_of)

@@ -1,24 +1,21 @@
 """The content of signals about members, and their topics.
 
-A member's topic carries a notification, a chat event, or nothing, which means: something changed, read the store.
+A member's topic carries a notification, or nothing, which means: something changed, read the store.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import orjson
 
-from bongsu.live import frames
 from bongsu.store.live import Recipient
 
 # Names messages with many recipients, by id. Every gateway listens to it.
 MESSAGES_TOPIC = "live:messages"
 
 NOTIFICATION = b"n"
-CHAT = b"c"
 LOOK = b""
 
 
@@ -47,14 +44,6 @@ def read_notification(data: bytes) -> Announced:
     head, _, chunk = data[1:].partition(b"\n")
     notification_id, previous, unread, as_of = orjson.loads(head)
     return Announced(notification_id, previous, unread, datetime.fromisoformat(as_of), chunk)
-
-
-def write_chat(message: dict[str, Any]) -> bytes:
-    return CHAT + frames.chat(message)
-
-
-def read_chat(data: bytes) -> bytes:
-    return data[1:]
 
 
 def write_messages(message_ids: list[int]) -> bytes:

@@ -86,7 +86,7 @@ class SseEndpoint:
         finally:
             self._wheel.remove(stream)
             self._hub.detach(stream)
-            _log.info("stream ended", connection=stream.connection_id, why=stream.last_word or "left")
+            _log.info("stream ended", connection=stream.connection_id, why=stream.end_reason or "left")
 
     async def _open(self, stream: Stream, after: int | None, expires_at: datetime) -> None:
         stream.write(frames.opening(frames.retry_milliseconds()))

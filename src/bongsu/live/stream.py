@@ -1,14 +1,13 @@
-"""One open stream: what it has told, and the wire to its reader.
+"""One open stream: its cursor, and the connection to its reader.
 
-Bytes are written to the connection itself, because a framework's way there costs more than the rest of a fan-out. What a
-reader has not taken waits in the connection's buffer. Beyond SLOW_BYTES what will be said again anyway is left out; beyond
-STALLED_BYTES the reader is cut, and comes back with Last-Event-ID when it can.
+Bytes go to the connection's transport directly: a framework's path there costs more than the rest of a fan-out. What a
+reader has not taken waits in the transport's buffer. Above SLOW_BYTES only what must arrive is added; above STALLED_BYTES
+the connection is closed, and the reader comes back with Last-Event-ID when it can.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import struct
 from collections.abc import Sequence
@@ -23,32 +22,18 @@ from bongsu.live import frames
 
 SLOW_BYTES = 64 * 1024
 STALLED_BYTES = 1024 * 1024
-# A reader that does not take the last words within this time is not waited for.
+# A reader that does not take the last frame within this time is not waited for.
 FAREWELL_SECONDS = 5.0
 
 TRANSPORT = "bongsu.transport"
 _NO_LINGER = struct.pack("ii", 1, 0)
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-_NOTHING: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": True}
+_EMPTY: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": True}
 _END: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
-class Carrier(asyncio.Protocol):
-    """A connection that a stream may write to past the loop, because it tells the stream before its socket is closed."""
-
-    __slots__ = ("stream",)
-    stream: Stream
-
-    def connection_lost(self, error: Exception | None) -> None:
-        # The number of a socket that is closed is the next connection's.
-        if (stream := getattr(self, "stream", None)) is not None:
-            stream.lose()
-            del self.stream
-        super().connection_lost(error)
-
-
-class StreamingProtocol(Carrier, HttpToolsProtocol):
-    """uvicorn's protocol, handing the connection to who writes to it directly. Not itself: it would keep itself alive."""
+class StreamingProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, with the transport in the scope. Not the protocol itself: that would be a reference cycle."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -56,23 +41,21 @@ class StreamingProtocol(Carrier, HttpToolsProtocol):
 
 
 class Stream:
-    """A connection of a member. Small: there may be ten thousand that have nothing to say."""
+    """A connection of a member. Small, because a process may have ten thousand idle ones."""
 
     __slots__ = (
         "_as_of",
         "_farewell",
-        "_is_clear",
         "_send",
-        "_socket",
         "_transport",
         "_unread",
         "connection_id",
         "cursor",
+        "end_reason",
         "has_missed",
         "is_ended",
         "is_live",
         "last_step",
-        "last_word",
         "member_id",
         "slot",
         "time_limit",
@@ -83,77 +66,59 @@ class Stream:
         self.connection_id = connection_id
         self._transport = transport
         self._send = send
-        self._socket = -1
-        carrier, plain = transport.get_protocol(), transport.get_extra_info("socket")
-        # What is enciphered on the way must not be written past that.
-        if isinstance(carrier, Carrier) and plain is not None and transport.get_extra_info("sslcontext") is None:
-            carrier.stream = self
-            self._socket = plain.fileno() if os.name == "posix" else -1
-        # Nothing waits in the connection, which is neither ended nor closed: what is said can go to the system itself.
-        self._is_clear = False
-        # Told is everything up to here, and nothing beyond.
+        # Everything up to this id was sent, and nothing above it.
         self.cursor = 0
-        # Not before it has caught up with the store; what is new until then it has missed, and will look for.
+        # Live once it has caught up with the store. What is new before that it has missed, and reads from the store.
         self.is_live = False
         self.has_missed = False
         self.is_ended = False
-        self.last_word = ""
-        # Its places on the wheel, and what sets the end of its time.
+        self.end_reason = ""
+        # Its places on the wheel, and what limits its time.
         self.time_limit = "timeout"
         self.last_step = 0
         self.slot = 0
+        # The unread count it sent last, -1 if unknown, and the time of the newest count it was given.
         self._unread = -1
         self._as_of = LONG_AGO
         self._farewell: asyncio.Task[None] | None = None
 
-    def tell(self, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime) -> bool:
-        """This one, and how many are unread if that is news too. False if it was told already, or is not to be."""
-        if chunk := self.prepare(notification_id, chunk, unread, as_of):
-            self.put(chunk)
-        return bool(chunk)
+    def send_notification(self, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime) -> bool:
+        """Send this one unless it was sent before or is empty, then the unread count if that is new. True if it was sent."""
+        is_sent = notification_id > self.cursor and bool(chunk) and self.write(chunk)
+        self.cursor = max(self.cursor, notification_id)
+        if unread is not None:
+            self.send_badge(unread, as_of)
+        return is_sent
 
-    def prepare(self, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime) -> bytes:
-        """The same for those who `put` what is to be written themselves, and at once: from here on it counts as told.
-
-        All in one write, because each is a call of the system: it is what telling many takes longest for.
-        """
-        if notification_id <= self.cursor or not chunk:
-            self.cursor = max(self.cursor, notification_id)
-            if unread is not None:
-                self.badge(unread, as_of)
-            return b""
-        self.cursor = notification_id
-        waiting = 0 if self._is_clear else self._backlog()
-        if waiting < 0:
-            return b""
-        if unread is not None and self._is_new(unread, as_of):
-            self._unread = -1
-            if waiting <= SLOW_BYTES:
-                self._unread = unread
-                chunk += frames.badge(unread)
-        return chunk
-
-    def tell_all(self, chunks: Sequence[tuple[int, bytes]]) -> None:
-        """Those that come first on a stream, by ids in order."""
+    def send_missed(self, chunks: Sequence[tuple[int, bytes]]) -> None:
+        """Send the first notifications of a stream, in the order of their ids."""
         self.cursor = chunks[-1][0]
         self.write(b"".join(chunk for _, chunk in chunks))
 
-    def write(self, chunk: bytes) -> None:
-        """What must arrive, or the reader is cut."""
-        if self._backlog() >= 0:
-            self.put(chunk)
+    def send_badge(self, unread: int, as_of: datetime) -> None:
+        """Send the unread count, unless the reader has it, or a newer one."""
+        if as_of < self._as_of:
+            return
+        self._as_of = as_of
+        if unread != self._unread:
+            self._unread = unread if self.send_best_effort(frames.badge(unread)) else -1
 
-    def hint(self, chunk: bytes) -> bool:
-        """What may be left out, because it will be said again. False if it was, or if the reader takes nothing any more."""
+    def write(self, chunk: bytes) -> bool:
+        """Send what must arrive. False if the stream has ended, also because its reader has stalled and is cut now."""
+        if self._backlog() < 0:
+            return False
+        self._transport.write(chunk)
+        return True
+
+    def send_best_effort(self, chunk: bytes) -> bool:
+        """Send what will be sent again, unless the reader is slow. False if it was not sent."""
         if not 0 <= self._backlog() <= SLOW_BYTES:
             return False
-        self.put(chunk)
+        self._transport.write(chunk)
         return True
 
     def _backlog(self) -> int:
-        """How many bytes wait for the reader: less than none if nothing can be said any more. One who takes none is cut."""
-        if self._is_clear:
-            return 0
+        """How many bytes wait for the reader; -1 if the stream has ended. A reader that has stalled is cut."""
         transport = self._transport
         if self.is_ended or transport.is_closing():
             return -1
@@ -161,69 +126,39 @@ class Stream:
         if waiting > STALLED_BYTES:
             self.cut()
             return -1
-        self._is_clear = waiting == 0 and self._socket >= 0
         return waiting
-
-    def put(self, chunk: bytes) -> None:
-        """To the system itself where nothing waits before it: the loop's way, and asking it, is a sixth of the whole."""
-        if self._is_clear:
-            try:
-                sent = os.write(self._socket, chunk)
-            except OSError:  # full, or gone: the connection finds that out for itself
-                sent = 0
-            if sent == len(chunk):
-                return
-            chunk = chunk[sent:]
-            self._is_clear = False
-        if not self._transport.is_closing():
-            self._transport.write(chunk)
-
-    def badge(self, unread: int, as_of: datetime) -> None:
-        """Say how many are unread, unless that is known, or something newer."""
-        if self._is_new(unread, as_of):
-            self._unread = unread if self.hint(frames.badge(unread)) else -1
-
-    def _is_new(self, unread: int, as_of: datetime) -> bool:
-        if as_of < self._as_of:
-            return False
-        self._as_of = as_of
-        return unread != self._unread
 
     @property
     def is_behind(self) -> bool:
-        """Whether something waits for the reader to take it."""
-        return self._transport.get_write_buffer_size() > 0
+        """Whether something waits for the reader."""
+        return not self._transport.is_closing() and self._transport.get_write_buffer_size() > 0
 
-    async def taken(self) -> None:
-        """Wait while the reader is behind: for those who have much to say at once."""
-        await self._send(_NOTHING)
+    async def drain(self) -> None:
+        """Wait while the reader is behind: for callers with much to send at once."""
+        await self._send(_EMPTY)
 
-    def end(self, farewell: bytes, last_word: str) -> None:
-        """The last words, then the end of the answer. The request's own task sees that and goes."""
+    def end(self, farewell: bytes, reason: str) -> None:
+        """Send the last frame, then end the response. The request's own task notices that and returns."""
         if self.is_ended:
             return
         self.write(farewell)
-        self.is_ended, self.last_word, self._is_clear = True, last_word, False
+        self.is_ended, self.end_reason = True, reason
         if not self._transport.is_closing():
             self._farewell = asyncio.create_task(self._finish())
 
     def cut(self) -> None:
+        """Close the connection at once, without what still waits for the reader."""
         if self.is_ended:
             return
-        self.is_ended, self.last_word, self._is_clear = True, "stalled", False
+        self.is_ended, self.end_reason = True, "stalled"
         telemetry.LIVE_CUT.inc()
-        # Else the system would keep what the reader does not take, megabytes of it, and go on offering it for minutes.
+        # Without this the kernel keeps megabytes that the reader does not take, and goes on offering them for minutes.
         connection = self._transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._transport.abort()
 
-    def lose(self) -> None:
-        """The connection is gone, and its socket's number is another's in a moment."""
-        self._is_clear = False
-        self._socket = -1
-
     async def _finish(self) -> None:
-        # Also when all was given to the connection: one that never takes it would stay for ever.
+        # Also when everything was given to the transport: a reader that never takes it would keep it for ever.
         asyncio.get_running_loop().call_later(FAREWELL_SECONDS, self._transport.abort)
         await self._send(_END)

@@ -63,7 +63,7 @@ class Wheel(Loop):
         for one in range(first, turn + 1):
             streams = self._slots[one % SLOTS]
             for stream in streams:
-                stream.hint(frames.PING)
+                stream.send_best_effort(frames.PING)
             self._on_ping([stream.member_id for stream in streams])
         self._turn = turn
         return 0

@@ -13,9 +13,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from bongsu.channels.outcome import Sender
 from bongsu.errors import BadApp
 from bongsu.model import Audience, Channel, Event, Guarantee, Notice, NoticeType, Priority
+from bongsu.outcome import Sender
 from bongsu.rules.fields import member_of, members_of
 
 Rule = Callable[[Event], Iterable[Notice] | Notice | None]

@@ -35,7 +35,7 @@ class State(StrEnum):
 
 
 # The states of each kind, as in the predicates of the partial indexes.
-_DEAD_EVENT = "e.status = 'FAILED'"
+_DEAD_EVENT = "e.status IN ('FAILED', 'UNHANDLED')"
 _DEAD_DELIVERY = "d.status IN ('FAIL', 'UNKNOWN')"
 
 
@@ -117,7 +117,7 @@ _EVENT_MATCHES = f"""{_DEAD_EVENT}
 EVENTS = in_both(
     lambda d: (
         f"""
-    SELECT {_EVENT_COLUMNS} FROM bongsu_events e {d.index_hint("bongsu_events_failed")}
+    SELECT {_EVENT_COLUMNS} FROM bongsu_events e {d.index_hint("bongsu_events_dead")}
     WHERE {_EVENT_MATCHES} AND (e.finished_at, e.event_id) < ($5, $6)
     ORDER BY e.finished_at DESC, e.event_id DESC LIMIT $7"""
     )
@@ -126,7 +126,7 @@ EVENTS = in_both(
 COUNT_EVENTS = in_both(
     lambda d: (
         f"""
-    SELECT count(*) AS count FROM bongsu_events e {d.index_hint("bongsu_events_failed")} WHERE {_EVENT_MATCHES}"""
+    SELECT count(*) AS count FROM bongsu_events e {d.index_hint("bongsu_events_dead")} WHERE {_EVENT_MATCHES}"""
     )
 )
 # One event if it is dead, by the primary key. $5 death and $6 id of the last one seen, $7 and $8 its id by both filters.

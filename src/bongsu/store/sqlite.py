@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -93,7 +94,7 @@ class SqliteDatabase:
                 await connection.commit()
             except BaseException:
                 # In the writer's thread it comes after whatever is still under way there.
-                await self._writer.run_always(_roll_back)
+                await self._writer.run(_roll_back)
                 raise
 
     @contextlib.asynccontextmanager
@@ -145,33 +146,64 @@ class SqliteDatabase:
 
 
 class _Thread:
-    """A sqlite3 connection in a thread of its own, opened by its first use."""
+    """A sqlite3 connection in a thread of its own, started and opened by its first use.
+
+    Not an executor: its way to the thread and back takes as long again as a short statement. What was handed over runs in
+    order and to its end, also when the caller is cancelled meanwhile.
+    """
 
     def __init__(self, open_connection: Callable[[], sqlite3.Connection], name: str) -> None:
         self._open = open_connection
         self._connection: sqlite3.Connection | None = None
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = Thread(target=self._run_calls, name=name, daemon=True)
 
     async def run(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._call, call, *arguments)
+        if self._thread.ident is None:
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_T] = loop.create_future()
+        self._calls.put(partial(self._run_one, loop, future, call, arguments))
+        return await future
 
-    async def run_always(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        """Even if whoever waits for it is cancelled before the thread has come to it."""
-        return await asyncio.shield(self.run(call, *arguments))
+    def _run_calls(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
 
-    def _call(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        if self._connection is None:
-            self._connection = self._open()
-        return call(self._connection, *arguments)
+    def _run_one(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        future: asyncio.Future[_T],
+        call: Callable[..., _T],
+        arguments: tuple[Any, ...],
+    ) -> None:
+        try:
+            if self._connection is None:
+                self._connection = self._open()
+            settle = partial(_set_result, future, call(self._connection, *arguments))
+        except BaseException as error:
+            settle = partial(_set_exception, future, error)
+        # The loop is closed when its program ended without waiting for us.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle)
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
-        self._executor.shutdown()
-
-    def _close(self) -> None:
         if self._connection is not None:
-            self._connection.close()
+            await self.run(sqlite3.Connection.close)
             self._connection = None
+        if self._thread.ident is not None:
+            self._calls.put(None)
+            self._thread.join()
+
+
+def _set_result(future: asyncio.Future[_T], result: _T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _set_exception(future: asyncio.Future[_T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 class _Connection:

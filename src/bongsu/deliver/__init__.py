@@ -1,0 +1,1 @@
+"""Deliver: claim due deliveries, send them on their channels, record the outcomes."""

@@ -1,0 +1,1 @@
+"""Channels: one sender each. registry.py lists them."""

@@ -1,0 +1,197 @@
+"""One connection of HTTP/1.1: a request goes out in one write, and its answer comes back, whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+# A provider's answer is a few hundred bytes. More than this is no answer to a push, and a thousand of them are no memory.
+MOST_BYTES = 1 << 20
+# Until the head is there; servers and proxies themselves allow 8 to 32 kB.
+MOST_HEAD_BYTES = 1 << 16
+
+
+class Answer(NamedTuple):
+    """`headers` are found by name in capitals or not."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseLost:
+    """It was sent, perhaps, and no answer came."""
+
+    is_timeout: bool
+    detail: str
+
+
+# Told what became of a request, once, whenever that is known. It does not raise, and says whether anybody still listens.
+Hear = Callable[[Answer | ResponseLost], bool]
+
+
+class Headers(Mapping[str, str]):
+    """Found by name in capitals or not. Read when somebody asks: at most answers nobody does."""
+
+    __slots__ = ("_lines", "_texts")
+
+    def __init__(self, lines: Mapping[bytes, bytes]) -> None:
+        self._lines = lines
+        self._texts: dict[str, str] | None = None
+
+    def __getitem__(self, name: str) -> str:
+        return self._read()[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __repr__(self) -> str:
+        return f"Headers({self._read()})"
+
+    def _read(self) -> dict[str, str]:
+        if self._texts is None:
+            lines = self._lines.items()
+            self._texts = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in lines}
+        return self._texts
+
+
+class Keeper(Protocol):
+    """Whoever holds connections: told when one can be used again, and when one is no more."""
+
+    def keep(self, connection: Connection) -> None: ...
+
+    def forget(self, connection: Connection) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """`ask` is called when the answer before is there, and not on one that is closing."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._transport: asyncio.Transport | None = None
+        self._hear: Hear | None = None
+        # When what it waits for has to be there: an answer, or the next request.
+        self.until = math.inf
+        self.gone: asyncio.Future[None] = loop.create_future()
+        self._received = 0
+        self._has_head = False
+        self._whole: Answer | None = None
+        self._lasts = False
+        self._lines: dict[bytes, bytes] = {}
+        self._pieces: list[bytes] = []
+        # Called by the parser, and no Python of ours in between.
+        self.on_header = self._lines.__setitem__
+        self.on_body = self._pieces.append
+        self._parser = HttpResponseParser(self)
+
+    @property
+    def is_closing(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def ask(self, request: bytes, until: float, hear: Hear) -> None:
+        """From here on the request may have gone out. One answer or loss is heard, never an exception."""
+        assert self._transport is not None
+        self.until = until
+        self._received = 0
+        self._has_head = False
+        self._hear = hear
+        self._transport.write(request)
+
+    def expire(self) -> None:
+        """Nothing came until `until`."""
+        self._lose(True, "no answer in time")
+
+    def abort(self) -> None:
+        """Closed at once. Whoever waits for an answer has lost it."""
+        self._lose(False, "the connection was closed here")
+
+    # --- the transport's calls ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but ancestry
+
+    def data_received(self, data: bytes) -> None:
+        if self._hear is None:
+            # Nobody has asked. Whatever it says would be taken for the answer to the next question.
+            self.abort()
+            return
+        self._received += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            # After a whole answer it spoils the connection alone.
+            self._lasts = False
+            if self._whole is None:
+                self._lose(False, f"the answer is not HTTP/1.1: {error}")
+                return
+        if self._whole is not None:
+            self._finish(self._whole)
+        elif self._received > (most := MOST_BYTES if self._has_head else MOST_HEAD_BYTES):
+            self._lose(False, f"the answer is longer than {most} bytes")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._keeper.forget(self)
+        if not self.gone.done():
+            self.gone.set_result(None)
+        if exc is None and self._hear is not None and self._has_head and _ends_with_connection(self._lines):
+            self._tell(Answer(self._parser.get_status_code(), Headers(self._lines), b"".join(self._pieces)))
+            return
+        where = "in the middle of the answer" if self._received else "before the answer"
+        self._tell(ResponseLost(False, f"the connection was closed {where}{f': {exc}' if exc else ''}"))
+
+    # --- the parser's calls -------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._whole is not None:
+            self._lasts = False  # an answer more than there were questions
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+
+    def on_message_complete(self) -> None:
+        if self._whole is not None:
+            return
+        status = self._parser.get_status_code()
+        if status >= 200:
+            self._lasts = self._parser.should_keep_alive()
+            self._whole = Answer(status, Headers(self._lines.copy()), b"".join(self._pieces))
+        # 1xx: the answer is still to come.
+        self._has_head = False
+        self._lines.clear()
+        self._pieces.clear()
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def _finish(self, whole: Answer) -> None:
+        self._whole = None
+        is_heard = self._tell(whole)
+        if is_heard and self._lasts and not self.is_closing:
+            self._keeper.keep(self)
+        else:
+            self.abort()
+
+    def _lose(self, is_timeout: bool, detail: str) -> None:
+        self.until = math.inf
+        self._tell(ResponseLost(is_timeout, detail))
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _tell(self, what: Answer | ResponseLost) -> bool:
+        """False when nobody listens any more."""
+        hear, self._hear = self._hear, None
+        return hear is not None and hear(what)
+
+
+def _ends_with_connection(lines: Mapping[bytes, bytes]) -> bool:
+    """An answer that tells no length ends where the connection does, as in HTTP/1.0."""
+    return not any(name.lower() in (b"content-length", b"transfer-encoding") for name in lines)

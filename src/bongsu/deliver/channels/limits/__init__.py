@@ -1,0 +1,1 @@
+"""What keeps a channel from sending: circuit breaker, pauses, pace, quota."""

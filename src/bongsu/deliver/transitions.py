@@ -1,0 +1,126 @@
+"""Results of deliveries, without I/O: what is sent to a channel, and what a delivery becomes by the channel's outcome."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from binascii import b2a_base64
+
+from bongsu.backoff import doubling
+from bongsu.model import Guarantee, Platform, Priority
+from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
+from bongsu.settings import Settings
+from bongsu.store.deliveries import (
+    MOST_CLAIMS,
+    ClaimedDelivery,
+    DeliveryResult,
+    DeliveryStatus,
+    MessageContent,
+    Success,
+    storable,
+)
+from bongsu.store.deliveries.rows import ABANDONED, EXPIRED
+
+# By lane.
+PRIORITIES = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
+PLATFORMS = {one.value: one for one in Platform}
+
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_NO_MESSAGE = "its message no longer exists"
+
+
+# --- before sending ---------------------------------------------------------------------------------------------------
+
+
+def outgoing(claimed: ClaimedDelivery, content: MessageContent) -> Outgoing:
+    assert claimed.address is not None
+    return Outgoing(
+        claimed.delivery_id, claimed.notification_id, claimed.member_id, claimed.address,
+        content.type, content.title, content.body, content.ref_id, content.data, PRIORITIES[content.lane],
+        PLATFORMS[claimed.platform] if claimed.platform else None, content.locale or None,
+        collapse_id(claimed, content.event_id), content.expires_at,
+        message_id=claimed.message_id, attempt=claimed.attempts + 1,
+    )  # fmt: skip
+
+
+def collapse_id(claimed: ClaimedDelivery, event_id: str) -> str:
+    """The same for every attempt of one notification on one device, and for no other. A replay may start a new series."""
+    named = f"{event_id} {claimed.message_id} {claimed.member_id} {claimed.device_id or ''} {claimed.series}"
+    return b2a_base64(hashlib.blake2b(named.encode(), digest_size=24).digest(), newline=False).translate(_URL_SAFE).decode()
+
+
+def unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> DeliveryResult:
+    """Why a delivery that was claimed must not be sent. If it was SENDING before, it may have arrived: UNKNOWN, not FAIL."""
+    was_sending = claimed.status == DeliveryStatus.SENDING
+
+    def end(code: str, detail: str) -> DeliveryResult:
+        status = DeliveryStatus.UNKNOWN if was_sending else DeliveryStatus.FAIL
+        return DeliveryResult(claimed.delivery_id, claimed.epoch, status, code, detail, is_attempt=False)
+
+    if content is None:
+        return end("NO_MESSAGE", _NO_MESSAGE)
+    if was_sending and content.guarantee is Guarantee.AT_MOST_ONCE:
+        return end("ABANDONED", ABANDONED)
+    if claimed.claims > MOST_CLAIMS:
+        return end("POISONED", f"every dispatcher that claimed it has died, {claimed.claims - 1} in a row")
+    if claimed.is_expired:
+        return end("EXPIRED", EXPIRED)
+    if claimed.address is None:
+        return end("NO_ADDRESS", "the device or address is gone, invalid or without consent")
+    return end("NO_MESSAGE", _NO_MESSAGE)
+
+
+# --- after sending ----------------------------------------------------------------------------------------------------
+
+
+def verdict(
+    claimed: ClaimedDelivery, guarantee: Guarantee, outcome: Outcome, began: float, millis: int, settings: Settings
+) -> DeliveryResult | Success:
+    """The result of an attempt by its outcome. `began` is a time.monotonic()."""
+    if isinstance(outcome, Accepted):
+        reference = storable(outcome.reference)
+        return Success(claimed.delivery_id, claimed.epoch, began, millis, reference, outcome.is_simulated)
+    result = _result(claimed, guarantee, outcome, settings)
+    if not (isinstance(outcome, Retry) and outcome.is_held):
+        result.began, result.millis = began, millis
+    return result
+
+
+def _result(  # noqa: PLR0911 (one case, one result)
+    claimed: ClaimedDelivery,
+    guarantee: Guarantee,
+    outcome: Retry | Gone | Refused | Misconfigured | Unknown,
+    settings: Settings,
+) -> DeliveryResult:
+    one, epoch = claimed.delivery_id, claimed.epoch
+    match outcome:
+        case Retry(is_held=True) as held:
+            wait = max(held.after_seconds, settings.retry_base_seconds)
+            return DeliveryResult(one, epoch, DeliveryStatus.READY, held.code, held.detail, wait, is_attempt=False)
+        case Retry(may_have_arrived=True) | Unknown() if guarantee is Guarantee.AT_MOST_ONCE:
+            return DeliveryResult(one, epoch, DeliveryStatus.UNKNOWN, outcome.code, outcome.detail)
+        case Unknown():
+            return _again(claimed, outcome.code, outcome.detail, 0.0, DeliveryStatus.UNKNOWN, settings)
+        case Retry():
+            return _again(claimed, outcome.code, outcome.detail, outcome.after_seconds, DeliveryStatus.FAIL, settings)
+        case Gone():
+            invalid = (claimed.member_id, claimed.device_id, claimed.address or "") if claimed.device_id else None
+            return DeliveryResult(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail, invalid_device=invalid)
+        case Refused():
+            return DeliveryResult(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail)
+        case Misconfigured():
+            # The operator can correct it, and then the recovery job tries again.
+            return DeliveryResult(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail, is_retryable=True)
+
+
+def _again(
+    claimed: ClaimedDelivery, code: str, detail: str, floor: float, at_last: DeliveryStatus, settings: Settings
+) -> DeliveryResult:
+    """Retry after 1 s, 2 s, 4 s with jitter, or later if the provider asks for it; after the last retry it ends."""
+    attempts = claimed.attempts + 1
+    if attempts > settings.max_retries:
+        return DeliveryResult(claimed.delivery_id, claimed.epoch, at_last, code, detail, is_retryable=True)
+    # A provider asks for a minimum: spread those with the same answer behind it.
+    asked = floor * random.uniform(1.0, 1.1)  # noqa: S311 (spreading load, not keeping secrets)
+    wait = max(doubling(settings.retry_base_seconds, attempts), asked)
+    return DeliveryResult(claimed.delivery_id, claimed.epoch, DeliveryStatus.READY, code, detail, wait)

@@ -1,0 +1,59 @@
+"""The content of the messages that were sent last, so that what is announced is not read again, and its notifications."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Set
+
+from bongsu.live import frames
+from bongsu.store import live as statements
+from bongsu.store.decisions import Message
+from bongsu.store.live import InboxState, MessageContent, NewNotification
+from bongsu.store.query import Transaction
+
+# A message is sent to all its readers within seconds; at about a kilobyte each this is a megabyte.
+CACHED_MESSAGES = 1_000
+
+Messages = Mapping[int, MessageContent]
+
+
+class MessageCache:
+    """Messages by id; the least recently used go first."""
+
+    def __init__(self) -> None:
+        self._cached: OrderedDict[int, MessageContent] = OrderedDict()
+
+    async def load(self, tx: Transaction, message_ids: Set[int]) -> Messages:
+        """These messages, read from the store where they are not cached. Messages that were deleted are left out."""
+        found = {one: self._cached[one] for one in message_ids if one in self._cached}
+        if missing := [one for one in message_ids if one not in found]:
+            found |= await statements.find_content(tx, missing)
+        self._keep(found.values())
+        return found
+
+    def add(self, messages: Iterable[Message]) -> None:
+        """Messages that were just stored, so that they need not be read."""
+        self._keep(
+            MessageContent(one.message_id, one.type, one.title, one.body, one.ref_id, one.data, one.is_critical)
+            for one in messages
+        )
+
+    def _keep(self, messages: Iterable[MessageContent]) -> None:
+        for one in messages:
+            self._cached[one.message_id] = one
+            self._cached.move_to_end(one.message_id)
+        while len(self._cached) > CACHED_MESSAGES:
+            self._cached.popitem(last=False)
+
+
+def encode_notifications(
+    notifications: Iterable[NewNotification], messages: Messages, state: InboxState | None
+) -> list[tuple[int, bytes]]:
+    """Ids and frames. A member who wants no notifications gets the critical ones only; without a state, all."""
+    encoded = []
+    for one in notifications:
+        content = messages.get(one.message_id)
+        if content is not None and (state is None or state.is_enabled or content.is_critical):
+            rest = frames.after_id(one.created_at, content)
+            encoded.append((one.notification_id, frames.notification(one.notification_id, rest)))
+    return encoded

@@ -1,0 +1,502 @@
+"""Push against the simulator in its own process: each fault, what comes of it, and what the ledger says was sent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from bongsu.deliver.channels.limits.breaker import Breaker
+from bongsu.deliver.channels.limits.token_guard import TokenGuard
+from bongsu.deliver.channels.push import PROBE_SECONDS, Push
+from bongsu.errors import BadCredentials, BadSettings
+from bongsu.model import Platform, utc_now
+from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
+from bongsu.settings import Settings
+from tests.simulator.account import write_account
+from tests.simulator.running import Simulator
+
+_numbers = itertools.count(1)
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def outgoing(address: str = "ok", **fields: Any) -> Outgoing:
+    number = next(_numbers)
+    given: dict[str, Any] = {
+        "delivery_id": number,
+        "notification_id": number,
+        "member_id": "m",
+        "address": address,
+        "type": "PRICE_DROP",
+        "title": "가격이 내렸어요",
+        "body": "9,900원",
+        "collapse_id": f"{number:032}",
+    }
+    return Outgoing(**(given | fields))
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's proxy is not for the neighbours that these tests talk to."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class PromptPush(Push):
+    """Everything that can go at once does."""
+
+    at_once = 0
+
+    async def send(self, outgoing: Outgoing) -> Outcome:
+        landed: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+        if self.send_at_once(outgoing, landed.set_result):
+            self.at_once += 1
+            if (outcome := await landed) is not None:
+                return outcome
+        return await super().send(outgoing)
+
+    async def open(self) -> None:
+        """There is a token, a connection and a place in the pace."""
+        token = await self._tokens.get() if self._tokens is not None else ""
+        if isinstance(token, str):
+            headers = self._headers(token)
+            await self._wire.post(self._url.replace("/v1/", "/nowhere/"), headers, b"{}")
+            self._wire._head(asyncio.get_running_loop(), self._url, headers)
+        self._pace.reserve(self._clock())
+
+
+WAYS: dict[str, type[Push]] = {"now": Push}
+
+
+@pytest.fixture(params=["waited for", "at once"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever way a dispatcher takes, the same comes of it."""
+    monkeypatch.setitem(WAYS, "now", Push if request.param == "waited for" else PromptPush)
+
+
+@contextlib.asynccontextmanager
+async def pushing(address: str, timeout: float = 20, credentials: str = "", **parts: Any) -> AsyncIterator[Push]:
+    settings = Settings(fcm_url=address, send_timeout_seconds=timeout, fcm_credentials=credentials)
+    push = WAYS["now"](settings, **parts)
+    if isinstance(push, PromptPush):
+        await push.open()
+    try:
+        yield push
+    finally:
+        await push.close()
+        await push.close()
+
+
+async def sent(simulator: Simulator, *several: Outgoing, **options: Any) -> list[Outcome]:
+    async with pushing(simulator.address, **options) as push:
+        return [await push.send(one) for one in several]
+
+
+async def test_what_can_go_at_once_does(simulator: Simulator) -> None:
+    async with pushing(simulator.address) as push:
+        assert [type(await push.send(outgoing())) for _ in range(3)] == [Accepted] * 3
+        if isinstance(push, PromptPush):
+            assert push.at_once == 3
+
+
+# --- what comes of each answer ----------------------------------------------------------------------------------------
+
+
+async def test_an_accepted_message_has_fcms_reference_and_one_collapse_id(simulator: Simulator) -> None:
+    message = outgoing()
+    (outcome,) = await sent(simulator, message)
+    assert isinstance(outcome, Accepted)
+    assert outcome.reference.startswith("projects/bongsu/messages/")
+    entry = simulator.entry("ok")
+    assert entry["accepted"] == 1
+    assert entry["text"] == {"title": "가격이 내렸어요", "body": "9,900원"}
+    assert entry["collapseIds"] == [message.collapse_id]
+
+
+@pytest.mark.parametrize(
+    ("token", "expected", "accepted"),
+    [
+        ("unregistered-1", Gone("UNREGISTERED"), 0),
+        ("bad-1", Gone("INVALID_ARGUMENT"), 0),
+        ("apns-gone-1", Gone("UNREGISTERED"), 0),
+        ("other-project-1", Gone("SENDER_ID_MISMATCH"), 0),
+        ("refused-1", Refused("INVALID_ARGUMENT"), 0),
+        ("third-party-1", Misconfigured("THIRD_PARTY_AUTH_ERROR", scope=Scope.PLATFORM), 0),
+        ("fault-unauthorized-1", Misconfigured("UNAUTHENTICATED"), 0),
+        ("fault-forbidden-1", Misconfigured("PERMISSION_DENIED"), 0),
+        ("fault-notFound-1", Misconfigured("NOT_FOUND"), 0),
+        ("fault-quota-1", Retry("QUOTA_EXCEEDED", 60, Scope.CHANNEL), 0),
+        ("fault-deviceQuota-1", Retry("QUOTA_EXCEEDED", 60), 0),
+        ("fault-unavailable-1", Retry("UNAVAILABLE", 10), 0),
+        ("fault-internal-1", Retry("INTERNAL", 10), 0),
+        ("fault-badGateway-1", Retry("HTTP_502", 10, may_have_arrived=True), 0),
+        ("fault-truncated-1", Retry("HTTP_500", 10, may_have_arrived=True), 0),
+        ("fault-acceptedUnavailable-1", Retry("HTTP_503", 10, may_have_arrived=True), 1),
+        ("fault-garbage-1", Unknown("BAD_ANSWER"), 1),
+        ("fault-reset-1", Unknown("CONNECTION_LOST"), 0),
+        ("fault-acceptedReset-1", Unknown("CONNECTION_LOST"), 1),
+    ],
+)
+async def test_each_fault_has_its_outcome(simulator: Simulator, token: str, expected: Outcome, accepted: int) -> None:
+    (outcome,) = await sent(simulator, outgoing(token, platform=Platform.IOS))
+    assert type(outcome) is type(expected)
+    if isinstance(expected, Retry) and isinstance(outcome, Retry):
+        assert expected.after_seconds <= outcome.after_seconds <= 1.2 * expected.after_seconds
+        outcome = Retry(outcome.code, expected.after_seconds, outcome.scope, "", outcome.is_held, outcome.may_have_arrived)
+        assert outcome == expected
+    else:
+        assert outcome.code == expected.code  # type: ignore[union-attr]
+        assert getattr(outcome, "scope", None) == getattr(expected, "scope", None)
+    entry = simulator.entry(token)
+    # Whatever came back, it was handed over once: a retry is the dispatcher's to decide.
+    assert len(entry["answers"]) == 1
+    assert entry["accepted"] == accepted
+
+
+@pytest.mark.parametrize(("fault", "accepted"), [("silence", 0), ("acceptedSilence", 1), ("drip", 1)])
+async def test_an_answer_that_does_not_come_in_time_is_unknown(simulator: Simulator, fault: str, accepted: int) -> None:
+    simulator.configure(dripMs=1000)
+    (outcome,) = await sent(simulator, outgoing(f"fault-{fault}-1"), timeout=0.5)
+    assert isinstance(outcome, Unknown)
+    assert outcome.code == "TIMEOUT"
+    assert simulator.entry(f"fault-{fault}-1")["accepted"] == accepted
+
+
+async def test_an_answer_that_drips_in_in_time_is_an_answer(simulator: Simulator) -> None:
+    simulator.configure(faults={"drip": 1}, dripMs=0.1)
+    assert isinstance((await sent(simulator, outgoing()))[0], Accepted)
+
+
+async def test_where_nobody_listens_nothing_was_sent(closed_port: int) -> None:
+    async with pushing(f"http://127.0.0.1:{closed_port}") as push:
+        outcome = await push.send(outgoing())
+    assert isinstance(outcome, Retry)
+    assert outcome.code == "UNREACHABLE"
+    assert not outcome.may_have_arrived
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+async def test_what_fcm_asks_for_is_waited(simulator: Simulator, form: str) -> None:
+    simulator.configure(faults={"quota": 1}, retryAfter={"form": form, "seconds": 300})
+    (outcome,) = await sent(simulator, outgoing())
+    assert isinstance(outcome, Retry)
+    assert 298 <= outcome.after_seconds <= 361
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"body": "가" * 2000}, "PAYLOAD_TOO_LARGE"),
+        ({"expires_at": utc_now() - timedelta(seconds=1)}, "EXPIRED"),
+        ({"address": ""}, "NO_TOKEN"),
+        ({"collapse_id": "x" * 40}, "BAD_COLLAPSE_ID"),
+        ({"data": {"any": object()}}, "UNENCODABLE"),
+    ],
+)
+async def test_what_cannot_go_is_refused_and_never_sent(simulator: Simulator, fields: dict[str, Any], code: str) -> None:
+    (outcome,) = await sent(simulator, outgoing(**fields))
+    assert isinstance(outcome, Refused)
+    assert outcome.code == code
+    assert simulator.stats()["sends"] == simulator.stats()["malformed"] == 0
+
+
+# --- what one answer means for the next -------------------------------------------------------------------------------
+
+
+async def test_a_projects_quota_holds_all_until_its_time_is_over(simulator: Simulator) -> None:
+    simulator.configure(quota={"perMinute": 1}, retryAfter={"form": "seconds", "seconds": 30})
+    clock = Clock()
+    async with pushing(simulator.address, clock=clock) as push:
+        assert isinstance(await push.send(outgoing()), Accepted)
+        first, held = await push.send(outgoing()), await push.send(outgoing())
+        assert isinstance(first, Retry)
+        assert isinstance(held, Retry)
+        assert (first.is_held, held.is_held, held.scope) == (False, True, Scope.CHANNEL)
+        assert simulator.stats()["sends"] == 2
+        simulator.configure()
+        clock.now += held.after_seconds
+        assert isinstance(await push.send(outgoing()), Accepted)
+
+
+async def test_one_devices_quota_holds_nobody_else(simulator: Simulator) -> None:
+    outcomes = await sent(simulator, outgoing("fault-deviceQuota-1"), outgoing())
+    assert [type(outcome) for outcome in outcomes] == [Retry, Accepted]
+
+
+async def test_the_breaker_opens_after_repeated_failures_and_half_opens_by_itself(simulator: Simulator) -> None:
+    simulator.configure(faults={"unavailable": 1})
+    clock = Clock()
+    breaker = Breaker(failures=3, open_seconds=10)
+    async with pushing(simulator.address, clock=clock, breaker=breaker) as push:
+        with capture_logs() as lines:
+            outcomes = [await push.send(outgoing()) for _ in range(5)]
+        assert [outcome.code for outcome in outcomes if isinstance(outcome, Retry)] == [
+            *["UNAVAILABLE"] * 3,
+            *["CIRCUIT_OPEN"] * 2,
+        ]
+        assert outcomes[4] == Retry("CIRCUIT_OPEN", 10, Scope.CHANNEL, outcomes[4].detail, is_held=True)  # type: ignore[union-attr]
+        assert simulator.stats()["sends"] == 3
+        assert [line["log_level"] for line in lines] == ["error"]
+
+        clock.now += 10
+        probe, held = await push.send(outgoing()), await push.send(outgoing())
+        assert isinstance(probe, Retry)
+        assert isinstance(held, Retry)
+        assert (probe.code, held.code, held.after_seconds) == ("UNAVAILABLE", "CIRCUIT_OPEN", 20)
+
+        simulator.configure()
+        clock.now += 20
+        assert [type(await push.send(outgoing())) for _ in range(3)] == [Accepted] * 3
+
+
+async def test_our_apns_key_pauses_that_platform_and_no_other(simulator: Simulator) -> None:
+    clock = Clock()
+    async with pushing(simulator.address, clock=clock) as push:
+        with capture_logs() as lines:
+            assert isinstance(await push.send(outgoing("third-party-1", platform=Platform.IOS)), Misconfigured)
+            paused = await push.send(outgoing("ok-ios", platform=Platform.IOS))
+        assert isinstance(paused, Retry)
+        assert (paused.code, paused.is_held) == ("THIRD_PARTY_AUTH_ERROR", True)
+        assert [(line["log_level"], line["code"]) for line in lines] == [("error", "THIRD_PARTY_AUTH_ERROR")]
+        assert isinstance(await push.send(outgoing("ok-android", platform=Platform.ANDROID)), Accepted)
+        assert isinstance(await push.send(outgoing("ok-unknown")), Accepted)
+        assert simulator.ledger(token="ok-ios")["messages"] == []
+
+        clock.now += PROBE_SECONDS
+        assert isinstance(await push.send(outgoing("ok-ios", platform=Platform.IOS)), Accepted)
+        assert isinstance(await push.send(outgoing("ok-ios", platform=Platform.IOS)), Accepted)
+
+
+@pytest.mark.parametrize("fault", ["forbidden", "notFound"])
+async def test_while_we_are_misconfigured_nothing_is_sent_but_a_probe(simulator: Simulator, fault: str) -> None:
+    simulator.configure(faults={fault: 1})
+    clock = Clock()
+    async with pushing(simulator.address, clock=clock) as push:
+        with capture_logs() as lines:
+            first, *others = [await push.send(outgoing()) for _ in range(5)]
+        assert isinstance(first, Misconfigured)
+        assert all(isinstance(one, Retry) and one.is_held for one in others)
+        assert simulator.stats()["sends"] == 1
+        assert [line["log_level"] for line in lines] == ["error"]
+        clock.now += PROBE_SECONDS
+        outcomes = await asyncio.gather(*(push.send(outgoing()) for _ in range(5)))
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Misconfigured", *["Retry"] * 4]
+        assert simulator.stats()["sends"] == 2
+        simulator.configure()
+        clock.now += PROBE_SECONDS
+        assert {type(await push.send(outgoing())) for _ in range(5)} == {Accepted}
+
+
+@pytest.mark.parametrize("kind", ["bad", "other-project"])
+async def test_when_too_many_tokens_are_refused_they_are_kept(simulator: Simulator, kind: str) -> None:
+    with capture_logs() as lines:
+        outcomes = await sent(simulator, *(outgoing(f"{kind}-{number}") for number in range(10)), brake=TokenGuard(least=5))
+    assert [type(outcome) for outcome in outcomes] == [*[Gone] * 4, *[Refused] * 6]
+    braking = [line for line in lines if "kept" in line["event"]]
+    assert [line["log_level"] for line in braking] == ["error"]
+
+
+async def test_unregistered_tokens_go_however_many_they_are(simulator: Simulator) -> None:
+    outcomes = await sent(simulator, *(outgoing(f"unregistered-{number}") for number in range(10)), brake=TokenGuard(least=5))
+    assert {type(outcome) for outcome in outcomes} == {Gone}
+
+
+async def test_a_refused_payload_is_one_error_line_and_not_a_thousand(simulator: Simulator) -> None:
+    with capture_logs() as lines:
+        await sent(simulator, *(outgoing("refused-1") for _ in range(20)))
+    assert [(line["log_level"], line["code"], line["type"]) for line in lines] == [
+        ("error", "INVALID_ARGUMENT", "PRICE_DROP")
+    ]
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_every_outcome_is_true_to_the_ledger(simulator: Simulator, seed: int) -> None:
+    names = ["unavailable", "internal", "badGateway", "truncated", "garbage", "reset", "acceptedReset"]
+    names += ["acceptedUnavailable", "deviceQuota", "drip"]
+    latency = {"medianMs": 2, "tailMs": 20, "tailShare": 0.1}
+    simulator.configure(seed=seed, faults=dict.fromkeys(names, 0.05), latency=latency, dripMs=0.01)
+    kinds = ["ok", "ok", "ok", "unregistered", "bad", "other-project"]
+    messages = [outgoing(f"{kinds[number % 6]}-{number}") for number in range(300)]
+    breaker, brake = Breaker(failures=10**6), TokenGuard(least=10**6)
+    async with pushing(simulator.address, breaker=breaker, brake=brake) as push:
+        outcomes = await asyncio.gather(*(push.send(message) for message in messages))
+    entries = {entry["token"]: entry for entry in simulator.ledger()["messages"]}
+    for message, outcome in zip(messages, outcomes, strict=True):
+        entry = entries[message.address]
+        assert len(entry["answers"]) == 1
+        match outcome:
+            case Accepted():
+                assert entry["accepted"] == 1
+            case Gone() | Refused() | Misconfigured() | Retry(may_have_arrived=False):
+                assert entry["accepted"] == 0
+    assert {type(outcome) for outcome in outcomes} == {Accepted, Gone, Retry, Unknown}
+
+
+async def test_an_outage_comes_and_goes_and_a_sender_that_waits_gets_through(simulator: Simulator) -> None:
+    simulator.configure(attempts=["unavailable", "acceptedReset", "none"])
+    message = outgoing()
+    outcomes = await sent(simulator, message, message, message)
+    assert [type(outcome) for outcome in outcomes] == [Retry, Unknown, Accepted]
+    entry = simulator.entry("ok")
+    assert entry["accepted"] == 2
+    assert entry["isSameCollapseId"]
+
+
+# --- OAuth ------------------------------------------------------------------------------------------------------------
+
+
+async def test_many_sends_share_one_access_token(simulator: Simulator, tmp_path: Path) -> None:
+    simulator.configure(oauth={"required": True})
+    account = write_account(tmp_path, f"{simulator.address}/token")
+    async with pushing(simulator.address, credentials=account) as push:
+        outcomes = await asyncio.gather(*(push.send(outgoing()) for _ in range(50)))
+        (reference,) = {outcome.reference.split("/")[1] for outcome in outcomes if isinstance(outcome, Accepted)}
+    assert {type(outcome) for outcome in outcomes} == {Accepted}
+    assert reference == "shop", "the project is the account's unless BONGSU_FCM_PROJECT names another"
+    assert simulator.stats()["tokensIssued"] == 1
+
+
+async def test_a_token_is_renewed_before_its_end_while_the_old_one_serves(simulator: Simulator, tmp_path: Path) -> None:
+    simulator.configure(oauth={"required": True, "seconds": 1000})
+    clock = Clock()
+    account = write_account(tmp_path, f"{simulator.address}/token")
+    async with pushing(simulator.address, credentials=account, clock=clock) as push:
+        assert isinstance(await push.send(outgoing()), Accepted)
+        clock.now += 790
+        assert isinstance(await push.send(outgoing()), Accepted)
+        assert simulator.stats()["tokensIssued"] == 1
+        clock.now += 20
+        assert isinstance(await push.send(outgoing()), Accepted)
+    assert simulator.stats()["tokensIssued"] == 2
+
+
+async def test_an_ended_token_is_not_used(simulator: Simulator, tmp_path: Path) -> None:
+    simulator.configure(oauth={"required": True, "seconds": 1000})
+    clock = Clock()
+    account = write_account(tmp_path, f"{simulator.address}/token")
+    async with pushing(simulator.address, credentials=account, clock=clock) as push:
+        assert isinstance(await push.send(outgoing()), Accepted)
+        simulator.reset()
+        simulator.configure(oauth={"required": True})
+        clock.now += 1000
+        assert isinstance(await push.send(outgoing()), Accepted)
+    assert simulator.stats()["answers"] == {"ACCEPTED": 1}
+
+
+async def test_tokens_taken_back_are_replaced_by_one_and_every_message_goes_again(
+    simulator: Simulator, tmp_path: Path
+) -> None:
+    simulator.configure(oauth={"required": True})
+    account = write_account(tmp_path, f"{simulator.address}/token")
+    async with pushing(simulator.address, credentials=account) as push:
+        assert isinstance(await push.send(outgoing()), Accepted)
+        simulator.reset()
+        simulator.configure(oauth={"required": True}, latency={"medianMs": 20})
+        outcomes = await asyncio.gather(*(push.send(outgoing()) for _ in range(20)))
+    assert {type(outcome) for outcome in outcomes} == {Accepted}
+    stats = simulator.stats()
+    assert stats["tokensIssued"] == 1
+    assert stats["acceptedOnce"] == 20
+
+
+async def test_a_storm_of_401_is_answered_with_one_new_token_and_then_misconfigured(
+    simulator: Simulator, tmp_path: Path
+) -> None:
+    simulator.configure(oauth={"required": True}, faults={"unauthorized": 1})
+    account = write_account(tmp_path, f"{simulator.address}/token")
+    outcomes = await sent(simulator, outgoing("ok-1"), outgoing("ok-2"), credentials=account)
+    assert [type(outcome) for outcome in outcomes] == [Misconfigured, Retry]
+    # What was sent at once is sent again as if it had not been.
+    assert simulator.entry("ok-1")["answers"] == ["HTTP_401"] * (3 if WAYS["now"] is PromptPush else 2)
+    assert simulator.ledger(token="ok-2")["messages"] == []
+    assert simulator.stats()["tokensIssued"] == 2
+
+
+async def test_an_account_that_is_refused_is_misconfigured(simulator: Simulator, tmp_path: Path) -> None:
+    simulator.configure(oauth={"required": True, "fault": "refused"})
+    account = write_account(tmp_path, f"{simulator.address}/token")
+    (outcome,) = await sent(simulator, outgoing(), credentials=account)
+    assert isinstance(outcome, Misconfigured)
+    assert outcome.code == "OAUTH_REFUSED"
+    assert simulator.stats()["sends"] == 0
+
+
+async def test_a_token_endpoint_that_is_away_is_waited_for(simulator: Simulator, tmp_path: Path, closed_port: int) -> None:
+    account = write_account(tmp_path, f"http://127.0.0.1:{closed_port}/token")
+    (outcome,) = await sent(simulator, outgoing(), credentials=account)
+    assert isinstance(outcome, Retry)
+    assert (outcome.code, outcome.scope) == ("OAUTH_UNAVAILABLE", Scope.CHANNEL)
+    assert simulator.stats()["sends"] == 0
+
+
+async def test_a_token_endpoint_that_talks_nonsense_is_waited_for(simulator: Simulator, tmp_path: Path) -> None:
+    simulator.configure(oauth={"fault": "garbage"})
+    account = write_account(tmp_path, f"{simulator.address}/token")
+    (outcome,) = await sent(simulator, outgoing(), credentials=account)
+    assert isinstance(outcome, Retry)
+    assert outcome.code == "OAUTH_UNAVAILABLE"
+
+
+async def test_a_cancelled_send_does_not_take_the_token_from_the_others(simulator: Simulator, tmp_path: Path) -> None:
+    simulator.configure(oauth={"required": True})
+    account = write_account(tmp_path, f"{simulator.address}/token")
+    async with pushing(simulator.address, credentials=account) as push:
+        first = asyncio.create_task(push.send(outgoing()))
+        second = asyncio.create_task(push.send(outgoing()))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert isinstance(await second, Accepted)
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_account_and_address_there_is_no_push() -> None:
+    assert not Push.is_configured(Settings())
+    with pytest.raises(BadSettings, match="BONGSU_FCM_CREDENTIALS"):
+        Push(Settings())
+
+
+@pytest.mark.parametrize("text", ["{}", "not json", '{"type": "service_account", "client_email": "x"}'])
+def test_a_file_that_is_no_account_says_so(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "account.json"
+    file.write_text(text)
+    with pytest.raises(BadCredentials, match="account.json"):
+        Push(Settings(fcm_credentials=str(file)))
+
+
+async def test_a_simulator_next_door_is_not_looked_for_behind_a_proxy(
+    simulator: Simulator, monkeypatch: pytest.MonkeyPatch, closed_port: int
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{closed_port}")
+    assert isinstance((await sent(simulator, outgoing()))[0], Accepted)
+
+
+async def test_the_project_is_the_settings_and_is_quoted(simulator: Simulator) -> None:
+    push = Push(Settings(fcm_url=f"{simulator.address}/", fcm_project="shop/kr"))
+    outcome = await push.send(outgoing())
+    await push.close()
+    assert isinstance(outcome, Accepted)
+    assert outcome.reference.startswith("projects/shop/kr/")

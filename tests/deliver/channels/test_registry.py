@@ -1,0 +1,120 @@
+"""Who speaks on which channel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from bongsu import App, Channel
+from bongsu.deliver.channels.email import Email
+from bongsu.deliver.channels.in_app import InApp
+from bongsu.deliver.channels.limits.guard import Guarded
+from bongsu.deliver.channels.push import Push
+from bongsu.deliver.channels.registry import is_simulated, senders
+from bongsu.deliver.channels.simulated import Simulated
+from bongsu.deliver.channels.sms import Sms
+from bongsu.errors import BadSettings
+from bongsu.outcome import Accepted, Outcome, Outgoing, Refused, Retry, Sender, Unknown
+from bongsu.rules import catalogue, load_app
+from bongsu.settings import Settings
+from tests.deliver.channels.kits import outgoing
+from tests.deliver.channels.scripted import Scripted
+
+
+class Pigeon:
+    channel = Channel.SMS
+
+    async def send(self, outgoing: Outgoing) -> Outcome:
+        return Accepted("coo")
+
+    async def close(self) -> None: ...
+
+
+def behind_its_guard(sender: Sender) -> Sender:
+    assert isinstance(sender, Guarded)
+    return sender.sender
+
+
+async def closed(made: Mapping[Channel, Sender]) -> None:
+    for sender in made.values():
+        await sender.close()
+
+
+@pytest.fixture
+async def unconfigured() -> AsyncIterator[dict[Channel, Sender]]:
+    made = senders(Settings())
+    yield made
+    await closed(made)
+
+
+def test_what_is_not_configured_is_simulated(unconfigured: dict[Channel, Sender]) -> None:
+    assert set(unconfigured) == set(Channel)
+    assert {channel for channel, sender in unconfigured.items() if is_simulated(sender)} == set(Channel) - {Channel.IN_APP}
+    assert all(sender.channel is channel for channel, sender in unconfigured.items())
+
+
+async def test_what_is_configured_is_real() -> None:
+    mail = {"smtp_url": "smtp://mail.example", "email_from": "a@b.example"}
+    sms = {"sms_url": "http://x.example", "sms_from": "1"}
+    made = senders(Settings.model_validate(mail | sms | {"fcm_url": "http://fcm.example"}))
+    assert isinstance(behind_its_guard(made[Channel.EMAIL]), Email)
+    assert isinstance(behind_its_guard(made[Channel.SMS]), Sms)
+    assert isinstance(made[Channel.IN_APP], InApp)
+    assert isinstance(made[Channel.PUSH], Push)
+    await closed(made)
+
+
+def test_half_a_configuration_stops_the_start() -> None:
+    with pytest.raises(BadSettings, match="BONGSU_EMAIL_FROM"):
+        senders(Settings(smtp_url="smtp://mail.example"))
+
+
+async def test_the_users_own_sender_takes_the_place_of_ours() -> None:
+    app, pigeon = App(), Pigeon()
+    app.channel("SMS", pigeon)
+    # Wrong as it is, the setting does not matter: nobody builds what nobody needs.
+    made = senders(Settings(sms_url="http://x.example"), catalogue(Settings(), app).senders)
+    assert behind_its_guard(made[Channel.SMS]) is pigeon
+    assert await made[Channel.SMS].send(outgoing("+82101")) == Accepted("coo")
+    await closed(made)
+
+
+async def test_a_simulated_message_is_one_line_without_address_or_text() -> None:
+    message = outgoing("kim@example.org", title="비밀 제목", body="비밀 내용")
+    with capture_logs() as lines:
+        outcome = await Simulated(Channel.EMAIL).send(message)
+    assert outcome == Accepted(f"simulated-{message.delivery_id}", is_simulated=True)
+    line = str(lines)
+    assert len(lines) == 1
+    assert "member-1" in line
+    assert "PRICE_DROP" in line
+    assert "비밀" not in line
+    assert "kim@example.org" not in line
+
+
+async def test_in_app_is_delivered_by_being_in_the_inbox() -> None:
+    message = outgoing("")
+    assert await InApp().send(message) == Accepted(str(message.notification_id))
+
+
+async def test_the_sender_shown_in_the_howto_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sms_gateway: Scripted, closed_port: int
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/channels.md").read_text()
+    (shown,) = re.findall(r"^```python shop/gateway.py\n(.+?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "gateway_of_the_howto.py").write_text(shown)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    sender = load_app("gateway_of_the_howto:app").senders[Channel.SMS]
+    there = type(sender)(f"http://127.0.0.1:{sms_gateway.port}/send")  # type: ignore[call-arg]
+    nowhere = type(sender)(f"http://127.0.0.1:{closed_port}/send")  # type: ignore[call-arg]
+    assert await there.send(outgoing("+821011110009")) == Accepted("SM4711")
+    assert isinstance(await there.send(outgoing("+821021110009")), Refused)
+    assert isinstance(await there.send(outgoing("+821041110009")), Unknown)
+    assert isinstance(await nowhere.send(outgoing("+821011110009")), Retry)
+    for one in (there, nowhere, sender):
+        await one.close()
