@@ -16,7 +16,7 @@ from bench.ground import Ground
 from bench.measure import QUICK_ROUNDS, ROUNDS, Contest
 from bench.report import RESULTS, Report, write_readme
 from bongsu.cli import run
-from bongsu.process import settle_memory
+from bongsu.runtime.process import settle_memory
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 # Where no terminal says how wide it is, as wide as the table.

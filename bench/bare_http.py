@@ -15,13 +15,13 @@ def send_url(address: str) -> str:
     return f"{address}/v1/projects/bongsu/messages:send"
 
 
-async def post_all(wire: HttpClient, url: str, bodies: Sequence[bytes], at_once: int) -> None:
+async def post_all(client: HttpClient, url: str, bodies: Sequence[bytes], at_once: int) -> None:
     """Post each, with so many under way."""
     waiting = iter(bodies)
 
     async def post() -> None:
         for body in waiting:
-            answer = await wire.post(url, HEADERS, body)
+            answer = await client.post(url, HEADERS, body)
             assert isinstance(answer, Answer)
             assert answer.status == 200
 

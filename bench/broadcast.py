@@ -22,8 +22,8 @@ from bongsu.live import frames
 from bongsu.live.messages import MESSAGES_TOPIC, write_messages
 from bongsu.live.sse import PATH
 from bongsu.model import new_id, utc_now
+from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.settings import Settings
-from bongsu.signals import RedisSignals
 from bongsu.store import Store
 from bongsu.store.live import MessageContent
 from bongsu.store.members import ensure_members

@@ -13,11 +13,11 @@ from bench.bare import Bare, bare
 from bench.ground import Ground
 from bench.measure import Contest, Measure
 from bench.sample import Sample
+from bongsu.decide.worker import BATCH
 from bongsu.model import EventStatus
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
 from bongsu.store.outbox import EventResult
-from bongsu.worker import BATCH
 
 TITLE = "claim and record"
 SPEED_BUDGET = 0.5

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bongsu.fanout import FanOut
+from bongsu.decide.step import Decider
+from bongsu.decide.worker import EventWorker
 from bongsu.model import Event
+from bongsu.render.templates import Templates
 from bongsu.rules import catalogue
 from bongsu.settings import Settings
 from bongsu.store import Statement, Store, outbox
 from bongsu.store.query import in_both, same
-from bongsu.templates import Templates
-from bongsu.worker import EventWorker
 
 PRODUCT = "the-product"
 # Rows written by one statement while the crowd is set up: statements have a time limit.
@@ -122,7 +122,8 @@ class Crowd:
         )
         async with self.store.single() as tx:
             await outbox.add(tx, [event])
-        worker = EventWorker(self.store, catalogue(self.settings), self.settings, FanOut(Templates.load(), self.settings))
+        decider = Decider(self.store, Templates.load(), self.settings)
+        worker = EventWorker(self.store, catalogue(self.settings), self.settings, decider)
         while await worker.tick():
             pass
         await self._check()

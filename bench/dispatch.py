@@ -19,7 +19,9 @@ from bench.measure import Contest, Measure
 from bench.outbound import Outbound, SlowMail, outbound
 from bench.rivals import Rival
 from bench.serving import busiest
-from bongsu.deliver.dispatcher import CONCURRENCY, SHARE, Dispatcher
+from bongsu.channel_table import find_channel
+from bongsu.deliver.channels.callback import GuardedSender
+from bongsu.deliver.dispatcher import SHARE, Dispatcher
 from bongsu.model import Channel
 from bongsu.settings import Settings
 from bongsu.store import Store
@@ -38,10 +40,10 @@ SLOW_BUDGET = 1.10
 DELIVERIES = 10_000
 PROFILED = 20_000
 # What the dispatcher has claimed at once, and what it claims at a time.
-SLOTS = CONCURRENCY[Channel.PUSH]
+SLOTS = find_channel(Channel.PUSH).concurrency
 BATCH = SLOTS // SHARE
 # What the slow channel can have under way.
-MAILS = CONCURRENCY[Channel.EMAIL]
+MAILS = find_channel(Channel.EMAIL).concurrency
 BATCHES = 40
 FINISHED = 5_000_000
 QUICK_FINISHED = 500_000
@@ -136,7 +138,7 @@ def _beside_slow_mail(ours: Outbound) -> Contest:
     async def beside() -> float:
         await ours.fill(BACKLOG)
         mail = SlowMail(SLOW_SECONDS, MAILS)
-        other = Dispatcher(ours.crowd.store, mail, ours.crowd.settings)
+        other = Dispatcher(ours.crowd.store, GuardedSender(mail), ours.crowd.settings)
         await other.start()
         try:
             await mail.is_full.wait()

@@ -7,17 +7,17 @@ import statistics
 import time
 from uuid import UUID
 
-from bongsu.fanout import FanOut
+from bongsu.decide.step import Decider
+from bongsu.decide.worker import EventWorker
 from bongsu.ingress.intake import EVENTS_TOPIC, Intake
 from bongsu.model import Event
+from bongsu.render.templates import Templates
 from bongsu.rules import catalogue
+from bongsu.runtime.signals import LocalSignals
 from bongsu.service import running
 from bongsu.settings import Settings
-from bongsu.signals import LocalSignals
 from bongsu.store import Store
 from bongsu.store.query import as_uuid, same
-from bongsu.templates import Templates
-from bongsu.worker import EventWorker
 
 SECONDS = 30
 EVENTS_A_SECOND = 100
@@ -34,7 +34,7 @@ async def latency(settings: Settings) -> str:
     store, settings = Store.open(settings), settings.model_copy(update={"daily_limit": 1_000_000})
     await _fill(store)
     signals = LocalSignals()
-    worker = EventWorker(store, catalogue(settings), settings, FanOut(Templates.load(), settings))
+    worker = EventWorker(store, catalogue(settings), settings, Decider(store, Templates.load(), settings))
     try:
         with signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
             async with running(worker), running(Intake(store, signals, "bench")) as intake:

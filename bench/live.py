@@ -20,7 +20,7 @@ from bongsu.settings import Settings
 
 TITLE = "live streams"
 RIVAL_BUDGET = 4.0
-BARE_BUDGET = 0.6
+BARE_BUDGET = 0.5
 MEMORY_BUDGET = 0.4
 
 STREAMS = 5_000

@@ -13,11 +13,13 @@ from tests.simulator.running import Simulator, simulating
 from bench.bare_http import post_all, send_url
 from bench.crowd import Crowd
 from bench.ground import Ground
+from bongsu.channel_table import find_channel
 from bongsu.deliver.channels import fcm
+from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.channels.http.client import HttpClient
 from bongsu.deliver.channels.limits.pace import Pace
 from bongsu.deliver.channels.push import CONNECTIONS, Push
-from bongsu.deliver.dispatcher import CONCURRENCY, Dispatcher
+from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.model import Channel, utc_now
 from bongsu.outcome import Accepted, Outcome, Outgoing
 from bongsu.store.query import same
@@ -40,7 +42,7 @@ class Outbound:
     crowd: Crowd
     simulator: Simulator
     dispatcher: Dispatcher
-    wire: HttpClient
+    client: HttpClient
     bodies: list[bytes] = field(default_factory=list)
 
     @property
@@ -72,7 +74,7 @@ class Outbound:
 
     async def post(self) -> None:
         """The HTTP client alone, as many at once as we have under way."""
-        await post_all(self.wire, self.url, self.bodies, CONCURRENCY[Channel.PUSH])
+        await post_all(self.client, self.url, self.bodies, find_channel(Channel.PUSH).concurrency)
 
     async def _check(self) -> None:
         async with self.crowd.store.read() as tx:
@@ -90,14 +92,14 @@ async def outbound(ground: Ground, count: int) -> AsyncIterator[Outbound]:
         await crowd.tell()
         await _give_addresses(crowd)
         push = Push(settings, pace=Pace(NO_QUOTA, ramp_seconds=0.0))
-        wire = HttpClient(settings.send_timeout_seconds, CONNECTIONS, uses_proxy=False)
-        made = Outbound(crowd, simulator, Dispatcher(crowd.store, push, settings), wire)
+        client = HttpClient(settings.send_timeout_seconds, CONNECTIONS, uses_proxy=False)
+        made = Outbound(crowd, simulator, Dispatcher(crowd.store, push, settings), client)
         try:
             await made.fill()
             made.bodies = await _overheard(crowd)
             yield made
         finally:
-            await wire.close()
+            await client.close()
             await push.close()
             await crowd.leave()
 
@@ -128,7 +130,7 @@ class _Ear:
 
 async def _overheard(crowd: Crowd) -> list[bytes]:
     ear = _Ear()
-    dispatcher = Dispatcher(crowd.store, ear, crowd.settings)
+    dispatcher = Dispatcher(crowd.store, GuardedSender(ear), crowd.settings)
     while await dispatcher.tick():
         pass
     assert len(ear.bodies) == crowd.count, f"{len(ear.bodies)} of {crowd.count} pushes were recorded"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bongsu import telemetry
+from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.processes import bongsu

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from bongsu.fanout import CHUNK, Decision, EventInProgress, FanOut
+from bongsu.decide.progress import EventInProgress
+from bongsu.decide.step import CHUNK, Decider
+from bongsu.decide.worker import EventWorker
 from bongsu.model import Action, Audience, Behavior, Channel, Device, Event, Notice, NoticeType, Platform, Preferences
+from bongsu.render.templates import Templates
 from bongsu.rules import Rules
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, outbox, products
@@ -16,8 +19,6 @@ from bongsu.store.devices import put_device
 from bongsu.store.members import ensure_members, put_preferences
 from bongsu.store.outbox import LockedClaims
 from bongsu.store.query import same
-from bongsu.templates import Templates
-from bongsu.worker import EventWorker
 
 IN_APP = (Channel.IN_APP,)
 # Yesterday's noon in Seoul: no quiet hours unless a test wants them.
@@ -37,15 +38,15 @@ class Clock:
         self.now += timedelta(**time)
 
 
-class ClockedFanOut(FanOut):
+class ClockedDecider(Decider):
     """Decides as if the store's time were that of a clock."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], datetime], chunk: int = CHUNK) -> None:
-        super().__init__(Templates.load(), settings, chunk)
+    def __init__(self, store: Store, settings: Settings, clock: Callable[[], datetime], chunk: int = CHUNK) -> None:
+        super().__init__(store, Templates.load(), settings, chunk)
         self._clock = clock
 
-    async def decide(self, tx: Transaction, events: Sequence[EventInProgress], held: LockedClaims) -> Decision:
-        return await super().decide(tx, events, held._replace(now=self._clock()))
+    async def lock_claims(self, tx: Transaction, events: Sequence[EventInProgress]) -> LockedClaims:
+        return (await super().lock_claims(tx, events))._replace(now=self._clock())
 
 
 def says(
@@ -81,7 +82,7 @@ async def decide(
     """Publish the events and decide them to the end."""
     async with store.transaction() as tx:
         await outbox.add(tx, events)
-    await work(EventWorker(store, rules, settings, ClockedFanOut(settings, clock or Clock(), chunk)))
+    await work(EventWorker(store, rules, settings, ClockedDecider(store, settings, clock or Clock(), chunk)))
 
 
 async def work(worker: EventWorker) -> None:
@@ -151,6 +152,7 @@ async def unread_is_exact(store: Store) -> bool:
     wrong = await rows(
         store,
         """SELECT m.member_id FROM bongsu_members m WHERE m.unread <> (
-               SELECT count(*) FROM bongsu_notifications n WHERE n.member_id = m.member_id AND n.read_at IS NULL)""",
+               SELECT count(*) FROM bongsu_notifications n
+               WHERE n.member_id = m.member_id AND n.read_at IS NULL AND n.channels & 8 <> 0)""",
     )
     return not wrong

@@ -8,16 +8,16 @@ import random
 import signal
 from collections.abc import Sequence
 
-from bongsu import worker as module
-from bongsu.fanout import Decision, EventInProgress
+from bongsu.decide import worker as module
+from bongsu.decide.progress import EventInProgress
+from bongsu.decide.worker import EventWorker
 from bongsu.model import EventStatus
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, decisions, outbox
 from bongsu.store.decisions import DecisionRows, StepChanges, decide
 from bongsu.store.outbox import ClaimedEvent, LockedClaims
-from bongsu.worker import EventWorker
 from tests.crowd import QUIET_DAY, rules
-from tests.deciding import ClockedFanOut
+from tests.deciding import ClockedDecider
 
 POINTS = ("after the claim", "locked, before the decision", "all written, not committed", "committed")
 # Far fewer than an event's audience, so that most take several steps and crash between them.
@@ -37,19 +37,21 @@ class Death:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class MortalFanOut(ClockedFanOut):
-    def __init__(self, settings: Settings, death: Death) -> None:
-        super().__init__(settings, lambda: QUIET_DAY, CHUNK)
+class MortalDecider(ClockedDecider):
+    def __init__(self, store: Store, settings: Settings, death: Death) -> None:
+        super().__init__(store, settings, lambda: QUIET_DAY, CHUNK)
         self._death = death
 
-    async def decide(self, tx: Transaction, events: Sequence[EventInProgress], held: LockedClaims) -> Decision:
+    async def lock_claims(self, tx: Transaction, events: Sequence[EventInProgress]) -> LockedClaims:
+        held = await super().lock_claims(tx, events)
         self._death.passes(POINTS[1])
-        return await super().decide(tx, events, held)
+        return held
 
 
 class Mortal(EventWorker):
     def __init__(self, store: Store, settings: Settings, death: Death) -> None:
-        super().__init__(store, rules, settings, MortalFanOut(settings, death), lambda _decision: death.passes(POINTS[3]))
+        decider = MortalDecider(store, settings, death)
+        super().__init__(store, rules, settings, decider, lambda _decision: death.passes(POINTS[3]))
         self._death = death
 
     async def _begin(self, claimed: Sequence[ClaimedEvent]) -> int:

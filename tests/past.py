@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from bongsu.channel_table import to_bits
 from bongsu.model import Channel, new_id
 from bongsu.store import Transaction
-from bongsu.store.channel_bits import to_bits
 from bongsu.store.decisions import Message, add_messages_query
 from bongsu.store.members import ensure_members
 from bongsu.store.outbox import lock_claims

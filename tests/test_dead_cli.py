@@ -20,8 +20,8 @@ from bongsu import cli
 from bongsu.dead import DeadFilter
 from bongsu.dead_desk import Replaying, facts, look, told
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
+from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.settings import Settings
-from bongsu.signals import RedisSignals
 from bongsu.store import Store, migrate
 from bongsu.store.query import in_both, same
 from tests.dying import SOON, column, delivery, failed_event, message, one_delivery

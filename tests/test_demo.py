@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 from bongsu import demo
+from bongsu.decide.step import Decider
+from bongsu.decide.worker import EventWorker
 from bongsu.demo import NAMES, PRODUCTS, STAR, Shop, Trickle, fill, refuse_strangers
 from bongsu.errors import NotForDemo
-from bongsu.fanout import FanOut
 from bongsu.ingress.intake import EVENTS_TOPIC, Intake
 from bongsu.model import Preferences, utc_now
+from bongsu.render.templates import Templates
 from bongsu.rules import catalogue
+from bongsu.runtime.signals import LocalSignals
 from bongsu.service import running
 from bongsu.settings import Settings
-from bongsu.signals import LocalSignals
 from bongsu.store import Store
 from bongsu.store.members import find_preferences
-from bongsu.templates import Templates
-from bongsu.worker import EventWorker
 from tests.deciding import Clock, members, prefers, rows, told
 from tests.processes import bongsu, serving
 from tests.test_serve import eventually
@@ -141,8 +141,8 @@ async def test_the_trickle_leads_to_notifications(store: Store, settings: Settin
     await fill(store)
     decided = asyncio.Event()
     signals = LocalSignals()
-    fanout = FanOut(Templates.load(), settings)
-    worker = EventWorker(store, catalogue(settings), settings, fanout, on_decided=lambda _decision: decided.set())
+    decider = Decider(store, Templates.load(), settings)
+    worker = EventWorker(store, catalogue(settings), settings, decider, on_decided=lambda _decision: decided.set())
     async with running(signals), running(Intake(store, signals, "demo")) as intake:
         with signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
             async with running(worker), running(Trickle(store, intake, Shop(1), pace_seconds=0.01)):

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from bongsu import Event, particles
+from bongsu import Event
+from bongsu.render import particles
+from bongsu.render.templates import Rendered, Templates
 from bongsu.rules import catalogue, load_app
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.query import same
-from bongsu.templates import Rendered, Templates
 from tests.deciding import decide, told
 
 HOWTO = Path(__file__).parents[1] / "docs" / "howto"
@@ -29,12 +30,12 @@ def blocks(page: str) -> dict[str, str]:
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty current directory; what is imported from it is forgotten."""
-    before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    for name, module in list(sys.modules.items()):
+        if str(tmp_path) in str(getattr(module, "__spec__", "")):
+            del sys.modules[name]
 
 
 def put(house: Path, shown: dict[str, str]) -> None:

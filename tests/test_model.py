@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from bongsu.model import DEPTH_LIMIT, STRING_LIMIT, Event, new_id, utc_now
+from bongsu.model import Event, new_id, utc_now
+from bongsu.payload import DEPTH_LIMIT, STRING_LIMIT
 
 
 def refusal(**fields: Any) -> str:

@@ -81,7 +81,7 @@ def test_killed_right_after_the_answer_the_event_is_there_and_finished_by_the_ne
         served.process.kill()
     with serving(migrated) as served, served.client(**KEY) as client:
         eventually(lambda: status_of(client, answer["events"][0]["eventId"]), "DONE")
-        assert client.get("/api/admin/stats").json()["events"] == {"pending": 0, "failed": 0}
+        assert client.get("/api/admin/stats").json()["events"] == {"pending": 0, "failed": 0, "unhandled": 0}
 
 
 def test_sigterm_lets_a_request_under_way_finish(migrated: dict[str, str]) -> None:
@@ -129,7 +129,7 @@ def test_the_database_restarted_under_a_running_service_heals_without_help(tmp_p
             eventually(lambda: client.get("/readyz").status_code, 200)
             answer = client.post("/api/events", json={"eventType": "product.updated"}).json()
             eventually(lambda: status_of(client, answer["events"][0]["eventId"]), "DONE")
-            eventually(lambda: client.get("/api/admin/stats").json()["events"], {"pending": 0, "failed": 0})
+            eventually(lambda: client.get("/api/admin/stats").json()["events"], {"pending": 0, "failed": 0, "unhandled": 0})
             assert served.terminate() == 0
     finally:
         server.stop()
@@ -155,6 +155,14 @@ def refused(environment: dict[str, str], *arguments: str) -> str:
     assert done.stdout == ""
     (line,) = done.stderr.strip().splitlines()
     return line
+
+
+def test_settings_that_nothing_uses_yet_are_named_at_the_start(tmp_path: Path) -> None:
+    prepared = {"BONGSU_KAFKA_SERVERS": "kafka:9092", "BONGSU_CHAT_RATE": "5"}
+    with serving({"BONGSU_DATA_DIR": str(tmp_path), **prepared}, "--role", "worker") as served:
+        (line,) = [line for line in served.lines if "effect" in line["event"]]
+        assert line["names"] == ["BONGSU_CHAT_RATE", "BONGSU_KAFKA_SERVERS"]
+        assert served.terminate() == 0
 
 
 def test_a_start_that_cannot_be_says_why_in_one_line(tmp_path: Path, postgres_url: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 from typing import cast
 
+from bongsu.decide.progress import Decision, EventInProgress
 from bongsu.deliver.dispatcher import Dispatcher
-from bongsu.fanout import Decision, EventInProgress
 from bongsu.model import Channel, Event, Listed, Notice
 from bongsu.rules.social import POST_LIKE
 from bongsu.service import _make_room_for_connections, _waking, _ways_out

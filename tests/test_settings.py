@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+import bongsu
 from bongsu.errors import BadSettings
-from bongsu.settings import Settings
+from bongsu.settings import NOT_USED_YET, PREFIX, Settings
 
 NOWHERE = Path("no such file.toml")
 
@@ -87,6 +89,10 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
         ("SMS_TEMPLATE", "{to}", "must be a JSON object"),
         ("SMS_TEMPLATE", '{"to": "{to}", "say": "{words}"}', "speaks of {words}, which there is not"),
         ("SMS_TEMPLATE", '{"to": "{to}"}', "must hold {to} and {text}"),
+        ("KAFKA_FORMAT", "xml", "must be 'avro' or 'json'"),
+        ("TRANSPORT", "pigeon", "must be 'store' or 'kafka'"),
+        ("OUTBOX_URLS", "mysql://shop", "must be name=url, comma separated"),
+        ("CHAT_RATE", "0", "greater than or equal to 1"),
     ],
 )
 def test_a_bad_value_is_refused_in_one_line_that_names_it(name: str, value: str, says: str) -> None:
@@ -111,3 +117,23 @@ def test_settings_are_frozen_and_hide_their_secrets() -> None:
     with pytest.raises(ValidationError):
         settings.port = 1  # type: ignore[misc]
     assert "hunter" not in repr(settings)
+
+
+def test_settings_without_effect_are_accepted_and_named() -> None:
+    given = {"BONGSU_KAFKA_SERVERS": "k:9092", "BONGSU_OUTBOX_URLS": "shop=mysql://u@h/d,pay=postgresql://h/d"}
+    settings = Settings.load({**given, "BONGSU_PORT": "1"}, NOWHERE)
+    assert settings.without_effect == ["BONGSU_KAFKA_SERVERS", "BONGSU_OUTBOX_URLS"]
+    assert Settings.load({"BONGSU_PORT": "1"}, NOWHERE).without_effect == []
+
+
+def test_what_is_not_used_yet_is_marked_in_the_code_and_in_the_documentation() -> None:
+    """The doctor reads some of them only to check that what they point at answers."""
+    package = Path(bongsu.__file__).parent
+    sources = "".join(file.read_text() for file in package.rglob("*.py") if file.name != "doctor.py")
+    sources += (package / "settings.py").read_text().replace("self.", "settings.")
+    used = {name for name in Settings.model_fields if re.search(rf"settings\.{name}\b", sources)}
+    assert used.isdisjoint(NOT_USED_YET)
+    assert used | NOT_USED_YET == set(Settings.model_fields)
+    lines = re.findall(rf"\| `{PREFIX}(\w+)` \|.*\| (not used yet)?", (package.parents[1] / "docs/settings.md").read_text())
+    assert {name.lower() for name, _ in lines} == set(Settings.model_fields)
+    assert {name.lower() for name, mark in lines if mark} == NOT_USED_YET

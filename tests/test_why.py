@@ -15,7 +15,7 @@ import pytest
 
 from bongsu import App
 from bongsu.codes import in_words
-from bongsu.guard import local_day
+from bongsu.decide.quiet_hours import local_day
 from bongsu.model import (
     Channel,
     Device,
@@ -154,7 +154,11 @@ def test_each_way_out_says_what_became_of_it() -> None:
 
 
 def test_what_was_told_lists_its_ways() -> None:
-    row = replace(ROW, notification_id=7, status=Status.SENT, deliveries=(SENT, replace(SENT, is_simulated=True)))
+    both = (Channel.PUSH, Channel.IN_APP)
+    sent = (SENT, replace(SENT, is_simulated=True))
+    row = replace(ROW, notification_id=7, status=Status.SENT, channels=both, deliveries=sent)
+    # Without IN_APP it is not in the inbox.
+    assert next(row_sentences(view(), replace(row, channels=(Channel.PUSH,)))).startswith("PUSH to phone: sent")
     assert list(row_sentences(view(member=Member(timezone="UTC")), row)) == [
         "inbox: not read yet",
         "PUSH to phone: sent 2026-03-01 12:00:00",
@@ -183,9 +187,11 @@ def test_an_event_is_told_from_the_members_side() -> None:
     assert says(EventStatus.FAILED, attempts=2, error="KeyError: 'x'").endswith(f"unless it is replayed.{failed}")
     assert says(EventStatus.DONE) == "is DONE, and m-1 was not in its audience."
     assert says(EventStatus.DONE, view(rows=[ROW])) == "is DONE."
-    unheard = Progress("order.shiped", EventStatus.DONE, NOON, 0, None, False, False, None)
-    assert event_sentence(view(), unheard).endswith("nobody was told unless one of your own is: name those with --app.")
-    assert event_sentence(view(app=App()), unheard).endswith("No rule is about its type, so nobody was told.")
+    unhandled = Progress("order.shiped", EventStatus.UNHANDLED, NOON, 0, None, False, False, NOON)
+    assert "is UNHANDLED: no rule handled its type" in event_sentence(view(), unhandled)
+    assert event_sentence(view(), unhandled).endswith("start the workers with --app and replay it.")
+    assert event_sentence(view(app=App()), unhandled).endswith("Still none does; replay it once one does.")
+    assert says(EventStatus.UNHANDLED).endswith("Replay it: a rule handles that type now.")
     assert says(EventStatus.DONE, error="CANCELLED") == "was cancelled before it went."
     assert says(EventStatus.DONE, error="CANCELLED", is_begun=True) == "was cancelled while it went out."
 

@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic.json_schema import models_json_schema
 from starlette.types import ASGIApp
 
-from bongsu import clock, dead, history, inbox, members, telemetry
+from bongsu import clock, dead, history, inbox, members
 from bongsu.errors import BongsuError
 from bongsu.http import problems
 from bongsu.http.auth import Gate
@@ -28,8 +28,9 @@ from bongsu.live import session
 from bongsu.live.gateway import Gateway, WithStreams
 from bongsu.live.sse import PATH as STREAM_PATH
 from bongsu.model import Behavior, Device, Event, Member, Preferences, Product
+from bongsu.runtime import telemetry
+from bongsu.runtime.signals import LocalSignals, Signals
 from bongsu.settings import Settings
-from bongsu.signals import LocalSignals, Signals
 from bongsu.store import Share, Store, check, outbox
 from bongsu.store.stats import count_deliveries
 from bongsu.web import bell, shop

@@ -17,10 +17,12 @@ from pydantic import ValidationError
 from rich.markup import escape
 from rich.panel import Panel
 
-from bongsu import cli_dead, cli_jobs, telemetry
+from bongsu import cli_dead, cli_jobs
 from bongsu.errors import BadCommand, BadEvent, BongsuError
 from bongsu.keys import Keys
 from bongsu.model import Event
+from bongsu.roles import ALL_OR_SOME, Role, read_roles
+from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.terminal import err, out, run
 
@@ -67,7 +69,7 @@ def main() -> NoReturn:
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)] = None,
-    role: Annotated[str, typer.Option(help="all, or some of api,gateway,worker,clock.")] = "all",
+    role: Annotated[str, typer.Option(help=f"{ALL_OR_SOME}.")] = "all",
     app_name: Annotated[str | None, typer.Option("--app", help="Your own rules: package.module:app.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="With a small shop in which things happen.")] = False,
 ) -> None:
@@ -78,27 +80,15 @@ def serve(
     settings = Settings.load()
     changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = settings.model_copy(update=changes)
-    roles = _roles(role)
+    roles = read_roles(role)
     own_rules = load_app(app_name) if app_name is not None else None
     telemetry.configure_logs()
 
     async def serve_until_told() -> None:
         service = Service(settings, roles, own_rules, listens=port is not None, is_demo=demo)
-        await service.run(lambda address: _greet(settings, address, is_demo=demo) if "api" in roles else None)
+        await service.run(lambda address: _greet(settings, address, is_demo=demo) if Role.API in roles else None)
 
     run(serve_until_told())
-
-
-def _roles(text: str) -> frozenset[Any]:
-    from bongsu.service import ALL_ROLES, Role  # noqa: PLC0415
-
-    if text == "all":
-        return ALL_ROLES
-    try:
-        return frozenset(Role(part.strip()) for part in text.split(","))
-    except ValueError:
-        known = ", ".join(role.value for role in Role)
-        raise BadCommand(f"--role {text}: takes all, or some of {known}") from None
 
 
 def _greet(settings: Settings, address: str, *, is_demo: bool) -> None:
@@ -297,9 +287,11 @@ def simulator(
 
 
 @app.command()
-def doctor() -> None:
-    """Check settings, store, Redis, brokers and credentials; say what to do."""
+def doctor(
+    app_name: Annotated[str | None, typer.Option("--app", help="Your own rules, as `serve` is given them.")] = None,
+) -> None:
+    """Check settings, store, Redis, brokers, channels and credentials; say what to do."""
     from bongsu.doctor import examine  # noqa: PLC0415
 
-    if not run(examine(out)):
+    if not run(examine(out, app_name)):
         raise typer.Exit(1)

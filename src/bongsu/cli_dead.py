@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from pydantic import ValidationError
 
-from bongsu import telemetry
 from bongsu.errors import BadCommand, ReplayWithoutFilter
+from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.terminal import err, out, run
 
@@ -22,9 +22,9 @@ app = typer.Typer(no_args_is_help=True, help="Dead letters: list them, explain o
 
 IdOption = Annotated[str | None, typer.Option("--id", help="One of them: a delivery's number or an event's UUID.")]
 KindOption = Annotated[str | None, typer.Option(help="event or delivery.")]
-StateOption = Annotated[str | None, typer.Option(help="FAILED of events, FAIL or UNKNOWN of deliveries.")]
+StateOption = Annotated[str | None, typer.Option(help="FAILED or UNHANDLED of events, FAIL or UNKNOWN of deliveries.")]
 CodeOption = Annotated[str | None, typer.Option(help="Why it died, as the list shows it.")]
-ChannelOption = Annotated[str | None, typer.Option(help="PUSH, SMS or EMAIL.")]
+ChannelOption = Annotated[str | None, typer.Option(help="PUSH, SMS, EMAIL, or a channel of your own.")]
 TypeOption = Annotated[str | None, typer.Option("--type", help="The notification's type, or the event's.")]
 UserOption = Annotated[str | None, typer.Option(help="The member's id.")]
 EventOption = Annotated[str | None, typer.Option(help="The event's UUID.")]
@@ -109,9 +109,18 @@ _NAMES = ("id", "kind", "state", "code", "channel", "type", "userId", "eventId",
 _OPTIONS = {"userId": "--user", "eventId": "--event"}
 
 
+def _channel_name(given: str) -> str:
+    """As it is declared: channels of apps are known to the store. In any case, as the other options are taken."""
+    from bongsu.channel_table import names_with_deliveries  # noqa: PLC0415
+    from bongsu.service import load_known_channels  # noqa: PLC0415
+
+    run(load_known_channels(Settings.load()))
+    return next((name for name in names_with_deliveries() if name.upper() == given.upper()), given)
+
+
 def _filter(shape: type[_F], *values: str | int | None) -> _F:
     given = {name: value for name, value in zip(_NAMES, values, strict=False) if value is not None}
-    for name, change in (("kind", str.lower), ("state", str.upper), ("channel", str.upper)):
+    for name, change in (("kind", str.lower), ("state", str.upper), ("channel", _channel_name)):
         if name in given:
             given[name] = change(str(given[name]))
     try:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bongsu import telemetry
+from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.terminal import out, plain, run, show
 

@@ -22,7 +22,7 @@ _DOUBT = Meaning("it was sent and the answer was lost", _MAY_HAVE_ARRIVED)
 _CREDENTIALS = Meaning("the provider does not accept our credentials", _OURS)
 
 MEANINGS = {
-    "ABANDONED": Meaning("the process that sent it died before the answer came", _MAY_HAVE_ARRIVED),
+    "ABANDONED": Meaning("its lease ended without an outcome", _MAY_HAVE_ARRIVED),
     "POISONED": Meaning("every process that took it has died", "Look for the crash in the log, mend it, then replay."),
     "EXPIRED": Meaning("its time was over before it could go", "It is worth nothing to the member any more: leave it."),
     "NO_ADDRESS": Meaning("the device or address was gone, invalid or without consent when its turn came", _ADDRESS),

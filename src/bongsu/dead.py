@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from bongsu.channel_table import ChannelName
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.errors import ReplayWithoutFilter
 from bongsu.history import Moment, refuse_repeats
@@ -27,8 +28,8 @@ from bongsu.http.body import described, read_as
 from bongsu.http.cursors import is_id, no_cursor, unwrap, wrap
 from bongsu.http.problems import PROBLEMS
 from bongsu.ingress.intake import EVENTS_TOPIC
-from bongsu.model import Channel, Id, Name
-from bongsu.signals import Signals
+from bongsu.model import Id, Name
+from bongsu.runtime.signals import Signals
 from bongsu.store import Store
 from bongsu.store import dead_letters as statements
 from bongsu.store.dead_letters import DeadRow, Filters, Kind, Place, State
@@ -65,9 +66,9 @@ class DeadFilter(BaseModel):
 
     id: Annotated[int | UUID, BeforeValidator(_dead_id, json_schema_input_type=str)] | None = None
     kind: Kind | None = None
-    state: State | None = Field(None, description="FAILED of events, FAIL and UNKNOWN of deliveries")
+    state: State | None = Field(None, description="FAILED and UNHANDLED of events, FAIL and UNKNOWN of deliveries")
     code: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_storable)] | None = None
-    channel: Channel | None = None
+    channel: ChannelName | None = None
     type: Name | None = Field(None, description="The notification's type, or the event's")
     user_id: Id | None = None
     event_id: UUID | None = None
@@ -80,7 +81,8 @@ class DeadFilter(BaseModel):
             raise PydanticCustomError("order", "`from` must lie before `to`")
         if not self.filters.kinds:
             raise PydanticCustomError(
-                "kinds", "nothing fits: an event is FAILED and has neither channel nor userId, a delivery is FAIL or UNKNOWN"
+                "kinds",
+                "nothing fits: an event is FAILED or UNHANDLED and has no channel or userId, a delivery is FAIL or UNKNOWN",
             )
         return self
 
@@ -106,9 +108,9 @@ def _bare(cursor: str) -> Place:
         case ["d", delivery_id] if is_id(delivery_id):
             return Place(Kind.DELIVERY, delivery_id=delivery_id)
         case ["e", str(died_at), str(event_id)]:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, OverflowError):
                 moment = datetime.fromisoformat(died_at)
-                if moment.tzinfo is not None and moment.year > 1969:
+                if moment.tzinfo is not None and 1970 <= moment.astimezone(UTC).year:
                     return Place(Kind.EVENT, moment, UUID(event_id))
     raise no_cursor()
 
@@ -207,7 +209,7 @@ class DeadItem(_Wire):
     type: str
     event_id: UUID
     member_id: str | None
-    channel: Channel | None
+    channel: str | None
     device_id: str | None
     notification_id: str | None
     title: str | None
@@ -266,7 +268,7 @@ def _item(row: DeadRow) -> dict[str, Any]:
         "type": row.type,
         "eventId": str(row.event_id),
         "memberId": row.member_id,
-        "channel": row.channel and row.channel.value,
+        "channel": row.channel,
         "deviceId": row.device_id,
         "notificationId": None if row.notification_id is None else str(row.notification_id),
         "title": row.title,

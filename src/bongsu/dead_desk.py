@@ -15,22 +15,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from bongsu.channel_table import Address, describe_channel
 from bongsu.codes import meaning
 from bongsu.dead import DeadFilter, DeadQuery, Replay, wrapped
 from bongsu.errors import NoSuchDeadLetter
-from bongsu.model import Channel
+from bongsu.model import Member
 from bongsu.service import runtime
 from bongsu.settings import Settings
 from bongsu.store import Store, dead_letters
 from bongsu.store.dead_letters import DeadRow, Kind, State
 from bongsu.store.deliveries import MessageContent, find_content
 from bongsu.store.delivery_history import Attempt, find_attempts
-from bongsu.store.devices import find_devices
-from bongsu.store.members import find_member
+from bongsu.store.devices import DeviceRow, find_devices
+from bongsu.store.members import address_of, find_member
 from bongsu.store.recovery import MOST_ROUNDS
 from bongsu.terminal import plain, show
 
-_COLOURS = {State.FAILED: "red", State.FAIL: "red", State.UNKNOWN: "magenta"}
+_COLOURS = {State.FAILED: "red", State.UNHANDLED: "yellow", State.FAIL: "red", State.UNKNOWN: "magenta"}
 
 
 def _time(settings: Settings, moment: datetime) -> str:
@@ -64,7 +65,7 @@ def table(settings: Settings, rows: Sequence[DeadRow]) -> Table:
             Text(plain(row.code or "")),
             Text(plain(row.type)),
             Text(plain(row.member_id or "")),
-            row.channel.value if row.channel else row.kind.value,
+            row.channel if row.channel else row.kind.value,
             str(row.attempts),
             _time(settings, row.died_at),
         )
@@ -107,15 +108,18 @@ async def look(settings: Settings, store: Store, asked: DeadFilter) -> Story:
         attempts = await find_attempts(tx, [int(row.id)])
         member = await find_member(tx, row.member_id)
         devices = {one.device_id: one for one in await find_devices(tx, row.member_id)}
-    device = devices.get(row.device_id or "")
-    stands = f"{device.device.platform.value}, {device.status.value}" if device else "gone"
-    ends = {
-        Channel.PUSH: f"device {row.device_id} ({stands})",
-        Channel.SMS: "phone" if member and member.phone else "phone, which is no longer known",
-        Channel.EMAIL: "e-mail address" if member and member.email else "e-mail address, which is no longer known",
-    }
-    target = f"{row.channel} to {ends[row.channel]}" if row.channel else ""
+    target = f"{row.channel} to {_address(row, member, devices.get(row.device_id or ''))}"
     return Story(settings, row, contents.get(row.message_id), target, attempts.get(int(row.id), ()))
+
+
+def _address(row: DeadRow, member: Member | None, device: DeviceRow | None) -> str:
+    """What kind of address it was to go to, and whether it is still known. Not the address itself."""
+    spec = describe_channel(row.channel or "")
+    if spec.address is Address.DEVICES:
+        stands = f"{device.device.platform.value}, {device.status.value}" if device else "gone"
+        return f"{spec.address_name} {row.device_id} ({stands})"
+    is_known = member is not None and address_of(member, spec) is not None
+    return spec.address_name if is_known else f"{spec.address_name}, which is no longer known"
 
 
 def told(story: Story) -> Iterator[Text]:
@@ -163,6 +167,10 @@ def facts(story: Story) -> Iterator[tuple[str, str]]:
 
 def cure(row: DeadRow) -> str:
     """What to do about it."""
+    if row.state is State.UNHANDLED:
+        return (
+            "No rule handles its type. Correct the type where it is sent, or start the workers with the rule, then replay."
+        )
     if row.kind is Kind.EVENT:
         return "Mend what the error names, then replay: it goes on where it was, and tells nobody twice."
     return meaning(row.code or "").cure

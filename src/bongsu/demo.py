@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from bongsu import telemetry
 from bongsu.errors import NotForDemo
 from bongsu.ingress.intake import Intake
-from bongsu.loop import Loop
 from bongsu.model import (
     Action,
     Behavior,
@@ -30,6 +28,8 @@ from bongsu.model import (
     utc_now,
 )
 from bongsu.rules import Rules, catalogue
+from bongsu.runtime import telemetry
+from bongsu.runtime.loop import Loop
 from bongsu.settings import Settings
 from bongsu.store import Store, Table
 from bongsu.store.devices import put_device

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import partial
 from urllib.parse import urlsplit
 
 import redis.asyncio
@@ -15,27 +13,32 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bongsu.channel_table import Address, ChannelSpec, describe_channel, names_with_deliveries
 from bongsu.clock.slots import next_slot
-from bongsu.deliver.channels.push import GOOGLE
+from bongsu.deliver.channels.checks import reach
+from bongsu.deliver.channels.registry import check_channel
 from bongsu.errors import (
-    BadCredentials,
     BadSettings,
     BadTemplate,
     BongsuError,
     BrokerUnreachable,
     ClockSkewed,
-    ProviderUnreachable,
     RedisUnreachable,
 )
 from bongsu.keys import Keys
 from bongsu.model import utc_now
+from bongsu.outcome import Sender
+from bongsu.render.templates import Templates
+from bongsu.rules import Rules, catalogue, load_app
 from bongsu.settings import Settings
 from bongsu.store import Store, check
+from bongsu.store.channels import load_channels
 from bongsu.store.skew import WARN_SECONDS, measure_skew
 from bongsu.store.store import sqlite_path
-from bongsu.templates import Templates
 
 TIMEOUT_SECONDS = 5
+
+_Look = Callable[[Settings], Awaitable[str]]
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,9 @@ class Finding:
     word: str
 
 
-async def examine(console: Console) -> bool:
-    """Print a finding for each part; return whether all are good."""
-    findings = await _findings()
+async def examine(console: Console, app_name: str | None = None) -> bool:
+    """Print a finding for each part, the user's app included if it is named; return whether all are good."""
+    findings = await _findings(app_name)
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for finding in findings:
         table.add_row(
@@ -59,28 +62,55 @@ async def examine(console: Console) -> bool:
     return all(finding.is_good for finding in findings)
 
 
-async def _findings() -> list[Finding]:
+async def _findings(app_name: str | None) -> list[Finding]:
     try:
         settings = Settings.load()
     except BongsuError as error:
         return [Finding("settings", False, str(error))]
-    looks: list[tuple[str, Callable[[Settings], Awaitable[str]]]] = [
+    findings = [Finding("settings", True, "read")]
+    rules = Rules()
+    if app_name is not None:
+        rules, finding = _app(app_name, settings)
+        findings.append(finding)
+    parts: list[tuple[str, _Look]] = [
         ("keys", _keys),
         ("store", _store),
         ("clock", _clock),
         ("redis", _redis),
         ("kafka", _kafka),
         ("rabbitmq", _rabbitmq),
-        ("push", _fcm),
-        ("e-mail", _smtp),
-        ("sms", _sms),
-        ("jobs", _jobs),
-        ("texts", _texts),
     ]
-    return [Finding("settings", True, "read"), *[await _look(name, look, settings) for name, look in looks]]
+    findings += [await _look(name, look, settings) for name, look in parts]
+    # Now that the store was read, its channels are known.
+    for spec in _channels_to_check(rules):
+        findings.append(await _look(spec.label, partial(_channel, spec, rules.senders.get(spec.name)), settings))
+    return [*findings, await _look("jobs", _jobs, settings), await _look("texts", _texts, settings)]
 
 
-async def _look(name: str, look: Callable[[Settings], Awaitable[str]], settings: Settings) -> Finding:
+def _app(name: str, settings: Settings) -> tuple[Rules, Finding]:
+    try:
+        app = load_app(name)
+        catalogue(settings, app)
+    except BongsuError as error:
+        return Rules(), Finding("app", False, str(error))
+    return app, Finding("app", True, f"{name} can be loaded")
+
+
+def _channels_to_check(rules: Rules) -> list[ChannelSpec]:
+    """Those with a sender, the ones that the app would declare included."""
+    known = names_with_deliveries()
+    return [describe_channel(name) for name in (*known, *sorted(rules.declared_channels.difference(known)))]
+
+
+async def _channel(spec: ChannelSpec, own: Sender | None, settings: Settings) -> str:
+    if own is not None:
+        return f"sent by {type(own).__name__} of your app"
+    if spec.address is Address.OWN:
+        return "declared in this store by an app: name it with --app to see its sender"
+    return await check_channel(spec, settings)
+
+
+async def _look(name: str, look: _Look, settings: Settings) -> Finding:
     try:
         async with asyncio.timeout(2 * TIMEOUT_SECONDS):
             return Finding(name, True, await look(settings))
@@ -107,6 +137,7 @@ async def _store(settings: Settings) -> str:
         return f"{store.place}: will be made by the first `bongsu serve`"
     try:
         await check(store)
+        await load_channels(store)
         return f"{store.place} answers and is up to date"
     finally:
         await store.close()
@@ -145,7 +176,7 @@ async def _kafka(settings: Settings) -> str:
         return "not configured"
     servers = [server.strip().rpartition(":") for server in settings.kafka_servers.split(",")]
     for host, _, port in servers:
-        await _reach(host, int(port))
+        await reach(host, int(port), BrokerUnreachable)
     return "reachable"
 
 
@@ -153,57 +184,8 @@ async def _rabbitmq(settings: Settings) -> str:
     if not settings.rabbitmq_url:
         return "not configured"
     url = urlsplit(settings.rabbitmq_url)
-    await _reach(url.hostname or "localhost", url.port or (5671 if url.scheme == "amqps" else 5672))
+    await reach(url.hostname or "localhost", url.port or (5671 if url.scheme == "amqps" else 5672), BrokerUnreachable)
     return "reachable"
-
-
-async def _reach(host: str, port: int, error: type[BongsuError] = BrokerUnreachable, name: str = "") -> None:
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), TIMEOUT_SECONDS)
-    except (OSError, TimeoutError) as reason:
-        raise error(f"{f'{name} ' if name else ''}{host}:{port}: {reason or 'no answer'}") from None
-    writer.close()
-
-
-async def _reach_url(text: str, name: str, ports: dict[str, int]) -> str:
-    """Where a URL leads, if anybody listens there. Nothing is said to them: a word might be taken for a message."""
-    url = urlsplit(text)
-    host, port = url.hostname or "localhost", url.port or ports[url.scheme]
-    await _reach(host, port, ProviderUnreachable, name)
-    return f"{host}:{port}"
-
-
-_WEB = {"http": 80, "https": 443}
-
-
-async def _fcm(settings: Settings) -> str:
-    if not settings.fcm_credentials:
-        if not settings.fcm_url:
-            return "not configured: push is simulated, nothing leaves the house"
-        where = await _reach_url(settings.fcm_url, "BONGSU_FCM_URL", _WEB)
-        return f"{where} is reachable, and called without credentials as a simulator"
-    account = _read_account(Path(settings.fcm_credentials))
-    missing = {"client_email", "private_key", "project_id"} - set(account if isinstance(account, dict) else ())
-    if missing:
-        raise BadCredentials(f"{settings.fcm_credentials} has no {', '.join(sorted(missing))}")
-    where = await _reach_url(settings.fcm_url or GOOGLE, "BONGSU_FCM_URL", _WEB)
-    return f"a service account of project {settings.fcm_project or account['project_id']}; {where} is reachable"
-
-
-async def _smtp(settings: Settings) -> str:
-    if not settings.smtp_url:
-        return "not configured: e-mail is simulated, nothing leaves the house"
-    # The ports the channel itself would take.
-    ports = {"smtps": 465, "smtp": 587 if urlsplit(settings.smtp_url).username else 25}
-    return f"{await _reach_url(settings.smtp_url, 'BONGSU_SMTP_URL', ports)} is reachable"
-
-
-async def _sms(settings: Settings) -> str:
-    if not settings.sms_url:
-        return "not configured: SMS is simulated, nothing leaves the house"
-    if urlsplit(settings.sms_url).scheme.lower() not in _WEB:
-        return "an Apprise URL, which is tried by the first message"
-    return f"{await _reach_url(settings.sms_url, 'BONGSU_SMS_URL', _WEB)} is reachable"
 
 
 async def _jobs(settings: Settings) -> str:
@@ -216,13 +198,6 @@ async def _jobs(settings: Settings) -> str:
         raise BadSettings(f"BONGSU_{never[0].upper()}_CRON names a day that never comes")
     times = (f"{name} at {slot.astimezone(settings.zone):%Y-%m-%d %H:%M}" for name, slot in slots.items() if slot)
     return f"next {', '.join(times)} ({settings.timezone}), while a process with the role clock runs"
-
-
-def _read_account(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise BadCredentials(f"{path}: {error}") from None
 
 
 async def _texts(_settings: Settings) -> str:

@@ -12,10 +12,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from bongsu.channel_table import ChannelName
 from bongsu.http.auth import Gate
 from bongsu.http.cursors import is_id, no_cursor, unwrap, wrap
 from bongsu.http.problems import PROBLEMS, ProblemError
-from bongsu.model import Channel, Id, Name
+from bongsu.model import Id, Name
 from bongsu.store import Store
 from bongsu.store import history as statements
 from bongsu.store.delivery_history import DeliveryRow
@@ -58,7 +59,7 @@ class HistoryQuery(BaseModel):
     type: Name | None = Field(None, description="The notification's type, such as PRICE_DROP")
     event_id: UUID | None = None
     status: Status | None = None
-    channel: Channel | None = Field(None, description="Sent on this channel; of suppressions, what would have been")
+    channel: ChannelName | None = Field(None, description="Sent on this channel; of suppressions, what would have been")
     since: Moment | None = Field(None, alias="from", description="Decided at this moment or later")
     until: Moment | None = Field(None, alias="to", description="Decided before this moment")
     limit: int = Field(50, ge=1, le=200, description="How many at most")
@@ -89,7 +90,7 @@ class AttemptItem(_Wire):
 
 class DeliveryItem(_Wire):
     delivery_id: str
-    channel: Channel
+    channel: str
     device_id: str | None
     status: str = Field(description="READY, SENDING, SUCCESS, FAIL or UNKNOWN")
     code: str | None
@@ -110,7 +111,7 @@ class HistoryItem(_Wire):
     message: str
     notification_id: str | None = Field(description="null if it was suppressed")
     status: Status
-    channels: list[Channel]
+    channels: list[str]
     created_at: datetime
     read_at: datetime | None
     locale: str | None = Field(description="null if the text was given and not rendered from a template")
@@ -161,7 +162,7 @@ def _item(row: HistoryRow) -> dict[str, Any]:
         "message": row.body,
         "notificationId": None if row.notification_id is None else str(row.notification_id),
         "status": row.status.value,
-        "channels": [channel.value for channel in row.channels],
+        "channels": list(row.channels),
         "createdAt": row.created_at.isoformat(),
         "readAt": row.read_at and row.read_at.isoformat(),
         "locale": row.locale or None,
@@ -172,7 +173,7 @@ def _item(row: HistoryRow) -> dict[str, Any]:
 def _delivery(one: DeliveryRow) -> dict[str, Any]:
     return {
         "deliveryId": str(one.delivery_id),
-        "channel": one.channel.value,
+        "channel": one.channel,
         "deviceId": one.device_id,
         "status": one.status,
         "code": one.code,

@@ -8,10 +8,11 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter
 
+from bongsu.channel_table import in_order
 from bongsu.http.auth import Gate
 from bongsu.http.body import described, read_as
 from bongsu.http.problems import PROBLEMS, ProblemError
-from bongsu.model import Channel, Device, Id, Member, Preferences
+from bongsu.model import Device, Id, Member, Preferences
 from bongsu.store import Store, devices, members
 from bongsu.store.devices import DeviceRow
 
@@ -37,16 +38,16 @@ class MemberCalls:
 
     async def put_member(self, member_id: str, request: Request) -> Response:
         member = await read_as(request, _member)
-        async with self._store.single() as tx:
+        async with self._store.transaction() as tx:
             await members.put_member(tx, member_id, member)
-        return JSONResponse({"memberId": member_id, **member.model_dump(mode="json")})
+        return JSONResponse(_member_out(member_id, member))
 
     async def find_member(self, member_id: str) -> Response:
         async with self._store.read() as tx:
             member = await members.find_member(tx, member_id)
         if member is None:
             raise ProblemError(404, f"There is no member {member_id}")
-        return JSONResponse({"memberId": member_id, **member.model_dump(mode="json")})
+        return JSONResponse(_member_out(member_id, member))
 
     async def put_preferences(self, member_id: str, request: Request) -> Response:
         preferences = await read_as(request, _preferences)
@@ -77,13 +78,19 @@ class MemberCalls:
         return Response(status_code=204)
 
 
+def _member_out(member_id: str, member: Member) -> dict[str, Any]:
+    """Addresses are shown if there are any: most installations declare no channel of their own."""
+    left_out = None if member.addresses else {"addresses"}
+    return {"memberId": member_id, **member.model_dump(mode="json", exclude=left_out)}
+
+
 def _preferences_out(preferences: Preferences) -> dict[str, Any]:
-    """Channels in the order they are declared, so that equal preferences always read the same."""
+    """Channels in the order of the table, so that equal preferences always read the same."""
     types: dict[str, Any] = {}
     for name, one in preferences.types.items():
         types[name] = {"enabled": one.enabled}
         if one.channels is not None:
-            types[name]["channels"] = [channel.value for channel in Channel if channel in one.channels]
+            types[name]["channels"] = list(in_order(one.channels))
     quiet = preferences.quiet_hours
     return {"enabled": preferences.enabled, "types": types, "quietHours": quiet and {"start": quiet.start, "end": quiet.end}}
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from bongsu.model import Channel, Platform, Priority
+from bongsu.model import Platform, Priority
 
 
 @dataclass(slots=True)
@@ -121,7 +121,9 @@ Outcome = Accepted | Retry | Gone | Refused | Misconfigured | Unknown
 class Sender(Protocol):
     """Sends on one channel. `send` is called many times at once."""
 
-    channel: Channel
+    @property
+    def channel(self) -> str:
+        """The channel's name. A class attribute will do: `channel = "ALIMTALK"`."""
 
     async def send(self, outgoing: Outgoing) -> Outcome:
         """Hand it over, once. Retries are the dispatcher's."""

@@ -8,35 +8,38 @@ import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeVar
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from bongsu import demo, telemetry
+from bongsu import demo
 from bongsu.api import build_api
 from bongsu.clock import clock
+from bongsu.decide.progress import Decision
+from bongsu.decide.step import Decider
+from bongsu.decide.worker import EventWorker
 from bongsu.deliver.channels.registry import senders
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC, Dispatcher
 from bongsu.errors import AddressTaken, StoreBusy, StoreUnreachable
-from bongsu.fanout import Decision, FanOut
 from bongsu.ingress.intake import EVENTS_TOPIC, Intake
 from bongsu.keys import Keys
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
 from bongsu.live.stream import StreamingProtocol
-from bongsu.loop import Loop
-from bongsu.model import Channel
-from bongsu.process import address_of, settle_memory, told_by_signals
+from bongsu.render.templates import Templates
+from bongsu.roles import ALL_ROLES, LISTENING, Role
 from bongsu.rules import Rules, catalogue
+from bongsu.runtime import telemetry
+from bongsu.runtime.loop import Loop
+from bongsu.runtime.process import address_of, settle_memory, told_by_signals
+from bongsu.runtime.redis_signals import RedisSignals
+from bongsu.runtime.signals import LocalSignals, Signals
 from bongsu.settings import Settings
-from bongsu.signals import LocalSignals, RedisSignals, Signals
 from bongsu.store import Share, Store, check, migrate
-from bongsu.store.abandoned import release_dead_owners
+from bongsu.store.abandoned import in_use
+from bongsu.store.channels import ChannelRefresh, declare_channels, load_channels
 from bongsu.store.skew import SkewMonitor
-from bongsu.templates import Templates
-from bongsu.worker import EventWorker
 
 _log = telemetry.log("bongsu")
 _Runs = TypeVar("_Runs", bound="Loop | Signals")
@@ -47,18 +50,6 @@ DRAIN_SECONDS = 20
 START_RETRY_SECONDS = 2.0
 # A store that has not answered twice for so long during the drain is given up: what waits for it would wait in vain.
 ANSWER_SECONDS = 4.0
-
-
-class Role(StrEnum):
-    API = "api"
-    GATEWAY = "gateway"
-    WORKER = "worker"
-    CLOCK = "clock"
-
-
-ALL_ROLES = frozenset(Role)
-# Roles that answer HTTP. The others have no port to clash over, so any number of them fits on a machine.
-LISTENING = frozenset({Role.API, Role.GATEWAY})
 
 
 @dataclass(frozen=True)
@@ -75,6 +66,7 @@ async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
     """The store, opened and at the right revision, and the signals, running. Raises if the store cannot be reached."""
     async with _opened(settings) as base:
         await _check_schema(base)
+        await load_channels(base.store)
         async with running(base.signals):
             yield base
 
@@ -88,6 +80,12 @@ async def _opened(settings: Settings) -> AsyncIterator[Runtime]:
         await store.close()
 
 
+async def load_known_channels(settings: Settings) -> None:
+    """Know the channels that apps have declared in the store, for a command that is given a channel's name."""
+    async with runtime(settings):
+        pass
+
+
 async def _check_schema(base: Runtime) -> None:
     # The embedded store belongs to this installation alone and is migrated on the way; a shared one is not.
     await (migrate(base.store) if base.settings.is_embedded else check(base.store))
@@ -95,25 +93,26 @@ async def _check_schema(base: Runtime) -> None:
 
 async def _wait_for_store(base: Runtime, stopping: asyncio.Event) -> bool:
     """Until a server that is starting, full or away can be used; False if the process is told to stop before."""
-    while not stopping.is_set():
-        try:
-            await _check_schema(base)
-            return True
-        except (StoreUnreachable, StoreBusy) as error:
-            if base.settings.is_embedded:
-                raise  # a file that cannot be opened does not come up by itself
-            _log.warning("waiting for the store", error=str(error), retry_seconds=START_RETRY_SECONDS)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(START_RETRY_SECONDS):
-                await stopping.wait()
-    return False
-
-
-async def _release_dead_owners(base: Runtime) -> None:
-    """After a crash on the embedded store: what the dead process had claimed need not wait for its lease to end."""
-    async with base.store.transaction() as tx:
-        if released := await release_dead_owners(tx):
-            _log.info("released the claims of processes that died", claims=released)
+    stopped = asyncio.create_task(stopping.wait())
+    try:
+        while not stopped.done():
+            checking = asyncio.create_task(_check_schema(base))
+            await asyncio.wait({checking, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not checking.done():
+                checking.cancel()
+                await asyncio.wait({checking})
+                break
+            try:
+                checking.result()
+                return True
+            except (StoreUnreachable, StoreBusy) as error:
+                if base.settings.is_embedded:
+                    raise  # a file that cannot be opened does not come up by itself
+                _log.warning("waiting for the store", error=str(error), retry_seconds=START_RETRY_SECONDS)
+            await asyncio.wait({stopped}, timeout=START_RETRY_SECONDS)
+        return False
+    finally:
+        stopped.cancel()
 
 
 @contextlib.asynccontextmanager
@@ -161,6 +160,8 @@ class Service:
         keys = Keys.load(self._settings)
         if keys.weakness:
             _log.warning("the keys are weak", why=keys.weakness)
+        if names := self._settings.without_effect:
+            _log.warning("these settings have no effect yet", names=names)
         listener = self._listen() if self._listens else None
         async with contextlib.AsyncExitStack() as stack:
             # First in, last out: a second SIGTERM during the drain changes nothing.
@@ -171,8 +172,9 @@ class Service:
             base = await stack.enter_async_context(_opened(self._settings))
             if not await _wait_for_store(base, self._stopping):
                 return
-            if self._settings.is_embedded:
-                await _release_dead_owners(base)
+            await declare_channels(base.store, self._rules.declared_channels)
+            if released := await stack.enter_async_context(in_use(base.store)):
+                _log.info("released the claims of processes that died", claims=released)
             async with contextlib.AsyncExitStack() as roles:
                 address = await self._start(roles, base, keys, listener)
                 settle_memory()
@@ -192,6 +194,7 @@ class Service:
         """Start the roles from the bottom up, each to be stopped by the stack; return the address that is served, if any."""
         await roles.enter_async_context(running(base.signals))
         await roles.enter_async_context(running(SkewMonitor(base.store)))
+        await roles.enter_async_context(running(ChannelRefresh(base.store)))
         if self._is_demo:
             await demo.refuse_strangers(base.store, self._settings)
         if Role.WORKER in self._roles:
@@ -224,7 +227,15 @@ class Service:
         host, port = self._settings.host, self._settings.port
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            return socket.create_server((host, port), family=family, backlog=2048)
+            # Bound, but not yet listening: until there is something to answer with, callers are refused instead of hanging.
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((host, port))
+            except BaseException:
+                listener.close()
+                raise
+            return listener
         except (OSError, UnicodeError) as error:
             raise AddressTaken(f"Cannot listen on {host}:{port}: {error}") from None
 
@@ -250,7 +261,8 @@ async def _worker(base: Runtime, rules: Rules) -> AsyncIterator[None]:
         announcer.decided(decision)
 
     async with _dispatchers(base, rules), running(announcer):
-        worker = EventWorker(base.store, rules, base.settings, FanOut(Templates.load(), base.settings), decided)
+        decider = Decider(base.store, Templates.load(), base.settings)
+        worker = EventWorker(base.store, rules, base.settings, decider, decided)
         with base.signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
             async with running(worker):
                 yield
@@ -262,9 +274,7 @@ async def _dispatchers(base: Runtime, rules: Rules) -> AsyncIterator[None]:
     async with contextlib.AsyncExitStack() as stack:
         for channel, sender in senders(base.settings, rules.senders, base.store).items():
             stack.push_async_callback(sender.close)
-            if channel is Channel.IN_APP:
-                continue  # the inbox row is the delivery
-            dispatcher = Dispatcher(base.store, sender, base.settings)
+            dispatcher = Dispatcher(base.store, sender, base.settings, rules.concurrency.get(channel))
             await stack.enter_async_context(running(dispatcher))
             stack.enter_context(base.signals.listen(DELIVERIES_TOPIC, _waking(dispatcher, channel)))
         yield
@@ -272,12 +282,11 @@ async def _dispatchers(base: Runtime, rules: Rules) -> AsyncIterator[None]:
 
 def _ways_out(decision: Decision) -> bytes:
     """The channels that a step may have written deliveries for. Waking the others would cost each of them a look."""
-    works = [*decision.finished, *(work for work, _ in decision.unfinished)]
-    channels = {channel for work in works for notice in work.notices for channel in notice.type.channels}
+    channels = {channel for event in decision.events for notice in event.notices for channel in notice.type.channels}
     return ",".join(sorted(channels)).encode()
 
 
-def _waking(dispatcher: Dispatcher, channel: Channel) -> Callable[[bytes | None], None]:
+def _waking(dispatcher: Dispatcher, channel: str) -> Callable[[bytes | None], None]:
     def hear(data: bytes | None) -> None:
         # A signal that names no channel is for all of them.
         if not data or channel in data.decode().split(","):

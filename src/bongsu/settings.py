@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from email.utils import parseaddr
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -65,6 +65,12 @@ def _comma_separated(value: str) -> str:
 def _addresses(value: str) -> str:
     if not all(re.fullmatch(r"\s*[^:\s]+:\d{1,5}\s*", part) for part in value.split(",") if value):
         raise PydanticCustomError("addresses", "must be host:port, comma separated")
+    return value
+
+
+def _named_urls(value: str) -> str:
+    if not all(re.fullmatch(r"\s*[\w.-]+=\w+://\S+\s*", part) for part in value.split(",") if value):
+        raise PydanticCustomError("urls", "must be name=url, comma separated")
     return value
 
 
@@ -132,6 +138,16 @@ Listed = Annotated[str, AfterValidator(_comma_separated)]
 Http = Annotated[str, _url("http", "https")]
 
 
+# Checked, so that a deployment can be prepared, but without effect: the parts that will read them do not exist yet.
+NOT_USED_YET = frozenset(
+    {
+        "kafka_servers", "schema_registry_url", "kafka_format", "transport", "rabbitmq_url", "outbox_urls", "opensearch_url",
+        "recommendation_url", "recommendation_cron", "recommendation_enabled", "recommendation_days", "recommendation_limit",
+        "retention_days", "counter_flush_seconds", "digest_seconds", "max_devices", "chat_max_bytes", "chat_rate",
+    }
+)  # fmt: skip
+
+
 class Settings(BaseModel):
     """All that can be set. CONTRACT: an unknown name or a bad value stops the start with one line."""
 
@@ -142,7 +158,11 @@ class Settings(BaseModel):
     redis_url: Annotated[str, _url("redis", "rediss", "unix")] = ""
     kafka_servers: Annotated[str, AfterValidator(_addresses)] = ""
     schema_registry_url: Http = ""
+    kafka_format: Literal["avro", "json"] = "avro"
+    transport: Literal["store", "kafka"] = "store"
     rabbitmq_url: Annotated[str, _url("amqp", "amqps")] = ""
+    outbox_urls: Annotated[str, AfterValidator(_named_urls)] = ""
+    opensearch_url: Http = ""
     fcm_project: str = ""
     fcm_credentials: Annotated[str, AfterValidator(_existing)] = ""
     fcm_url: Http = ""
@@ -163,7 +183,7 @@ class Settings(BaseModel):
     interested_user_days: int = Field(7, ge=1, le=36_500)
     cart_user_days: int = Field(30, ge=1, le=36_500)
     duplicate_hours: float = Field(1, ge=0, le=876_000, allow_inf_nan=False)
-    daily_limit: int = Field(10, ge=0)
+    daily_limit: int = Field(10, ge=0, le=2**31 - 1)
     max_retries: int = Field(3, ge=0)
     retry_base_seconds: Seconds = 1
     poll_seconds: Seconds = 1
@@ -177,6 +197,13 @@ class Settings(BaseModel):
     sse_timeout_seconds: Seconds = 1800
     sse_replay: int = Field(10, ge=0)
     counter_flush_seconds: Seconds = 3
+    recommendation_enabled: bool = False
+    recommendation_days: int = Field(7, ge=1, le=36_500)
+    recommendation_limit: Count = 3
+    digest_seconds: Seconds = 300
+    max_devices: Count = 20
+    chat_max_bytes: Count = 4096
+    chat_rate: Count = 20
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None, file: Path = FILE) -> Settings:
@@ -204,6 +231,11 @@ class Settings(BaseModel):
     def is_embedded(self) -> bool:
         """Whether the store is a SQLite file, which this process may create, migrate and keep keys beside."""
         return not self.database_url.startswith("postgres")
+
+    @property
+    def without_effect(self) -> list[str]:
+        """The names of settings that were given although nothing uses them yet."""
+        return sorted(PREFIX + name.upper() for name in self.model_fields_set & NOT_USED_YET)
 
     @property
     def zone(self) -> ZoneInfo:

@@ -15,10 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.text import Text
 
+from bongsu.channel_table import Address, Channel, ChannelSpec, channels, describe_channel, in_order
 from bongsu.codes import in_words
+from bongsu.decide.quiet_hours import local_day
 from bongsu.errors import BadCommand
-from bongsu.guard import local_day
-from bongsu.model import Channel, DeviceStatus, EventStatus, Id, Member, Preferences
+from bongsu.model import DeviceStatus, EventStatus, Id, Member, Preferences
 from bongsu.rules import Rules, catalogue
 from bongsu.service import runtime
 from bongsu.settings import Settings
@@ -27,7 +28,7 @@ from bongsu.store.clock import find_now
 from bongsu.store.delivery_history import DeliveryRow
 from bongsu.store.devices import DeviceRow, find_devices
 from bongsu.store.history import Filters, HistoryRow, Status
-from bongsu.store.members import find_member, find_preferences
+from bongsu.store.members import address_of, find_member, find_preferences
 from bongsu.store.schedule import Progress
 from bongsu.terminal import plain
 
@@ -144,6 +145,9 @@ def facts(view: View) -> Iterator[tuple[str, str]]:
     yield "e-mail", "known" if member.email else "none"
     yield "phone", "known" if member.phone else "none"
     yield "devices", ", ".join(_device(one) for one in view.devices) or "none"
+    for spec in channels():
+        if spec.address is Address.OWN:
+            yield spec.name, "known" if address_of(member, spec) else "none"
     yield "switch", "on" if wish.enabled else "off: only critical ones get through"
     if wish.types:
         yield "wishes", "; ".join(_wish(wish, name) for name in wish.types)
@@ -170,8 +174,8 @@ def _wish(wish: Preferences, name: str) -> str:
     return f"{name} by {_listed(one.channels)}"
 
 
-def _listed(channels: frozenset[Channel] | Sequence[Channel]) -> str:
-    return ", ".join(one.value for one in Channel if one in channels) or "no channel"
+def _listed(names: frozenset[str] | Sequence[str]) -> str:
+    return ", ".join(in_order(names)) or "no channel"
 
 
 def event_sentence(view: View, event: Progress) -> str:
@@ -182,21 +186,28 @@ def event_sentence(view: View, event: Progress) -> str:
         return f"{name} was cancelled{' while it went out' if event.is_begun else ' before it went'}."
     if event.status is EventStatus.FAILED:
         return f"{name} has FAILED, and nobody else is told unless it is replayed.{failed}"
+    if event.status is EventStatus.UNHANDLED:
+        then = "Replay it: a rule handles that type now"
+        if not view.rules.knows(event.event_type):
+            then = _UNHANDLED[view.app is None]
+        return f"{name} is UNHANDLED: no rule handled its type, so it led to no notification. {then}."
     if event.status is EventStatus.PENDING:
-        if event.is_begun:
-            return f"{name} is PENDING: it is going out, and not everybody has been reached yet.{failed}"
-        waits = f"it is due at {view.time(event.due)}" if event.due > view.now else "it waits for a worker"
-        return f"{name} is PENDING: {'a worker has it in hand' if event.is_held else waits}.{failed}"
-    if not view.rows:
-        unheard = "" if view.rules.knows(event.event_type) else f" {_UNHEARD[view.app is None]}"
-        return f"{name} is DONE, and {view.member_id} was not in its audience.{unheard}"
-    return f"{name} is DONE."
+        return f"{name} is PENDING: {_pending(view, event)}.{failed}"
+    return f"{name} is DONE." if view.rows else f"{name} is DONE, and {view.member_id} was not in its audience."
+
+
+def _pending(view: View, event: Progress) -> str:
+    if event.is_begun:
+        return "it is going out, and not everybody has been reached yet"
+    if event.is_held:
+        return "a worker has it in hand"
+    return f"it is due at {view.time(event.due)}" if event.due > view.now else "it waits for a worker"
 
 
 # With the user's own rules named, and without.
-_UNHEARD = (
-    "No rule is about its type, so nobody was told.",
-    "No built-in rule is about its type, so nobody was told unless one of your own is: name those with --app.",
+_UNHANDLED = (
+    "Still none does; replay it once one does",
+    "No built-in rule does; if one of your own should, start the workers with --app and replay it",
 )
 
 
@@ -205,12 +216,12 @@ def row_sentences(view: View, row: HistoryRow) -> Iterator[str]:
     if row.notification_id is None:
         yield f"not told: {reason(view, row)}"
         return
-    read = f"read {view.time(row.read_at)}" if row.read_at else "not read yet"
-    yield f"inbox: {read}"
+    if Channel.IN_APP in row.channels:
+        yield f"inbox: {f'read {view.time(row.read_at)}' if row.read_at else 'not read yet'}"
     for delivery in row.deliveries:
         to = f" to {delivery.device_id}" if delivery.device_id else ""
         simulated = f" ({_SIMULATED})" if delivery.is_simulated else ""
-        yield f"{delivery.channel.value}{to}: {way(view, delivery)}{simulated}"
+        yield f"{delivery.channel}{to}: {way(view, delivery)}{simulated}"
 
 
 _SIMULATED = "simulated: the channel is not configured, so nothing left the house"
@@ -277,16 +288,20 @@ def _opted_out(wish: Preferences, row: HistoryRow) -> str:
 def _no_address(view: View, row: HistoryRow) -> str:
     own = view.wish.types.get(row.type)
     wanted = [one for one in row.channels if own is None or own.channels is None or one in own.channels]
-    can_push = any(one.status is DeviceStatus.ACTIVE and one.device.push_consent for one in view.devices)
-    addresses = {
-        Channel.PUSH: ("device that can be pushed to" if view.devices else "device", can_push),
-        Channel.SMS: ("phone", view.member.phone is not None),
-        Channel.EMAIL: ("e-mail address", view.member.email is not None),
-    }
-    missing = [addresses[one] for one in wanted if one in addresses]
-    names = [name for name, _ in missing]
-    since = "had" if any(is_there for _, is_there in missing) else "has"
+    specs = [spec for spec in map(describe_channel, wanted) if spec.address is not Address.NONE]
+    names = [_missing(view, spec) for spec in specs]
+    since = "had" if any(_is_reachable(view, spec) for spec in specs) else "has"
     then = " then" if since == "had" else ""
     if len(names) < 2:
         return f"{since} no {''.join(names) or 'address'}{then}"
     return f"{since} neither {' nor '.join(names)}{then}"
+
+
+def _missing(view: View, spec: ChannelSpec) -> str:
+    return "device that can be pushed to" if spec.address is Address.DEVICES and view.devices else spec.address_name
+
+
+def _is_reachable(view: View, spec: ChannelSpec) -> bool:
+    if spec.address is Address.DEVICES:
+        return any(one.status is DeviceStatus.ACTIVE and one.device.push_consent for one in view.devices)
+    return address_of(view.member, spec) is not None

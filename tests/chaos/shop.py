@@ -113,9 +113,9 @@ class Shop:
             for _ in range(message["accepted"])
         )
 
-    def heal(self, fault: str) -> None:
-        """All that was accepted is pushed and shown; report how long each took from now on."""
-        began = time.monotonic()
+    def heal(self, fault: str, since: float | None = None) -> None:
+        """All that was accepted is pushed and shown; report how long each took since the fault ended, by default now."""
+        began = time.monotonic() if since is None else since
         until(lambda: set(self.sent) <= set(self.pushed()), f"all pushed, missing {set(self.sent) - set(self.pushed())}")
         pushed = time.monotonic() - began
         until(lambda: set(self.sent) <= set(self.page.seen), "all shown")

@@ -76,7 +76,7 @@ def test_a_locked_table_stops_only_what_needs_it(migrated: dict[str, str], setti
         assert set(answers) <= {200, 204, 503}, answers
         report("locked table: member calls answered", seconds=round(time.monotonic() - began, 2))
         shop.notify()
-        shop.heal(f"locked table for {FAULT_SECONDS:g} s, {'SQLite' if settings.is_embedded else 'PostgreSQL'}")
+        shop.heal(f"locked table for {FAULT_SECONDS:g} s, {'SQLite' if settings.is_embedded else 'PostgreSQL'}", began)
         shop.assert_each_once()
         _assert_no_traceback(shop)
 
@@ -112,8 +112,9 @@ def test_a_full_disk_under_sqlite_loses_nothing_that_was_accepted(small_disk: Pa
         with full(small_disk):
             until(lambda: shop.notify().status_code == 503, "an event refused")
             last()
+        ended = time.monotonic()
         until(lambda: shop.notify().status_code == 202, "an event accepted again")
-        shop.heal(f"full disk for {FAULT_SECONDS:g} s, SQLite")
+        shop.heal(f"full disk for {FAULT_SECONDS:g} s, SQLite", ended)
         shop.assert_each_once()
         _assert_no_traceback(shop)
 
@@ -129,8 +130,9 @@ def test_a_full_disk_under_postgresql_loses_nothing_that_was_accepted(
                 # Small rows find room on pages that are there already: large ones do not.
                 until(lambda: shop.notify(data={"filler": os.urandom(20_000).hex()}).status_code == 503, "an event refused")
                 last()
+            ended = time.monotonic()
             until(lambda: shop.notify().status_code == 202, "an event accepted again")
-            shop.heal(f"full disk for {FAULT_SECONDS:g} s, PostgreSQL")
+            shop.heal(f"full disk for {FAULT_SECONDS:g} s, PostgreSQL", ended)
             shop.assert_each_once()
             _assert_no_traceback(shop)
 
@@ -218,8 +220,9 @@ def test_a_server_that_thaws_is_used_again(tmp_path: Path, simulator: Simulator)
         with opened(environment, simulator) as shop:
             with frozen(server):
                 last()
+            ended = time.monotonic()
             until(lambda: shop.notify().status_code == 202, "an event accepted again")
-            shop.heal(f"frozen PostgreSQL for {FAULT_SECONDS:g} s")
+            shop.heal(f"frozen PostgreSQL for {FAULT_SECONDS:g} s", ended)
             shop.assert_each_once()
             _assert_no_traceback(shop)
     finally:

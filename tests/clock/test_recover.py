@@ -11,7 +11,7 @@ from bongsu.clock.recover import Recovery
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.deliver.transitions import unsent
 from bongsu.model import Channel, Device, Platform
-from bongsu.signals import LocalSignals
+from bongsu.runtime.signals import LocalSignals
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.devices import put_device

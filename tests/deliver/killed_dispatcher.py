@@ -10,9 +10,10 @@ import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 
+from bongsu.deliver.channels.callback import OnOutcome
 from bongsu.deliver.channels.push import Push
 from bongsu.deliver.dispatcher import Dispatcher
-from bongsu.outcome import Land, Outcome, Outgoing
+from bongsu.outcome import Outcome, Outgoing
 from bongsu.settings import Settings
 from bongsu.store import Query, Row, Store, Transaction
 from bongsu.store.deliveries import CLAIM, RECORD_OTHERS, RECORD_SUCCESSES, ClaimedDelivery
@@ -86,17 +87,12 @@ class MortalPush(Push):
         super().__init__(settings)
         self._death = death
 
-    async def send(self, outgoing: Outgoing) -> Outcome:
-        outcome = await super().send(outgoing)
-        self._death.passes(POINTS[2])
-        return outcome
-
-    def send_at_once(self, outgoing: Outgoing, land: Land) -> bool:
-        def land_or_die(outcome: Outcome | None) -> None:
+    def start(self, outgoing: Outgoing, on_outcome: OnOutcome) -> asyncio.Task[None] | None:
+        def record_or_die(outcome: Outcome) -> None:
             self._death.passes(POINTS[2])
-            land(outcome)
+            on_outcome(outcome)
 
-        return super().send_at_once(outgoing, land_or_die)
+        return super().start(outgoing, record_or_die)
 
 
 class Mortal(Dispatcher):

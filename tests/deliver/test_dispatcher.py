@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from bongsu.deliver import dispatcher as module
+from bongsu.deliver.channels.callback import CallbackSender, GuardedSender, OnOutcome
 from bongsu.deliver.dispatcher import SHARE, TURNS, Dispatcher
 from bongsu.errors import StoreTooSlow, StoreUnreachable
 from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
-from bongsu.outcome import Accepted, Gone, Land, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
+from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
@@ -57,9 +58,14 @@ async def one_delivery(store: Store, settings: Settings, kind: NoticeType = MOST
     await decide(store, settings, says(Listed(who or ("a",)), kind), said())
 
 
+def dispatching(store: Store, sender: Scripted, settings: Settings, concurrency: int | None = None) -> Dispatcher:
+    channel: CallbackSender = sender if isinstance(sender, Prompt) else GuardedSender(sender)
+    return Dispatcher(store, channel, settings, concurrency)
+
+
 async def carry(store: Store, sender: Scripted, settings: Settings, concurrency: int = 8) -> None:
     """Until nothing is READY or SENDING."""
-    dispatcher = Dispatcher(store, sender, settings, concurrency)
+    dispatcher = dispatching(store, sender, settings, concurrency)
     async with asyncio.timeout(30):
         while await rows(store, "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING') LIMIT 1"):
             await dispatcher.tick()
@@ -122,7 +128,7 @@ async def test_a_retry_that_succeeds_is_a_success(store: Store, quick: Settings)
 
 async def test_a_providers_wait_wins_over_ours(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
-    dispatcher = Dispatcher(store, Scripted(Retry("QUOTA_EXCEEDED", 36_000)), quick)
+    dispatcher = dispatching(store, Scripted(Retry("QUOTA_EXCEEDED", 36_000)), quick)
     await dispatcher.tick()
     await dispatcher.tick()
     await dispatcher.stop()
@@ -396,7 +402,7 @@ async def test_each_channel_has_its_address(store: Store, channel: Channel) -> N
 async def test_a_part_of_the_slots_is_claimed_at_a_time(store: Store, settings: Settings) -> None:
     """So that the first are on the wire while the next are claimed."""
     await one_delivery(store, settings, MOST_ONCE, *(f"m{number}" for number in range(9)))
-    dispatcher = Dispatcher(store, Scripted(), settings, concurrency=2 * SHARE)
+    dispatcher = dispatching(store, Scripted(), settings, concurrency=2 * SHARE)
     await dispatcher.tick()
     assert [row[0] for row in await states(store, "status")].count("READY") == 9 - 2
     await dispatcher.stop()
@@ -420,7 +426,7 @@ async def test_a_store_that_goes_away_before_anything_is_sent_counts_nothing(
     await one_delivery(store, quick)
     lose_the_store_once(monkeypatch)
     sender = Scripted()
-    dispatcher = Dispatcher(store, sender, quick)
+    dispatcher = dispatching(store, sender, quick)
     with pytest.raises(Exception, match="gone"):
         await dispatcher.tick()
     assert sender.sent == []
@@ -436,7 +442,7 @@ async def test_what_was_claimed_too_long_ago_is_given_back_and_not_sent(
 ) -> None:
     await one_delivery(store, quick)
     sender = Scripted()
-    dispatcher = Dispatcher(store, sender, quick)
+    dispatcher = dispatching(store, sender, quick)
     find, lease = statements.find_content, dispatcher._lease
 
     async def slow(*arguments: Any) -> Any:
@@ -468,7 +474,7 @@ async def test_one_outcome_that_cannot_be_stored_keeps_no_other_from_it(
         return await record(store, results)
 
     monkeypatch.setattr(statements, "record", picky)
-    dispatcher = Dispatcher(store, Scripted(), quick)
+    dispatcher = dispatching(store, Scripted(), quick)
     async with asyncio.timeout(30):
         with pytest.raises(ValueError, match="cannot be stored"):
             while True:
@@ -489,7 +495,7 @@ async def test_no_more_are_in_hand_than_there_are_slots(
         raise StoreUnreachable("gone")
 
     monkeypatch.setattr(statements, "record", away)
-    dispatcher = Dispatcher(store, Scripted(), quick, concurrency=8)
+    dispatcher = dispatching(store, Scripted(), quick, concurrency=8)
     for _ in range(10):
         with contextlib.suppress(StoreUnreachable):
             await dispatcher.tick()
@@ -505,7 +511,7 @@ async def test_what_another_left_on_the_wire_is_not_made_ready_by_a_hiccup(
     await left_behind(store)
     lose_the_store_once(monkeypatch)
     sender = Scripted()
-    dispatcher = Dispatcher(store, sender, quick)
+    dispatcher = dispatching(store, sender, quick)
     with pytest.raises(Exception, match="gone"):
         await dispatcher.tick()
     await dispatcher.stop()
@@ -518,7 +524,7 @@ async def test_what_another_left_on_the_wire_is_not_made_ready_by_a_hiccup(
 @pytest.mark.parametrize("odd", [Refused("ODD", "a\x00b\ud800"), Retry("LONG", 1e300), Retry("NAN", float("nan"))])
 async def test_an_odd_answer_does_not_keep_others_from_being_stored(store: Store, quick: Settings, odd: Outcome) -> None:
     await one_delivery(store, quick, MOST_ONCE, "a", "b")
-    dispatcher = Dispatcher(store, Scripted(lambda outgoing: odd if outgoing.member_id == "a" else Accepted()), quick)
+    dispatcher = dispatching(store, Scripted(lambda outgoing: odd if outgoing.member_id == "a" else Accepted()), quick)
     for _ in range(4):
         await dispatcher.tick()
     await dispatcher.stop()
@@ -553,31 +559,29 @@ async def test_without_its_message_a_delivery_ends_and_lets_others_pass(store: S
     assert await states(store) == [("FAIL", "NO_MESSAGE"), ("SUCCESS", None)]
 
 
-# --- senders that need not be waited for --------------------------------------------------------------------------------
+# --- senders that call back ---------------------------------------------------------------------------------------------
 
 
 class Prompt(Scripted):
-    """Accepts everything at once; the test calls back with the outcomes."""
+    """Starts everything without a task; the test calls back with the outcomes."""
 
-    def __init__(self, answer: Callable[[Outgoing], Outcome] | Outcome = ACCEPTED, takes: bool = True) -> None:
-        super().__init__(answer)
-        self._takes = takes
-        self.under_way: list[Land] = []
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: list[OnOutcome] = []
 
-    def send_at_once(self, outgoing: Outgoing, land: Land) -> bool:
-        self.under_way.append(land)
-        return self._takes
+    def start(self, outgoing: Outgoing, on_outcome: OnOutcome) -> asyncio.Task[None] | None:
+        self.under_way.append(on_outcome)
+        return None
 
 
-async def test_what_goes_at_once_is_recorded_as_it_lands(store: Store, quick: Settings) -> None:
+async def test_an_outcome_that_is_called_back_is_recorded(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick, MOST_ONCE, "a", "b", "c")
     sender = Prompt()
-    dispatcher = Dispatcher(store, sender, quick)
+    dispatcher = dispatching(store, sender, quick)
     await dispatcher.tick()
-    assert sender.sent == []
     outcomes: list[Outcome] = [ACCEPTED, Refused("NO"), Unknown("LOST")]
-    for land, outcome in zip(sender.under_way, outcomes, strict=True):
-        land(outcome)
+    for on_outcome, outcome in zip(sender.under_way, outcomes, strict=True):
+        on_outcome(outcome)
     await dispatcher.stop()
     assert sorted(await states(store)) == [("FAIL", "NO"), ("SUCCESS", None), ("UNKNOWN", "LOST")]
     assert [one[0] for one in await states(store, "attempts")] == [1, 1, 1]
@@ -603,11 +607,11 @@ async def test_outcomes_that_come_one_by_one_are_recorded_together(
     await one_delivery(store, quick, MOST_ONCE, *(f"m{number:02}" for number in range(40)))
     recorded = counted(monkeypatch)
     sender = Prompt()
-    dispatcher = Dispatcher(store, sender, quick, concurrency=256)
+    dispatcher = dispatching(store, sender, quick, concurrency=256)
     await dispatcher.tick()
     *first, last = sender.under_way
-    for land in first:
-        land(ACCEPTED)
+    for on_outcome in first:
+        on_outcome(ACCEPTED)
         await dispatcher.tick()
     assert recorded == []
     # None is being sent any more: there is nothing to wait for.
@@ -622,7 +626,7 @@ async def test_an_outcome_is_recorded_soon_while_others_are_being_sent(
     await one_delivery(store, quick, MOST_ONCE, "a", "b", "c")
     recorded = counted(monkeypatch)
     sender = Prompt()
-    dispatcher = Dispatcher(store, sender, quick, concurrency=256)
+    dispatcher = dispatching(store, sender, quick, concurrency=256)
     await dispatcher.start()
     async with asyncio.timeout(30):
         while len(sender.under_way) < 3:
@@ -631,53 +635,36 @@ async def test_an_outcome_is_recorded_soon_while_others_are_being_sent(
         while not recorded:
             await asyncio.sleep(0.01)
     assert recorded == [1]
-    for land in sender.under_way[1:]:
-        land(ACCEPTED)
+    for on_outcome in sender.under_way[1:]:
+        on_outcome(ACCEPTED)
     await dispatcher.stop()
     assert await states(store, "status") == [("SUCCESS",)] * 3
 
 
-@pytest.mark.parametrize("takes", [True, False])
-async def test_what_cannot_go_at_once_is_waited_for(store: Store, quick: Settings, takes: bool) -> None:
-    await one_delivery(store, quick)
-    sender = Prompt(takes=takes)
-    dispatcher = Dispatcher(store, sender, quick)
-    await dispatcher.tick()
-    if takes:
-        sender.under_way[0](None)
-    await dispatcher.stop()
-    assert len(sender.sent) == 1
-    assert await states(store) == [("SUCCESS", None)]
-
-
 async def test_a_sender_that_raises_at_once_is_not_trusted_either(store: Store, quick: Settings) -> None:
     class Raising(Prompt):
-        def send_at_once(self, outgoing: Outgoing, land: Land) -> bool:
+        def start(self, outgoing: Outgoing, on_outcome: OnOutcome) -> asyncio.Task[None] | None:
             raise RuntimeError("a bug")
 
     await one_delivery(store, quick, MOST_ONCE, "a", "b")
-    dispatcher = Dispatcher(store, Raising(), quick)
+    dispatcher = dispatching(store, Raising(), quick)
     await dispatcher.tick()
     await dispatcher.stop()
     assert await states(store) == [("UNKNOWN", "CRASHED")] * 2
 
 
-@pytest.mark.parametrize("outcome", [ACCEPTED, None])
-async def test_what_never_lands_is_given_up_and_too_late_when_it_does(
-    store: Store, quick: Settings, outcome: Outcome | None
-) -> None:
+async def test_what_is_not_called_back_is_given_up_and_a_later_outcome_ignored(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
     soon = quick.model_copy(update={"send_timeout_seconds": 0.01})
     sender = Prompt()
-    dispatcher = Dispatcher(store, sender, soon)
+    dispatcher = dispatching(store, sender, soon)
     await dispatcher.tick()
     async with asyncio.timeout(10):
         while (await states(store)) == [("SENDING", None)]:
             await dispatcher.tick()
-    sender.under_way[0](outcome)
+    sender.under_way[0](ACCEPTED)
     await dispatcher.stop()
     assert await states(store) == [("UNKNOWN", "TIMEOUT")]
-    assert sender.sent == []
 
 
 async def test_an_outcome_that_makes_no_sense_is_a_crash(store: Store, quick: Settings) -> None:
@@ -686,10 +673,10 @@ async def test_an_outcome_that_makes_no_sense_is_a_crash(store: Store, quick: Se
     assert await states(store) == [("UNKNOWN", "CRASHED")]
 
 
-async def test_a_stop_waits_for_what_goes_at_once(store: Store, quick: Settings) -> None:
+async def test_a_stop_waits_for_what_is_being_sent(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
     sender = Prompt()
-    dispatcher = Dispatcher(store, sender, quick)
+    dispatcher = dispatching(store, sender, quick)
     await dispatcher.start()
     async with asyncio.timeout(10):
         while not sender.under_way:

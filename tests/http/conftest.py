@@ -11,9 +11,9 @@ import pytest
 from bongsu.api import build_api
 from bongsu.ingress.intake import Intake
 from bongsu.keys import Keys
+from bongsu.runtime.signals import LocalSignals
 from bongsu.service import running
 from bongsu.settings import Settings
-from bongsu.signals import LocalSignals
 from bongsu.store import Store
 
 

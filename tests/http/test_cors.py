@@ -14,9 +14,9 @@ from bongsu.errors import BadSettings
 from bongsu.http.cors import SHARED
 from bongsu.ingress.intake import Intake
 from bongsu.keys import Keys
+from bongsu.runtime.signals import LocalSignals
 from bongsu.service import running
 from bongsu.settings import Settings
-from bongsu.signals import LocalSignals
 from bongsu.store import Store, migrate
 from bongsu.web.files import HERE
 from tests.conftest import KEYS

@@ -9,7 +9,7 @@ import httpx
 from bongsu.dead import wrapped
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.model import new_id, utc_now
-from bongsu.signals import LocalSignals
+from bongsu.runtime.signals import LocalSignals
 from bongsu.store import Store
 from bongsu.store.dead_letters import Kind, Place
 from bongsu.store.query import in_both, same

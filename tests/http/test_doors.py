@@ -115,7 +115,7 @@ async def test_stats_and_metrics_want_the_server_key(api: httpx.AsyncClient) -> 
     await api.post("/api/events", json=EVENT)
     stats = (await api.get("/api/admin/stats")).json()
     assert stats == {
-        "events": {"pending": 1, "failed": 0},
+        "events": {"pending": 1, "failed": 0, "unhandled": 0},
         "deliveries": {"ready": 0, "sending": 0, "fail": 0, "unknown": 0},
     }
     metrics = await api.get("/metrics")

@@ -16,7 +16,7 @@ from bongsu.http.body import BODY_LIMIT
 from bongsu.ingress import intake as intake_module
 from bongsu.ingress import ndjson
 from bongsu.ingress.intake import EVENTS_TOPIC
-from bongsu.signals import LocalSignals
+from bongsu.runtime.signals import LocalSignals
 from bongsu.store import Store, outbox
 from bongsu.store.query import same
 

@@ -14,8 +14,8 @@ from typing import Any
 from redis.asyncio import Redis
 
 from bongsu.live.registry import LEASE_SECONDS
+from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.settings import Settings
-from bongsu.signals import RedisSignals
 from bongsu.store import Store, migrate
 from tests.conftest import KEYS
 from tests.live.client import EventSource

@@ -14,9 +14,10 @@ from bongsu.ingress.intake import Intake
 from bongsu.keys import Keys
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
+from bongsu.runtime.redis_signals import RedisSignals
+from bongsu.runtime.signals import LocalSignals, Signals
 from bongsu.service import _serving, running
 from bongsu.settings import Settings
-from bongsu.signals import LocalSignals, RedisSignals, Signals
 from bongsu.store import Store
 from bongsu.store.query import same
 from tests.live.client import EventSource

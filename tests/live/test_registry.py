@@ -13,8 +13,8 @@ import redis.asyncio
 
 from bongsu.errors import RedisUnreachable
 from bongsu.live.registry import DISCONNECT_TOPIC, LocalRegistry, RedisRegistry, Registry, key_of
+from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from bongsu.signals import LocalSignals
 from tests.servers import RedisServer, start_redis
 
 WAIT_SECONDS = 20

@@ -12,17 +12,17 @@ from typing import Any
 import httpx
 import pytest
 
+from bongsu.decide.step import Decider
+from bongsu.decide.worker import EventWorker
 from bongsu.errors import StoreUnreachable
-from bongsu.fanout import FanOut
 from bongsu.live import announce, catchup, hub
 from bongsu.live.messages import MESSAGES_TOPIC
 from bongsu.live.stream import LONG_AGO, StreamingProtocol
 from bongsu.model import Listed
+from bongsu.render.templates import Templates
 from bongsu.store import Transaction, outbox
 from bongsu.store import live as live_statements
 from bongsu.store.query import same
-from bongsu.templates import Templates
-from bongsu.worker import EventWorker
 from tests.deciding import prefers, said, says, work
 from tests.live.harness import Live, bearer, write
 
@@ -109,16 +109,18 @@ async def test_a_cursor_of_another_store_does_not_deafen(live: Live) -> None:
         await page.until_told(later)
 
 
-async def test_what_does_not_go_by_in_app_is_counted_and_not_told(live: Live) -> None:
+async def test_what_does_not_go_by_in_app_is_neither_counted_nor_told(live: Live) -> None:
     async with live.open() as page:
         await page.until_live()
         _, [message] = await write(live.store, "m-1")
         async with live.store.transaction() as tx:
-            await tx.execute(same("UPDATE bongsu_notifications SET channels = 3")())
+            await tx.execute(
+                same("UPDATE bongsu_notifications SET channels = 3")(), same("UPDATE bongsu_members SET unread = 0")()
+            )
         live.ringer.announcer.announce([message])
-        assert (await page.until_seen("badge", 2))[-1] == {"unread": 1}
         later = await live.ring()
         await page.until_told(later)
+        assert (await page.until_seen("badge", 2)) == [{"unread": 0}, {"unread": 1}]
     async with live.open() as again:
         await again.until_told(later)
 
@@ -199,8 +201,8 @@ async def test_the_whole_way_from_an_event(live: Live) -> None:
         await other.until_live()
         async with live.store.transaction() as tx:
             await outbox.add(tx, [said("1"), said("2")])
-        fanout = FanOut(Templates.load(), live.settings)
-        await work(EventWorker(live.store, says(Listed(("a", "b"))), live.settings, fanout, live.ringer.announcer.decided))
+        decider = Decider(live.store, Templates.load(), live.settings)
+        await work(EventWorker(live.store, says(Listed(("a", "b"))), live.settings, decider, live.ringer.announcer.decided))
         for page in (one, other):
             await page.until_seen("notification", 2)
             assert (await page.until_seen("badge", 2))[-1]["unread"] in (1, 2)
@@ -432,7 +434,9 @@ async def test_what_a_step_has_written_is_announced_in_the_stores_words_without_
         async with live.store.transaction() as tx:
             await outbox.add(tx, [said("1")])
         settings = live.settings
-        await work(EventWorker(live.store, rules, settings, FanOut(Templates.load(), settings), announcer.decided))
+        await work(
+            EventWorker(live.store, rules, settings, Decider(live.store, Templates.load(), settings), announcer.decided)
+        )
         await announcer.stop()
         await page.until_seen("notification", 1)
         assert looked_for == []
@@ -461,8 +465,8 @@ async def test_a_step_that_told_few_is_announced_to_each_without_counting(
             await page.until_live()
             async with live.store.transaction() as tx:
                 await outbox.add(tx, [said("1")])
-            fanout = FanOut(Templates.load(), live.settings)
-            await work(EventWorker(live.store, says(Listed(members)), live.settings, fanout, live.ringer.announcer.decided))
+            decider = Decider(live.store, Templates.load(), live.settings)
+            await work(EventWorker(live.store, says(Listed(members)), live.settings, decider, live.ringer.announcer.decided))
             await page.until_seen("notification")
     is_many = readers > announce.FEW
     assert (bool(named), bool(counted)) == (is_many, is_many)

@@ -85,18 +85,39 @@ def test_an_app_may_bring_a_sender_for_a_channel() -> None:
 @pytest.mark.parametrize(
     ("channel", "sender", "says"),
     [
-        ("FAX", Pigeon(), "channel takes PUSH, SMS, EMAIL, IN_APP, not 'FAX'"),
-        ("IN_APP", Pigeon(), "IN_APP is the inbox itself and has no sender: choose PUSH, SMS or EMAIL"),
+        ("FAX", Pigeon(), "The sender of FAX has channel = <Channel.SMS: 'SMS'>: write channel = 'FAX' in its class"),
+        ("FAX LINE", Pigeon(), "'FAX LINE' cannot name a channel: take letters, digits and _"),
+        ("F" * 33, Pigeon(), "at most 32"),
+        ("Sms", Pigeon(), "Channel Sms is too much like SMS: write that, or take another name"),
+        ("IN_APP", Pigeon(), "IN_APP is the inbox itself and has no sender: choose one of PUSH, SMS, EMAIL"),
         ("SMS", Pigeon, "The sender of SMS is a class: hand over one of it, Pigeon()"),
         ("SMS", object(), "The sender of SMS has no async send"),
-        ("EMAIL", Pigeon(), "Channel EMAIL has two senders: a message goes out once, so choose one"),
+        ("SMS", Pigeon(), "Channel SMS has two senders: a message goes out once, so choose one"),
     ],
 )
 def test_a_wrong_sender_says_what_it_lacks(channel: str, sender: Any, says: str) -> None:
     app = App()
-    app.channel("EMAIL", Pigeon())
+    app.channel("SMS", Pigeon())
     with pytest.raises(BadApp, match=re.escape(says)):
         app.channel(channel, sender)
+
+
+class Kite(Pigeon):
+    channel: Any = "KITE"
+
+
+def test_an_app_may_declare_a_channel_that_its_types_name() -> None:
+    app, kite = App(), Kite()
+    app.channel("KITE", kite, concurrency=8)
+    flown = app.type("FLOWN", channels=["KITE", Channel.IN_APP])
+    assert flown.channels == ("KITE", "IN_APP")
+    rules = catalogue(Settings(), app)
+    assert rules.senders == {"KITE": kite}
+    assert (dict(rules.concurrency), sorted(rules.declared_channels)) == ({"KITE": 8}, ["KITE"])
+    with pytest.raises(BadApp, match="Y: channels takes PUSH, SMS, EMAIL, IN_APP, not 'KITE'"):
+        App().type("Y", channels=["KITE"])
+    with pytest.raises(BadApp, match="Channel KITE has concurrency=0: give 1 or more"):
+        app.channel("KITE", kite, concurrency=0)
 
 
 def test_a_name_means_one_type() -> None:

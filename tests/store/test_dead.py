@@ -16,7 +16,7 @@ from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.errors import ReplayWithoutFilter
 from bongsu.ingress.intake import EVENTS_TOPIC
 from bongsu.model import Channel, Event, new_id, utc_now
-from bongsu.signals import LocalSignals
+from bongsu.runtime.signals import LocalSignals
 from bongsu.store import Store, Transaction, dead_letters, outbox, stats
 from bongsu.store.dead_letters import DeadRow, Filters, Kind, State
 from bongsu.store.query import in_both, same
@@ -77,6 +77,20 @@ async def test_each_filter_finds_its_own(store: Store) -> None:
         ({"channel": Channel.PUSH, "kind": Kind.EVENT}, []),
     ):
         assert await find(store, **filters) == found, filters
+
+
+async def test_unhandled_events_are_dead_letters_of_their_own_state(store: Store) -> None:
+    failed = str(await failed_event(store, "KeyError: 'x'", "order.paid"))
+    unhandled = await failed_event(store, "", "order.shiped")
+    async with store.transaction() as tx:
+        await tx.execute(same("UPDATE bongsu_events SET status = 'UNHANDLED', error = NULL WHERE event_id = $1")(unhandled))
+    assert sorted(await find(store)) == sorted([failed, str(unhandled)])
+    assert await find(store, state=State.FAILED) == [failed]
+    assert await find(store, state=State.UNHANDLED) == [str(unhandled)]
+    assert await find(store, state=State.UNHANDLED, event_id=unhandled) == [str(unhandled)]
+    assert await find(store, state=State.FAILED, event_id=unhandled) == []
+    assert await run(store, state=State.UNHANDLED) == (1, 1)
+    assert await find(store) == [failed]
 
 
 async def test_pages_go_through_both_kinds_without_a_gap(store: Store) -> None:

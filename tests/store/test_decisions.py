@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from bongsu.channel_table import to_bits
 from bongsu.model import Action, Channel, Event, EventStatus
 from bongsu.store import Query, Statement, Store, Transaction, decisions, outbox
-from bongsu.store.channel_bits import to_bits
 from bongsu.store.decisions import DecisionInputs, DedupKey, Message, NoticeRow, ProfileRow, StepChanges, apply, decide
 from bongsu.store.query import Table, same
 from bongsu.store.recipients import FIND_EVERYONE, FIND_INTERESTED, Interest, find_everyone, find_interested
@@ -36,7 +36,7 @@ def inputs(*notices: NoticeRow, keys: tuple[DedupKey, ...] = ()) -> DecisionInpu
 
 
 def plain(place: int, channels: int = ALL, *, is_critical: bool = False) -> NoticeRow:
-    return NoticeRow(place, "PLAIN", channels, is_critical, 1)
+    return NoticeRow(place, place, "PLAIN", channels, is_critical, 1)
 
 
 def message(message_id: int, event: Event, notice: int = 0) -> Message:

@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test
 
+from bongsu.clock import recover
 from bongsu.clock.recover import Recovery
 from bongsu.dead import DeadFilter, Replay
 from bongsu.model import Channel, Device, Platform
+from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from bongsu.signals import LocalSignals
 from bongsu.store import Row, Store, Transaction, migrate, recovery
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import MOST_CLAIMS, ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
@@ -263,7 +264,7 @@ def test_deliveries_behave_like_their_model(
 ) -> None:
     url = request.getfixturevalue("postgres_url") if database == "postgresql" else ""
     # All of the model's deliveries are of one channel and lane: the job need not look at the others.
-    monkeypatch.setattr(recovery, "CHANNELS", (Channel.PUSH,))
+    monkeypatch.setattr(recover, "names_with_deliveries", lambda: (Channel.PUSH,))
     monkeypatch.setattr(recovery, "LANES", (1,))
     loop = asyncio.new_event_loop()
     store = Store.open(Settings(data_dir=Path(mkdtemp()), database_url=url))

@@ -269,7 +269,7 @@ async def test_one_record_gives_each_of_many_its_own_result(store: Store) -> Non
     assert found == ["DONE", "PENDING", "FAILED"]
     async with store.read() as tx:
         counts = await outbox.count_unfinished(tx)
-    assert counts == {EventStatus.PENDING: 1, EventStatus.FAILED: 1}
+    assert counts == {EventStatus.PENDING: 1, EventStatus.FAILED: 1, EventStatus.UNHANDLED: 0}
 
 
 async def test_an_event_that_workers_crash_with_is_set_apart_and_claimed_alone(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -90,10 +91,13 @@ def test_the_head_we_name_is_the_head_there_is() -> None:
     assert ScriptDirectory.from_config(migrations()).get_heads() == [HEAD]
 
 
-def _apply_until_0004(connection: Connection) -> None:
-    config = migrations()
-    config.attributes["connection"] = connection
-    command.upgrade(config, "0004")
+def _apply_until(revision: str) -> Callable[[Connection], None]:
+    def apply(connection: Connection) -> None:
+        config = migrations()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+    return apply
 
 
 async def test_when_messages_were_last_used_before_the_migration_is_kept(
@@ -101,7 +105,7 @@ async def test_when_messages_were_last_used_before_the_migration_is_kept(
 ) -> None:
     first, last = NOON, NOON + timedelta(days=3)
     with monkeypatch.context() as patch:
-        patch.setattr(upgrade, "_run_alembic", _apply_until_0004)
+        patch.setattr(upgrade, "_run_alembic", _apply_until("0004"))
         await upgrade.upgrade(empty)
     add_message = same("""
         INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, data, channels, lane, guarantee,
@@ -119,4 +123,28 @@ async def test_when_messages_were_last_used_before_the_migration_is_kept(
     async with empty.read() as tx:
         rows = await tx.fetch(same("SELECT told_at FROM bongsu_messages ORDER BY message_id")())
     assert [row["told_at"] and empty.dialect.time(row["told_at"]) for row in rows] == [last, None]
+    await empty.close()
+
+
+async def test_what_is_not_in_the_inbox_no_longer_counts_as_unread(empty: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(upgrade, "_run_alembic", _apply_until("0005"))
+        await upgrade.upgrade(empty)
+    add_member = same("INSERT INTO bongsu_members (member_id, unread) VALUES ($1, $2)")
+    add_notification = same("""
+        INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at, read_at)
+        VALUES ($1, $2, $3, $4, $5)""")
+    async with empty.transaction() as tx:
+        await tx.execute(
+            add_member("a", 3),
+            add_member("b", 1),
+            # In the inbox, two by SMS alone, and another that was read.
+            *(add_notification("a", number, channels, NOON, None) for number, channels in enumerate((9, 2, 2))),
+            add_notification("a", 3, 2, NOON, NOON),
+            add_notification("b", 4, 8, NOON, None),
+        )
+    assert await migrate(empty) == ("0005", HEAD)
+    async with empty.read() as tx:
+        rows = await tx.fetch(same("SELECT member_id, unread FROM bongsu_members ORDER BY member_id")())
+    assert [tuple(row) for row in rows] == [("a", 1), ("b", 1)]
     await empty.close()

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import random
 import re
+import socket
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import asyncpg
 import psycopg
@@ -254,6 +256,36 @@ async def test_a_terminated_store_fails_what_waits_and_what_comes(store: Store) 
         await task
     with pytest.raises(StoreUnreachable, match="closed"):
         await ask(store)
+
+
+async def test_a_server_that_refuses_has_answered(store: Store, postgres_url: str) -> None:
+    """With every slot taken, or a password changed, connections that are open still work: the server is not silent."""
+    assert await store.answers(10)
+    assert await opened(postgres_url.rsplit("/", 1)[0] + "/no_such_database").answers(10)
+    assert not await opened("postgresql://u@127.0.0.1:1/x").answers(1)
+
+
+async def test_callers_of_a_silent_server_do_not_queue_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "CONNECT_SECONDS", 0.3)
+    limit(monkeypatch, Share.MEMBERS, connections=2, wait_seconds=0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent_store = opened(f"postgresql://u@127.0.0.1:{silent.getsockname()[1]}/x").share(Share.MEMBERS)
+        began = asyncio.get_running_loop().time()
+        results = await asyncio.gather(*(ask(silent_store) for _ in range(20)), return_exceptions=True)
+        assert all(isinstance(one, StoreUnreachable | StoreBusy) for one in results), results
+        # All within about one connect timeout, not one after the other.
+        assert asyncio.get_running_loop().time() - began < 20 * 0.3
+        await silent_store.close()
+
+
+async def test_a_missing_root_certificate_is_a_setting_to_correct(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store = opened(f"{postgres_url}?sslmode=verify-full")
+    with pytest.raises(BadSettings):
+        await ask(store)
+    await store.close()
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from bongsu.errors import StoreBusy, StoreDamaged, StoreUnreachable
+from bongsu.model import Event
 from bongsu.settings import Settings
-from bongsu.store import Share, Store, migrate, sqlite
-from bongsu.store.query import same
+from bongsu.store import Share, Store, Table, migrate, outbox, sqlite
+from bongsu.store.abandoned import in_use
+from bongsu.store.query import in_both, same
 from tests.processes import forks
 from tests.store.limits import limit
 from tests.store.test_transactions import ADD, add, is_nothing_open, members
@@ -157,3 +159,64 @@ async def test_a_place_where_no_file_can_be_made_is_named() -> None:
     with pytest.raises(StoreUnreachable, match="SQLite at /proc/bongsu.db"):
         await migrate(store)
     await store.close()
+
+
+async def test_a_closed_store_refuses_instead_of_hanging(tmp_path: Path) -> None:
+    store = Store.open(Settings(data_dir=tmp_path))
+    await migrate(store)
+    with pytest.raises(StoreUnreachable, match="closed"):
+        async with store.transaction() as tx:
+            await tx.execute(ADD("a"))
+            await store.close()
+            await tx.execute(ADD("b"))
+    for opened in (store.transaction, store.single, store.read):
+        with pytest.raises(StoreUnreachable, match="closed"):
+            async with opened() as tx:
+                await tx.fetch(same("SELECT 1")())
+    await store.close()
+
+
+async def test_an_error_in_opening_is_not_replaced_by_one_in_rolling_back(tmp_path: Path) -> None:
+    store = Store.open(Settings(database_url=f"sqlite:///{tmp_path}/no/such/folder/bongsu.db"))
+    with pytest.raises(StoreUnreachable):
+        await add(store, "a")
+    await store.close()
+
+
+async def test_a_cancelled_writer_does_not_wait_for_the_whole_lock(store: Store, tmp_path: Path) -> None:
+    rival = sqlite3.connect(tmp_path / "bongsu.db", isolation_level=None)
+    rival.execute("BEGIN IMMEDIATE")
+    for opened in (store.transaction, store.single):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2), opened() as tx:
+                await tx.execute(ADD("a"))
+    rival.execute("COMMIT")
+    rival.close()
+    await add(store, "b")
+    assert await members(store) == ["b"]
+
+
+async def test_only_a_process_that_is_alone_releases_claims(tmp_path: Path) -> None:
+    store = Store.open(Settings(data_dir=tmp_path))
+    await migrate(store)
+    await outbox.add_many(store, [Event(event_type="x")])
+    async with store.single() as tx:
+        assert len(await outbox.claim(tx, 10, 3600, "somebody:1")) == 1
+    async with in_use(store) as released:
+        assert released == 1
+        async with store.single() as tx:
+            assert len(await outbox.claim(tx, 10, 3600, "me:2")) == 1
+        # Another process of this machine starts while we are at work.
+        async with in_use(store) as others:
+            assert others == 0
+    await store.close()
+
+
+async def test_a_nul_character_is_refused_as_postgresql_refuses_it(store: Store) -> None:
+    columns = {"member_id": "text"}
+    statement = in_both(lambda d: f"SELECT given.member_id FROM {d.table('given', columns, 1)}")
+    async with store.read() as tx:
+        with pytest.raises(ValueError, match="NUL"):
+            await tx.fetch(statement(Table(columns, [("ab\0cd",)])))
+        [row] = await tx.fetch(statement(Table(columns, [("ab\\u0000cd",)])))
+    assert row["member_id"] == "ab\\u0000cd"

@@ -6,8 +6,8 @@ from bongsu.clock.clockwork import Clock
 from bongsu.clock.http import router
 from bongsu.clock.jobs import Job
 from bongsu.clock.listing import find_job, jobs, list_jobs
+from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
-from bongsu.signals import Signals
 from bongsu.store import Store
 
 __all__ = ["Clock", "Job", "clock", "find_job", "jobs", "list_jobs", "router"]

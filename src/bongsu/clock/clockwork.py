@@ -8,18 +8,17 @@ clock ran only the newest of each job is run, and only within the job's `good_fo
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from zoneinfo import ZoneInfo
 
-from bongsu import telemetry
 from bongsu.clock.jobs import Job
 from bongsu.clock.slots import newest_slot, next_slot
 from bongsu.errors import BongsuError
-from bongsu.loop import Loop
+from bongsu.runtime import telemetry
+from bongsu.runtime.loop import Loop
+from bongsu.runtime.process import process_name
 from bongsu.store import Store, job_runs
 from bongsu.store.clock import find_now
 from bongsu.store.job_runs import Run
@@ -110,7 +109,7 @@ class Clock(Loop):
 async def run_slot(store: Store, job: Job, slot: datetime) -> Run | None:
     """Run a job for that slot, or return None if another process does or did. An exception of the job is its result."""
     async with store.single() as tx:
-        if not await job_runs.claim(tx, job.name, slot, f"{socket.gethostname()}:{os.getpid()}"):
+        if not await job_runs.claim(tx, job.name, slot, process_name()):
             return None
     result = error = None
     try:

@@ -12,8 +12,8 @@ from bongsu.clock.clockwork import run_by_hand
 from bongsu.clock.listing import Listed, find_job, jobs, list_jobs
 from bongsu.http.auth import Gate
 from bongsu.http.problems import PROBLEMS
+from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
-from bongsu.signals import Signals
 from bongsu.store import Store
 from bongsu.store.job_runs import Run
 

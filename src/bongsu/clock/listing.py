@@ -9,16 +9,17 @@ from datetime import datetime
 from bongsu.clock.jobs import Job
 from bongsu.clock.recover import Recovery
 from bongsu.clock.slots import next_slot
+from bongsu.deliver.dispatcher import GRACE_SECONDS
 from bongsu.errors import NoSuchJob
+from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
-from bongsu.signals import Signals
 from bongsu.store import Store, job_runs
 from bongsu.store.clock import find_now
 from bongsu.store.job_runs import Run
 
 
 def jobs(settings: Settings, store: Store, signals: Signals) -> tuple[Job, ...]:
-    return (Recovery(store, signals).job(settings.recovery_cron),)
+    return (Recovery(store, signals, grace_seconds=GRACE_SECONDS).job(settings.recovery_cron),)
 
 
 def find_job(among: Sequence[Job], name: str) -> Job:

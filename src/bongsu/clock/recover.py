@@ -6,14 +6,15 @@ run does the rest.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from bongsu import telemetry
+from bongsu.channel_table import names_with_deliveries
 from bongsu.clock.jobs import Job
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
-from bongsu.model import Channel
-from bongsu.signals import Signals
+from bongsu.runtime import telemetry
+from bongsu.runtime.signals import Signals
 from bongsu.store import Store
 from bongsu.store import recovery as statements
 
@@ -54,10 +55,11 @@ class Tally:
 class Recovery:
     """Any number may run at once: each skips rows that another has locked."""
 
-    def __init__(self, store: Store, signals: Signals, batch: int = BATCH) -> None:
+    def __init__(self, store: Store, signals: Signals, batch: int = BATCH, grace_seconds: float = 0.0) -> None:
         self._store = store
         self._signals = signals
         self._batch = batch
+        self._grace_seconds = grace_seconds
 
     def job(self, cron: str) -> Job:
         return Job(
@@ -71,7 +73,9 @@ class Recovery:
 
     async def run(self) -> str:
         tally = Tally()
-        for channel in statements.CHANNELS:
+        # If the store has just come back, leases have ended that live dispatchers are about to renew or to record.
+        await asyncio.sleep(self._grace_seconds)
+        for channel in names_with_deliveries():
             for lane in statements.LANES:
                 await self._settle_abandoned(channel, lane, tally)
                 await self._expire(channel, lane, tally)
@@ -82,7 +86,7 @@ class Recovery:
             self._signals.send(DELIVERIES_TOPIC)
         return str(tally)
 
-    async def _settle_abandoned(self, channel: Channel, lane: int, tally: Tally) -> None:
+    async def _settle_abandoned(self, channel: str, lane: int, tally: Tally) -> None:
         is_more = True
         while is_more:
             async with self._store.single() as tx:
@@ -92,7 +96,7 @@ class Recovery:
             _count(channel, "UNKNOWN", "ABANDONED", unknown)
             is_more = unknown + again == self._batch
 
-    async def _expire(self, channel: Channel, lane: int, tally: Tally) -> None:
+    async def _expire(self, channel: str, lane: int, tally: Tally) -> None:
         begin: datetime | None = _FIRST
         while begin is not None:
             async with self._store.single() as tx:
@@ -112,7 +116,7 @@ class Recovery:
             behind = rounds.last_id
 
 
-def _count(channel: Channel, status: str, code: str, count: int) -> None:
+def _count(channel: str, status: str, code: str, count: int) -> None:
     if count:
-        telemetry.DELIVERIES.labels(channel.value, status, code).inc(count)
-        _log.error("deliveries ended", status=status, channel=channel.value, code=code, count=count)
+        telemetry.DELIVERIES.labels(channel, status, code).inc(count)
+        _log.error("deliveries ended", status=status, channel=channel, code=code, count=count)

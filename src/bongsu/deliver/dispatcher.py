@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
@@ -18,21 +16,19 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 
-from bongsu import telemetry
-from bongsu.deliver.transitions import outgoing, unsent, verdict
+from bongsu.channel_table import find_channel
+from bongsu.deliver.channels.callback import CallbackSender
+from bongsu.deliver.transitions import outgoing, result_of, unsent, with_epoch
 from bongsu.errors import StoreError, StoreTooSlow
-from bongsu.loop import Loop
-from bongsu.model import Channel
-from bongsu.outcome import Outcome, PromptSender, Sender, Unknown
+from bongsu.outcome import Outcome, Unknown
+from bongsu.runtime import telemetry
+from bongsu.runtime.loop import LAST_BACKOFF, Loop
+from bongsu.runtime.process import process_name
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import LANES, ClaimedDelivery, DeliveryResult, DeliveryStatus, MessageContent, Success
 
-# Slots: deliveries of one channel that may be claimed and not yet recorded. A provider that hangs takes no more than these,
-# and none of another channel's. FCM lets a project send 10,000 a second and takes about 100 ms for each: a thousand are
-# being sent, and half as many again are waiting to be recorded.
-CONCURRENCY = {Channel.PUSH: 1_536, Channel.EMAIL: 512, Channel.SMS: 512}
 # Claim when this part of the slots is free, and as many; record when this part of them has results: statements then are
 # about many rows.
 SHARE = 4
@@ -40,6 +36,9 @@ SHARE = 4
 LINGER_SECONDS = 0.1
 # Messages whose content is cached: all deliveries of a fan-out have the same one.
 CONTENTS_CACHED = 1_000
+# After an outage of the store in which leases may have ended, claim only after this time: by then every live process has
+# tried to record what it knows and to renew its leases.
+GRACE_SECONDS = 2 * LAST_BACKOFF
 
 
 def _lanes_from(first: int) -> tuple[int, ...]:
@@ -56,7 +55,6 @@ DELIVERIES_TOPIC = "deliveries"
 # --- the loop -----------------------------------------------------------------------------------------------------------
 
 
-_OVERDUE = "overdue"
 _LATE = Unknown("TIMEOUT", "the channel did not come back")
 
 
@@ -68,46 +66,59 @@ class _Sending:
     content: MessageContent
     # By time.monotonic().
     began: float
-    # The task that waits for the outcome; None where the sender itself calls back.
+    # The task that sends it, if the sender needs one.
     task: asyncio.Task[None] | None = None
 
 
 class Dispatcher(Loop):
     """Serves one channel. Any number may run, in any number of processes."""
 
-    def __init__(self, store: Store, sender: Sender, settings: Settings, concurrency: int | None = None) -> None:
-        super().__init__(f"dispatch-{sender.channel.value.lower()}", settings.poll_seconds)
-        self.channel: Channel = sender.channel
+    def __init__(self, store: Store, sender: CallbackSender, settings: Settings, concurrency: int | None = None) -> None:
+        super().__init__(f"dispatch-{sender.channel.lower()}", settings.poll_seconds)
+        self.channel = sender.channel
         self._store = store
         self._sender = sender
         self._settings = settings
-        self._concurrency = CONCURRENCY[sender.channel] if concurrency is None else concurrency
-        self._worker = f"{socket.gethostname()}:{os.getpid()}"
-        self._at_once = sender.send_at_once if isinstance(sender, PromptSender) else None
+        # Slots: deliveries that are claimed and not yet recorded.
+        self._concurrency = find_channel(sender.channel).concurrency if concurrency is None else concurrency
         # In the order in which they were sent.
         self._sending: dict[int, _Sending] = {}
-        # Results to be recorded, and how many are being recorded. They hold slots too, so there are never more than those.
+        # Results to be recorded, and those being recorded. They hold slots too, so there are never more than those.
         self._results: list[DeliveryResult | Success] = []
-        self._being_recorded = 0
+        self._being_recorded: list[DeliveryResult | Success] = []
+        # Epochs of newer claims of this process, by the deliveries whose results are known and not yet recorded.
+        self._newer: dict[int, int] = {}
         self._woken = asyncio.Event()
         # While it runs, results wait for more.
         self._linger: asyncio.TimerHandle | None = None
         self._is_to_record = False
         self._recording: asyncio.Task[int] | None = None
+        # Whether the store did not take the last results.
+        self._is_behind = False
         self._contents: OrderedDict[int, MessageContent] = OrderedDict()
         self._turn = 0
-        self._renewed = time.monotonic()
+        # When the store last took a write, when all leases were last renewed, and when claiming is allowed again.
+        self._reached = self._renewed = time.monotonic()
+        self._claim_from = 0.0
         # Never shorter than a send may take: if the lease ended during the send, another dispatcher would send it again.
         self._lease = max(settings.lease_seconds, 2 * (settings.send_timeout_seconds + settings.poll_seconds))
 
     async def tick(self) -> int:
+        """Record known outcomes, renew the leases of what is held, then claim and send more.
+
+        In this order: a claim takes back deliveries whose leases have ended, and must not find those that this process has
+        an outcome of. While the store takes no results, nothing is claimed; while it gives no claims, results are recorded.
+        """
         self._give_up_overdue()
-        await self._renew_leases()
-        # At the same time: the next deliveries are sent while the results of the last ones are recorded.
-        if self._is_to_record and self._recording is None:
+        moved = await self._recorded()
+        if self._is_behind:
+            moved += await self._record()
+        elif self._is_to_record and self._recording is None:
+            # At the same time: the next deliveries are sent while the results of the last ones are recorded.
             self._recording = asyncio.create_task(self._record(), name=f"bongsu-{self.name}-record")
             self._recording.add_done_callback(lambda _task: self.wake())
-        moved = await self._claim_and_send()
+        await self._renew_leases()
+        moved += await self._claim_and_send()
         moved += await self._recorded()
         if not moved and (self._sending or self._recording):
             await self._wait_for_outcome()
@@ -131,6 +142,8 @@ class Dispatcher(Loop):
                 await self._recorded()
             await self._record()
 
+    # --- claim --------------------------------------------------------------------------------------------------------
+
     async def _claim_and_send(self) -> int:
         began = time.monotonic()
         claimed = [] if self.is_stopping else await self._claim()
@@ -139,15 +152,33 @@ class Dispatcher(Loop):
 
     async def _claim(self) -> list[ClaimedDelivery]:
         """A part of the slots: many enough to make the statement cheap, few enough to send some while more are claimed."""
-        free = self._concurrency - len(self._sending) - len(self._results) - self._being_recorded
+        free = self._concurrency - len(self._sending) - len(self._results) - len(self._being_recorded)
         portion = max(1, self._concurrency // SHARE)
-        if free < portion:
+        if free < portion or time.monotonic() < self._claim_from:
             return []
         lanes = TURNS[self._turn % len(TURNS)]
-        claimed = await statements.claim(self._store, self.channel, lanes, portion, self._lease, self._worker)
+        claimed = await statements.claim(self._store, self.channel, lanes, portion, self._lease, process_name())
+        self._reached = time.monotonic()
         if claimed:
             self._turn += 1
-        return claimed
+        return self._without_held(claimed)
+
+    def _without_held(self, claimed: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
+        """Those that this process does not hold yet. What it holds goes on under the newer claim.
+
+        Renewing in time makes this rare: the machine slept, say, and leases ended unnoticed.
+        """
+        again = {one.delivery_id: one for one in claimed if one.status == DeliveryStatus.SENDING}
+        if not again:
+            return claimed
+        known = {one.delivery_id for one in (*self._results, *self._being_recorded)} & again.keys()
+        self._newer |= {delivery_id: again[delivery_id].epoch for delivery_id in known}
+        sending = self._sending.keys() & again.keys()
+        for delivery_id in sending:
+            self._sending[delivery_id].claimed = again[delivery_id]
+        return [one for one in claimed if one.delivery_id not in known | sending]
+
+    # --- send ---------------------------------------------------------------------------------------------------------
 
     async def _send(self, claimed: Sequence[ClaimedDelivery], claimed_at: float) -> None:
         """Send those that can go: the claim that says so is committed."""
@@ -186,63 +217,37 @@ class Dispatcher(Loop):
         sending = _Sending(claimed, content, time.monotonic())
         self._sending[claimed.delivery_id] = sending
         try:
-            if self._at_once is None or not self._at_once(outgoing(claimed, content), partial(self._called_back, sending)):
-                self._wait_for(sending)
+            sending.task = self._sender.start(outgoing(claimed, content), partial(self._on_outcome, sending))
         except Exception as error:
             self._on_outcome(sending, self._crashed(error))
 
-    def _called_back(self, sending: _Sending, outcome: Outcome | None) -> None:
-        if outcome is not None:
-            self._on_outcome(sending, outcome)
-        elif self._is_being_sent(sending):
-            self._wait_for(sending)
-
-    def _wait_for(self, sending: _Sending) -> None:
-        sending.task = asyncio.create_task(self._send_one(sending))
-
-    async def _send_one(self, sending: _Sending) -> None:
-        try:
-            outcome = await self._sender.send(outgoing(sending.claimed, sending.content))
-        except asyncio.CancelledError as cancelled:
-            if cancelled.args != (_OVERDUE,):
-                raise
-            outcome = _LATE
-        except Exception as error:
-            outcome = self._crashed(error)
-        self._on_outcome(sending, outcome)
-
     def _crashed(self, error: Exception) -> Outcome:
         """A sender that raises may have sent before."""
-        self._log.error("a channel raised", channel=self.channel.value, exc_info=error)
+        self._log.error("a channel raised", channel=self.channel, exc_info=error)
         return Unknown("CRASHED", type(error).__name__)
 
     def _give_up_overdue(self) -> None:
         """Senders have a timeout of their own; this one is for those that do not keep it."""
         limit = time.monotonic() - 2 * self._settings.send_timeout_seconds
         for one in list(takewhile(lambda one: one.began <= limit, self._sending.values())):
+            self._on_outcome(one, _LATE)
             if one.task is not None:
-                one.task.cancel(_OVERDUE)
-            else:
-                self._on_outcome(one, _LATE)
-
-    def _is_being_sent(self, sending: _Sending) -> bool:
-        """False if it was given up before."""
-        return self._sending.get(sending.claimed.delivery_id) is sending
+                one.task.cancel()
 
     def _on_outcome(self, sending: _Sending, outcome: object) -> None:
-        if not self._is_being_sent(sending):
-            return
+        if self._sending.get(sending.claimed.delivery_id) is not sending:
+            return  # given up before
         claimed, guarantee = sending.claimed, sending.content.guarantee
         del self._sending[claimed.delivery_id]
         if not isinstance(outcome, Outcome):
-            self._log.error("a channel gave no outcome", channel=self.channel.value, gave=repr(outcome)[:100])
+            self._log.error("a channel gave no outcome", channel=self.channel, gave=repr(outcome)[:100])
             outcome = Unknown("BAD_OUTCOME", "the channel returned something that is no outcome")
         millis = int((time.monotonic() - sending.began) * 1000)
         try:
-            result = verdict(claimed, guarantee, outcome, sending.began, millis, self._settings)
+            result = result_of(claimed, guarantee, outcome, sending.began, millis, self._settings)
         except Exception as error:
             # A user's own channel may put anything into an outcome.
-            result = verdict(claimed, guarantee, self._crashed(error), sending.began, millis, self._settings)
+            result = result_of(claimed, guarantee, self._crashed(error), sending.began, millis, self._settings)
         self._results.append(result)
         if not self._sending or len(self._results) >= self._concurrency // SHARE:
             self._end_linger()
@@ -252,6 +257,8 @@ class Dispatcher(Loop):
     def _end_linger(self) -> None:
         self._is_to_record = True
         self.wake()
+
+    # --- record -------------------------------------------------------------------------------------------------------
 
     async def _recorded(self) -> int:
         """How many the recording task has recorded, if it is done. Raises what it raised."""
@@ -265,12 +272,14 @@ class Dispatcher(Loop):
             self._linger.cancel()
         self._linger, self._is_to_record = None, False
         results, self._results = self._results, []
-        self._being_recorded = len(results)
+        if self._newer:
+            results = [with_epoch(one, self._newer.pop(one.delivery_id, one.epoch)) for one in results]
+        self._being_recorded = results
         try:
             if results:
                 await self._record_all(results)
         finally:
-            self._being_recorded = 0
+            self._being_recorded = []
         return len(results)
 
     async def _record_all(self, results: list[DeliveryResult | Success]) -> None:
@@ -281,10 +290,16 @@ class Dispatcher(Loop):
                 # Kept, and recorded when the store is back. If this process dies before, they stay SENDING.
                 self._results += results
                 self._is_to_record = True
+                self._is_behind = isinstance(error, StoreError)
                 raise
             # One of them cannot be stored; the others can.
             await self._record_each(results)
             return
+        self._is_behind, self._reached = False, time.monotonic()
+        if overtaken := [one for one in results if one.delivery_id in self._newer]:
+            # Claimed again by this process before they were recorded.
+            self._results += overtaken
+            self._is_to_record = True
         self._report([one for one in results if one.delivery_id in recorded])
 
     async def _record_each(self, results: list[DeliveryResult | Success]) -> None:
@@ -302,7 +317,7 @@ class Dispatcher(Loop):
         counts = Counter((one.status.value, one.code or "") for one in others)
         counts[DeliveryStatus.SUCCESS.value, ""] += len(results) - len(others)
         for (status, code), count in counts.items():
-            telemetry.DELIVERIES.labels(self.channel.value, status, code).inc(count)
+            telemetry.DELIVERIES.labels(self.channel, status, code).inc(count)
         for one in others:
             if one.status in (DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN):
                 self._log.error(
@@ -310,12 +325,19 @@ class Dispatcher(Loop):
                 )
 
     async def _renew_leases(self) -> None:
-        if not self._sending or time.monotonic() - self._renewed < self._lease / 3:
+        """Long before they end; and first thing after an outage of the store in which they may have ended."""
+        now = time.monotonic()
+        is_outage = now - max(self._reached, self._claim_from) > self._lease / 2
+        is_due = now - self._renewed > self._lease / 3 and (self._sending or self._results)
+        if not is_outage and not is_due:
             return
         claims = [(one.claimed.delivery_id, one.claimed.epoch) for one in self._sending.values()]
+        claims += [(one.delivery_id, one.epoch) for one in self._results]
         async with self._store.single() as tx:
             await statements.renew(tx, claims, self._lease)
-        self._renewed = time.monotonic()
+        self._reached = self._renewed = time.monotonic()
+        if is_outage:
+            self._claim_from = self._reached + GRACE_SECONDS
 
     async def _wait_for_outcome(self) -> None:
         """Until there is an outcome, or more may be due."""

@@ -1,14 +1,15 @@
-"""Results of deliveries, without I/O: what is sent to a channel, and what a delivery becomes by the channel's outcome."""
+"""The transitions of a delivery, without I/O: from a claim to what is sent, and from an outcome to what is recorded."""
 
 from __future__ import annotations
 
 import hashlib
 import random
 from binascii import b2a_base64
+from dataclasses import replace
 
-from bongsu.backoff import doubling
-from bongsu.model import Guarantee, Platform, Priority
+from bongsu.model import Guarantee, Platform
 from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
+from bongsu.runtime.backoff import doubling
 from bongsu.settings import Settings
 from bongsu.store.deliveries import (
     MOST_CLAIMS,
@@ -20,9 +21,8 @@ from bongsu.store.deliveries import (
     storable,
 )
 from bongsu.store.deliveries.rows import ABANDONED, EXPIRED
+from bongsu.store.lanes import PRIORITY_OF
 
-# By lane.
-PRIORITIES = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
 PLATFORMS = {one.value: one for one in Platform}
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
@@ -36,10 +36,10 @@ def outgoing(claimed: ClaimedDelivery, content: MessageContent) -> Outgoing:
     assert claimed.address is not None
     return Outgoing(
         claimed.delivery_id, claimed.notification_id, claimed.member_id, claimed.address,
-        content.type, content.title, content.body, content.ref_id, content.data, PRIORITIES[content.lane],
+        content.type, content.title, content.body, content.ref_id, content.data, PRIORITY_OF[content.lane],
         PLATFORMS[claimed.platform] if claimed.platform else None, content.locale or None,
         collapse_id(claimed, content.event_id), content.expires_at,
-        message_id=claimed.message_id, attempt=claimed.attempts + 1,
+        attempt=claimed.attempts + 1,
     )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> Delivery
     if was_sending and content.guarantee is Guarantee.AT_MOST_ONCE:
         return end("ABANDONED", ABANDONED)
     if claimed.claims > MOST_CLAIMS:
-        return end("POISONED", f"every dispatcher that claimed it has died, {claimed.claims - 1} in a row")
+        return end("POISONED", f"{claimed.claims - 1} claims in a row ended without an outcome")
     if claimed.is_expired:
         return end("EXPIRED", EXPIRED)
     if claimed.address is None:
@@ -73,20 +73,20 @@ def unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> Delivery
 # --- after sending ----------------------------------------------------------------------------------------------------
 
 
-def verdict(
+def result_of(
     claimed: ClaimedDelivery, guarantee: Guarantee, outcome: Outcome, began: float, millis: int, settings: Settings
 ) -> DeliveryResult | Success:
     """The result of an attempt by its outcome. `began` is a time.monotonic()."""
     if isinstance(outcome, Accepted):
         reference = storable(outcome.reference)
         return Success(claimed.delivery_id, claimed.epoch, began, millis, reference, outcome.is_simulated)
-    result = _result(claimed, guarantee, outcome, settings)
+    result = _transition(claimed, guarantee, outcome, settings)
     if not (isinstance(outcome, Retry) and outcome.is_held):
         result.began, result.millis = began, millis
     return result
 
 
-def _result(  # noqa: PLR0911 (one case, one result)
+def _transition(  # noqa: PLR0911 (one case, one result)
     claimed: ClaimedDelivery,
     guarantee: Guarantee,
     outcome: Retry | Gone | Refused | Misconfigured | Unknown,
@@ -124,3 +124,8 @@ def _again(
     asked = floor * random.uniform(1.0, 1.1)  # noqa: S311 (spreading load, not keeping secrets)
     wait = max(doubling(settings.retry_base_seconds, attempts), asked)
     return DeliveryResult(claimed.delivery_id, claimed.epoch, DeliveryStatus.READY, code, detail, wait)
+
+
+def with_epoch(result: DeliveryResult | Success, epoch: int) -> DeliveryResult | Success:
+    """The same result under a newer claim of the same process."""
+    return result._replace(epoch=epoch) if isinstance(result, Success) else replace(result, epoch=epoch)

@@ -13,7 +13,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from bongsu import errors, telemetry
+from bongsu import errors
+from bongsu.runtime import telemetry
 
 _log = telemetry.log("bongsu.http")
 

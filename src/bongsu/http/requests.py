@@ -9,7 +9,7 @@ import time
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bongsu import telemetry
+from bongsu.runtime import telemetry
 
 _log = telemetry.log("bongsu.http")
 

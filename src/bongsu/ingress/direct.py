@@ -29,14 +29,16 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from bongsu import telemetry
+from bongsu.channel_table import ChannelName
 from bongsu.http.auth import Gate
 from bongsu.http.body import described, read_as
 from bongsu.http.problems import PROBLEMS, ProblemError
 from bongsu.ingress.intake import Intake
-from bongsu.model import Channel, Event, EventStatus, Guarantee, Id, Payload, Priority, Wire, utc_now
+from bongsu.model import Event, EventStatus, Guarantee, Id, Priority, Wire, utc_now
+from bongsu.payload import Payload
 from bongsu.rules import DIRECT
 from bongsu.rules.engine import TYPE_NAME
+from bongsu.runtime import telemetry
 from bongsu.store import Store, outbox, schedule
 
 # In one request, and so in one row. For more members write a rule with an audience.
@@ -73,7 +75,7 @@ def _said(text: str, unfit: re.Pattern[str]) -> str:
     return text
 
 
-def _once_each(channels: list[Channel]) -> list[Channel]:
+def _once_each(channels: list[str]) -> list[str]:
     if len(set(channels)) < len(channels):
         raise PydanticCustomError("repeated", "names a channel more than once: name each once")
     return channels
@@ -117,7 +119,7 @@ class NotificationRequest(Wire):
     body: Body
     ref_id: Id | None = None
     data: Annotated[dict[str, Any], AfterValidator(_short)] | None = None
-    channels: Annotated[list[Channel], Field(min_length=1), AfterValidator(_once_each)] | None = None
+    channels: Annotated[list[ChannelName], Field(min_length=1), AfterValidator(_once_each)] | None = None
     priority: Priority | None = None
     subject: Id | None = None
     guarantee: Guarantee | None = None
@@ -275,5 +277,6 @@ _exact = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal).decode
 _TOO_LATE = {
     EventStatus.DONE: "It was sent already and cannot be cancelled. The history lists who got it",
     EventStatus.FAILED: "It has failed and is not sent unless it is replayed, so there is nothing to cancel",
+    EventStatus.UNHANDLED: "No worker could handle it, and it is not sent unless it is replayed: there is nothing to cancel",
     EventStatus.PENDING: "It was replayed at this moment: cancel it again",
 }

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from bongsu import telemetry
 from bongsu.errors import BongsuError, TooBusy
-from bongsu.loop import Loop
 from bongsu.model import Event
-from bongsu.signals import Signals
+from bongsu.runtime import telemetry
+from bongsu.runtime.loop import Loop
+from bongsu.runtime.signals import Signals
 from bongsu.store import Store, outbox
 from bongsu.store.outbox import NewEvent
 

@@ -10,12 +10,13 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from bongsu.decide.progress import Decision
 from bongsu.errors import StoreError
-from bongsu.fanout import Decision
 from bongsu.live.message_cache import MessageCache, encode_notifications
 from bongsu.live.messages import LOOK, MESSAGES_TOPIC, member_topic, write_messages, write_notification
-from bongsu.loop import Loop
-from bongsu.signals import Signals
+from bongsu.model import Channel
+from bongsu.runtime.loop import Loop
+from bongsu.runtime.signals import Signals
 from bongsu.store import Store
 from bongsu.store import live as statements
 from bongsu.store.query import Transaction
@@ -46,12 +47,18 @@ class Announcer(Loop):
         notified = sum(count for (_, reason), count in decision.counts.items() if reason is None)
         if not notified:
             return
-        self._message_cache.add(decision.words)
-        events = [*decision.finished, *(event for event, _ in decision.unfinished)]
-        messages = [one for event in events for one in event.messages.values()]
+        self._message_cache.add(decision.contents)
+        events = decision.events
+        messages = [
+            message_id
+            for event in events
+            for (notice, _), message_id in event.messages.items()
+            if Channel.IN_APP in event.notices[notice].type.channels
+        ]
         # Events that were decided whole in this one step have no recipients besides those of the step.
         is_whole = all(event.notice == 0 and not event.is_long for event in events)
-        self.announce(messages, -(-notified // len(messages)) if is_whole and notified <= FEW else None)
+        if messages:
+            self.announce(messages, -(-notified // len(messages)) if is_whole and notified <= FEW else None)
 
     def announce(self, message_ids: Iterable[int], recipients: int | None = None) -> None:
         """These messages have new recipients. Announcing one twice sends nothing twice."""
@@ -86,8 +93,7 @@ class Announcer(Loop):
             contents = await self._message_cache.load(tx, {one.notification.message_id for one in recipients})
         if many:
             self._signals.send(MESSAGES_TOPIC, write_messages(many))
-        in_app = (one.notification for one in recipients if one.is_in_app)
-        chunks = dict(encode_notifications(in_app, contents, None))
+        chunks = dict(encode_notifications((one.notification for one in recipients), contents, None))
         for one in recipients:
             chunk = chunks.get(one.notification.notification_id, b"")
             self._signals.send(member_topic(one.notification.member_id), write_notification(one, chunk))

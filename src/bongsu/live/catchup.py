@@ -10,13 +10,13 @@ from datetime import datetime
 from itertools import chain, islice, repeat
 from typing import Protocol
 
-from bongsu import telemetry
 from bongsu.errors import StoreError
 from bongsu.live import frames
 from bongsu.live.member_streams import MemberStreams
 from bongsu.live.message_cache import MessageCache, Messages
 from bongsu.live.stream import LONG_AGO
-from bongsu.loop import Loop
+from bongsu.runtime import telemetry
+from bongsu.runtime.loop import Loop
 from bongsu.store import Store, Transaction
 from bongsu.store import live as statements
 from bongsu.store.clock import find_now

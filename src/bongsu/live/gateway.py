@@ -8,7 +8,6 @@ from itertools import islice
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bongsu import telemetry
 from bongsu.http.auth import Gate
 from bongsu.keys import Keys
 from bongsu.live import frames
@@ -18,8 +17,9 @@ from bongsu.live.registry import DISCONNECT_TOPIC, LocalRegistry, RedisRegistry,
 from bongsu.live.sse import PATH, SseEndpoint
 from bongsu.live.stream import Stream
 from bongsu.live.wheel import Wheel
+from bongsu.runtime import telemetry
+from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
-from bongsu.signals import Signals
 from bongsu.store import Store
 
 # On the way out so many streams are sent away at a time, with a pause between: 10,000 of them take 5 s, well within what a

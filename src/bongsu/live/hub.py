@@ -19,7 +19,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bongsu import telemetry
 from bongsu.errors import RedisUnreachable
 from bongsu.live import frames
 from bongsu.live.catchup import CatchUp
@@ -28,7 +27,8 @@ from bongsu.live.message_cache import MessageCache, Messages, encode_notificatio
 from bongsu.live.messages import NOTIFICATION, member_topic, read_notification
 from bongsu.live.registry import Registry
 from bongsu.live.stream import LONG_AGO, Stream
-from bongsu.signals import Signals
+from bongsu.runtime import telemetry
+from bongsu.runtime.signals import Signals
 from bongsu.store import Share, Store, Transaction
 from bongsu.store import live as statements
 from bongsu.store.live import InboxState, NewNotification

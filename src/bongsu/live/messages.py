@@ -29,7 +29,7 @@ class Announced:
     previous: int
     unread: int
     as_of: datetime
-    # Empty when it is in the inbox only, and not sent to streams.
+    # Empty when its message has been deleted.
     chunk: bytes
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bongsu.errors import RedisUnreachable
-from bongsu.loop import Loop
+from bongsu.runtime.loop import Loop
+from bongsu.runtime.redis_signals import AWAY, redis_client
+from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
-from bongsu.signals import AWAY, Signals, redis_client
 
 # Where it is announced that a connection has to go: {"memberId", "connectionId"}.
 DISCONNECT_TOPIC = "sse:notification:disconnect"

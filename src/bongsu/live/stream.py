@@ -17,8 +17,8 @@ from typing import Any
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from bongsu import telemetry
 from bongsu.live import frames
+from bongsu.runtime import telemetry
 
 SLOW_BYTES = 64 * 1024
 STALLED_BYTES = 1024 * 1024
@@ -83,12 +83,15 @@ class Stream:
         self._farewell: asyncio.Task[None] | None = None
 
     def send_notification(self, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime) -> bool:
-        """Send this one unless it was sent before or is empty, then the unread count if that is new. True if it was sent."""
-        is_sent = notification_id > self.cursor and bool(chunk) and self.write(chunk)
-        self.cursor = max(self.cursor, notification_id)
-        if unread is not None:
-            self.send_badge(unread, as_of)
-        return is_sent
+        """Send this one, and the unread count if that is new. False if it was sent before, is empty, or cannot be sent."""
+        if notification_id <= self.cursor or not chunk:
+            self.cursor = max(self.cursor, notification_id)
+            if unread is not None:
+                self.send_badge(unread, as_of)
+            return False
+        self.cursor = notification_id
+        # Both in one write: each is a system call, and these are most of what a fan-out costs.
+        return self.write(chunk + self._new_badge(unread, as_of) if unread is not None else chunk)
 
     def send_missed(self, chunks: Sequence[tuple[int, bytes]]) -> None:
         """Send the first notifications of a stream, in the order of their ids."""
@@ -97,11 +100,17 @@ class Stream:
 
     def send_badge(self, unread: int, as_of: datetime) -> None:
         """Send the unread count, unless the reader has it, or a newer one."""
+        if badge := self._new_badge(unread, as_of):
+            self.write(badge)
+
+    def _new_badge(self, unread: int, as_of: datetime) -> bytes:
         if as_of < self._as_of:
-            return
+            return b""
         self._as_of = as_of
-        if unread != self._unread:
-            self._unread = unread if self.send_best_effort(frames.badge(unread)) else -1
+        if unread == self._unread:
+            return b""
+        self._unread = unread if 0 <= self._backlog() <= SLOW_BYTES else -1
+        return frames.badge(unread) if self._unread >= 0 else b""
 
     def write(self, chunk: bytes) -> bool:
         """Send what must arrive. False if the stream has ended, also because its reader has stalled and is cut now."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from bongsu.live import frames
 from bongsu.live.stream import Stream
-from bongsu.loop import Loop
+from bongsu.runtime.loop import Loop
 
 # Streams are spread over so many moments between two pings, so that no moment is a busy one.
 SLOTS = 20

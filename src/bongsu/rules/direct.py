@@ -48,7 +48,7 @@ def _type(payload: Mapping[str, Any], types: Mapping[str, NoticeType]) -> Notice
     critical = fields.flag(payload, "critical")
     return replace(
         base,
-        channels=base.channels if channels is None else fields.members_of(Channel, channels, "payload.channels"),
+        channels=base.channels if channels is None else fields.channels_of(channels, "payload.channels"),
         priority=base.priority if priority is None else fields.member_of(Priority, priority, "payload.priority"),
         guarantee=base.guarantee if guarantee is None else fields.member_of(Guarantee, guarantee, "payload.guarantee"),
         is_critical=base.is_critical if critical is None else critical,

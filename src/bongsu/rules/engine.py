@@ -13,10 +13,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from bongsu.channel_table import BUILT_IN, CHANNEL_NAME, Address
 from bongsu.errors import BadApp
-from bongsu.model import Audience, Channel, Event, Guarantee, Notice, NoticeType, Priority
+from bongsu.model import Audience, Event, Guarantee, Notice, NoticeType, Priority
 from bongsu.outcome import Sender
-from bongsu.rules.fields import member_of, members_of
+from bongsu.rules.fields import channels_of, member_of
 
 Rule = Callable[[Event], Iterable[Notice] | Notice | None]
 _Rule = TypeVar("_Rule", bound=Rule)
@@ -31,14 +32,15 @@ class Rules:
     def __init__(self, *included: Rules) -> None:
         self._rules: defaultdict[str, list[Rule]] = defaultdict(list)
         self._types: dict[str, NoticeType] = {}
-        self._senders: dict[Channel, Sender] = {}
+        self._senders: dict[str, Sender] = {}
+        self._concurrency: dict[str, int] = {}
         for one in included:
             for event_type, rules in one._rules.items():
                 self._rules[event_type].extend(rules)
             for declared in one._types.values():
                 self._declare(declared)
             for channel, sender in one._senders.items():
-                self._appoint(channel, sender)
+                self._appoint(channel, sender, one._concurrency.get(channel))
 
     def rule(self, event_type: str) -> Callable[[_Rule], _Rule]:
         """`@app.rule("order.shipped")`: have this function asked about every event of that type."""
@@ -57,20 +59,23 @@ class Rules:
         self,
         name: str,
         *,
-        channels: Iterable[Channel | str],
+        channels: Iterable[str],
         priority: Priority | str = Priority.NORMAL,
         guarantee: Guarantee | str = Guarantee.AT_MOST_ONCE,
         critical: bool = False,
         duplicate_hours: float | None = None,
         expires_hours: float | None = None,
     ) -> NoticeType:
-        """Declare a notice type, under the name that preferences, history and texts know it by."""
+        """Declare a notice type, under the name that preferences, history and texts know it by.
+
+        A channel of your own must be declared before the types that name it.
+        """
         if not TYPE_NAME.fullmatch(name):
             raise BadApp(f"{name!r} cannot name a notice type: take letters, digits, - and _, at most 64")
         try:
             declared = NoticeType(
                 name,
-                members_of(Channel, [channels] if isinstance(channels, str) else list(channels), "channels"),
+                channels_of([channels] if isinstance(channels, str) else list(channels), "channels", self._senders),
                 member_of(Priority, priority, "priority"),
                 member_of(Guarantee, guarantee, "guarantee"),
                 critical,
@@ -87,9 +92,11 @@ class Rules:
         if self._types.setdefault(declared.name, declared) != declared:
             raise BadApp(f"Notice type {declared.name} is declared twice, and differently: give yours another name")
 
-    def _appoint(self, channel: Channel, sender: Sender) -> None:
+    def _appoint(self, channel: str, sender: Sender, concurrency: int | None) -> None:
         if self._senders.setdefault(channel, sender) is not sender:
-            raise BadApp(f"Channel {channel.value} has two senders: a message goes out once, so choose one")
+            raise BadApp(f"Channel {channel} has two senders: a message goes out once, so choose one")
+        if concurrency is not None:
+            self._concurrency[channel] = concurrency
 
     @property
     def types(self) -> Mapping[str, NoticeType]:
@@ -97,9 +104,19 @@ class Rules:
         return MappingProxyType(self._types)
 
     @property
-    def senders(self) -> Mapping[Channel, Sender]:
-        """The user's own senders by the channel they speak on."""
+    def senders(self) -> Mapping[str, Sender]:
+        """The user's own senders by their channels."""
         return MappingProxyType(self._senders)
+
+    @property
+    def concurrency(self) -> Mapping[str, int]:
+        """How many deliveries the user's own senders may have under way, where that was given."""
+        return MappingProxyType(self._concurrency)
+
+    @property
+    def declared_channels(self) -> frozenset[str]:
+        """The channels that are not built in."""
+        return frozenset(self._senders) - {one.name for one in BUILT_IN}
 
     def knows(self, event_type: str) -> bool:
         """Whether any rule is about such events, even if it says nothing of them."""
@@ -113,20 +130,36 @@ class Rules:
 class App(Rules):
     """Your own rules, notice types and senders, which `bongsu serve --app package.module:app` adds to the built-in ones."""
 
-    def channel(self, name: Channel | str, sender: Sender) -> None:
-        """`app.channel("SMS", OurGateway())`: what goes out on that channel goes out by this sender, instead of ours."""
-        try:
-            channel = member_of(Channel, name, "channel")
-        except ValueError as error:
-            raise BadApp(str(error)) from None
-        if channel is Channel.IN_APP:
-            raise BadApp("IN_APP is the inbox itself and has no sender: choose PUSH, SMS or EMAIL")
+    def channel(self, name: str, sender: Sender, *, concurrency: int | None = None) -> None:
+        """Send on a channel with a sender of your own.
+
+        `app.channel("SMS", OurGateway())` replaces the sender of a built-in channel. Any other name declares a new channel,
+        which types, members' addresses, preferences and the history then know by that name. `concurrency` is how many
+        deliveries of it a process may have under way.
+        """
+        _check_name(name)
         if isinstance(sender, type):
-            raise BadApp(f"The sender of {channel.value} is a class: hand over one of it, {sender.__name__}()")
+            raise BadApp(f"The sender of {name} is a class: hand over one of it, {sender.__name__}()")
         for verb in ("send", "close"):
             if not inspect.iscoroutinefunction(getattr(sender, verb, None)):
-                raise BadApp(f"The sender of {channel.value} has no async {verb}")
-        self._appoint(channel, sender)
+                raise BadApp(f"The sender of {name} has no async {verb}")
+        # Also finds a misspelt name, which would declare a channel that nothing is ever sent on.
+        if (says := getattr(sender, "channel", None)) != name:
+            raise BadApp(f"The sender of {name} has channel = {says!r}: write channel = {str(name)!r} in its class")
+        if concurrency is not None and concurrency < 1:
+            raise BadApp(f"Channel {name} has concurrency={concurrency}: give 1 or more, or leave it out")
+        self._appoint(str(name), sender, concurrency)
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not CHANNEL_NAME.fullmatch(name):
+        raise BadApp(f"{name!r} cannot name a channel: take letters, digits and _, at most 32, a letter first")
+    built_in = {one.name: one for one in BUILT_IN}
+    if name.upper() in built_in and name not in built_in:
+        raise BadApp(f"Channel {name} is too much like {name.upper()}: write that, or take another name")
+    if name in built_in and built_in[name].address is Address.NONE:
+        others = ", ".join(one for one in built_in if one != name)
+        raise BadApp(f"{name} is the inbox itself and has no sender: choose one of {others}, or a name of your own")
 
 
 def _said(rule: Rule, event: Event) -> Iterator[Notice]:

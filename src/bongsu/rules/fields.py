@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
+
+from bongsu.channel_table import channels
 
 _Enum = TypeVar("_Enum", bound=StrEnum)
 
@@ -70,7 +72,12 @@ def member_of(kind: type[_Enum], value: object, name: str) -> _Enum:
     return known[value]
 
 
-def members_of(kind: type[_Enum], values: object, name: str) -> tuple[_Enum, ...]:
+def channels_of(values: object, name: str, declared: Collection[str] = ()) -> tuple[str, ...]:
+    """Each channel once, in the order given. `declared` are those that an app adds to the ones this process knows."""
+    known = list(dict.fromkeys([*(one.name for one in channels()), *declared]))
     if not isinstance(values, list | tuple) or not values:
-        raise ValueError(f"{name} must be a list of some of {', '.join(kind)}, not {values!r:.100}")
-    return tuple(dict.fromkeys(member_of(kind, one, name) for one in values))
+        raise ValueError(f"{name} must be a list of some of {', '.join(known)}, not {values!r:.100}")
+    for one in values:
+        if one not in known:
+            raise ValueError(f"{name} takes {', '.join(known)}, not {one!r:.100}")
+    return tuple(dict.fromkeys(values))

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bongsu import telemetry
 from bongsu.errors import BongsuError
+from bongsu.runtime import telemetry
 from bongsu.simulator.server import serve
 
 

@@ -17,9 +17,9 @@ from urllib.parse import parse_qs, unquote
 
 import httptools
 
-from bongsu import telemetry
 from bongsu.errors import AddressTaken
-from bongsu.process import address_of, settle_memory, told_by_signals
+from bongsu.runtime import telemetry
+from bongsu.runtime.process import address_of, settle_memory, told_by_signals
 from bongsu.simulator import replies
 from bongsu.simulator.config import BadConfig, Config, read_config, read_config_file
 from bongsu.simulator.provider import Provider

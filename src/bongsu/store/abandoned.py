@@ -1,59 +1,64 @@
-"""Claims of processes that died on this machine.
+"""Claims that a dead process left on the embedded store.
 
-A claim is held until its lease ends, because nobody can know whether a process on another machine still lives. On the
-embedded store all processes are on this machine, so a start can see which owners are dead and need not wait for them.
+A claim is held until its lease ends, because a server cannot know whether a process on another machine still lives. An
+embedded store is a file of this machine: while the service runs it holds a shared lock beside the file. A start that can
+have that lock alone is the only process there is, so every open claim is a dead one's, and need not wait for its lease.
 """
 
 from __future__ import annotations
 
-import os
-import socket
+import asyncio
+import contextlib
+import fcntl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import BinaryIO
 
-from bongsu.store.query import Transaction, in_both, same
+from bongsu.store.query import in_both
+from bongsu.store.sqlite import SqliteDatabase
+from bongsu.store.store import Store
 
-# Every owner of an open claim, each once. Locks nothing.
-_FIND_OWNERS = same("""
-    SELECT leased_by AS owner FROM bongsu_events WHERE status = 'PENDING' AND leased_by IS NOT NULL
-    UNION
-    SELECT leased_by AS owner FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING') AND leased_by IS NOT NULL""")
-
-# End the leases of one owner ($1) now. Epoch and claims stay: the claim did end without an outcome. Locks those rows.
+# End every lease now. Epoch and claims stay: the claims did end without a result. Locks those rows.
 _END_EVENT_LEASES = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events SET due = {d.now}
-    WHERE status = 'PENDING' AND leased_by = $1 AND due > {d.now}"""
+    WHERE status = 'PENDING' AND leased_by IS NOT NULL AND due > {d.now}"""
     )
 )
 _END_DELIVERY_LEASES = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_deliveries SET due = {d.now}
-    WHERE status IN ('READY', 'SENDING') AND leased_by = $1 AND due > {d.now}"""
+    WHERE status IN ('READY', 'SENDING') AND leased_by IS NOT NULL AND due > {d.now}"""
     )
 )
 
 
-async def release_dead_owners(tx: Transaction) -> int:
-    """End the leases of dead processes of this machine, before this process claims anything; return how many claims."""
-    released = 0
-    for row in await tx.fetch(_FIND_OWNERS()):
-        if is_dead(row["owner"]):
-            released += sum(await tx.execute(_END_EVENT_LEASES(row["owner"]), _END_DELIVERY_LEASES(row["owner"])))
-    return released
+@contextlib.asynccontextmanager
+async def in_use(store: Store) -> AsyncIterator[int]:
+    """Mark an embedded store as in use by this process; yield how many claims of dead processes were released before.
+
+    Enter it before anything is claimed.
+    """
+    if not isinstance(store.database, SqliteDatabase):
+        yield 0
+        return
+    with Path(f"{store.database.path}-in-use").open("ab") as file:  # noqa: ASYNC230 (one small file at the start)
+        # Under the exclusive lock no other process begins to claim meanwhile: it waits for its shared one.
+        released = await _release_all(store) if _is_alone(file) else 0
+        await asyncio.to_thread(fcntl.flock, file, fcntl.LOCK_SH)
+        yield released
 
 
-def is_dead(owner: str) -> bool:
-    """Whether an owner (`host:pid`) surely is. Its pid may be another process's by now: then its leases just run out."""
-    host, _, pid = owner.rpartition(":")
-    if host != socket.gethostname() or not pid.isdecimal():
-        return False
-    if int(pid) == os.getpid():
-        return True  # a container's first process has the same id after each restart
+def _is_alone(file: BinaryIO) -> bool:
     try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
         return False
-    return False
+    return True
+
+
+async def _release_all(store: Store) -> int:
+    async with store.transaction() as tx:
+        return sum(await tx.execute(_END_EVENT_LEASES(), _END_DELIVERY_LEASES()))

@@ -1,19 +1,41 @@
-"""Channels as they are stored: one bit each, so that a set of them is a number that SQL can intersect."""
+"""Channels in SQL, from the channel table: a set of channels is a number, one bit for each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bongsu.channel_table import BUILT_IN, FIRST_OWN_BIT, Address
 
-from bongsu.model import Channel
+_BY_COLUMN = [one for one in BUILT_IN if one.address in (Address.EMAIL, Address.PHONE)]
 
-# The order must never change: it is stored.
-BITS = {Channel.PUSH: 1, Channel.SMS: 2, Channel.EMAIL: 4, Channel.IN_APP: 8}
-ALL_BITS = sum(BITS.values())
+# Of the built-in channels. A channel of an app has its bit in bongsu_channels.
+BITS = {one.name: one.bit for one in BUILT_IN}
+# Every bit that a channel has or may get.
+ALL_BITS = 2**31 - 1
+# The bits of apps' channels.
+OWN_BITS = ALL_BITS - (FIRST_OWN_BIT - 1)
+# The bits of channels that send to one address of the member.
+SINGLE_ADDRESS_BITS = OWN_BITS + sum(one.bit for one in _BY_COLUMN)
 
+# The bits of the built-in channels on which member m can be reached. The inbox always is there; whether there are devices is
+# looked up only for those who can be reached by nothing else.
+REACHABLE = " + ".join(
+    [
+        str(sum(one.bit for one in BUILT_IN) - sum(one.bit for one in _BY_COLUMN)),
+        *(f"CASE WHEN m.{one.address} IS NULL THEN 0 ELSE {one.bit} END" for one in _BY_COLUMN),
+    ]
+)
 
-def to_bits(channels: Iterable[Channel]) -> int:
-    return sum(BITS[channel] for channel in set(channels))
+# The bits of apps' channels for which member l has an address. Looked up only for a notice f that names such a channel.
+OWN_REACHABLE = f"""CASE WHEN f.channels >= {FIRST_OWN_BIT} THEN (
+                   SELECT coalesce(CAST(sum(c.bit) AS integer), 0)
+                   FROM bongsu_addresses AS a JOIN bongsu_channels AS c ON c.name = a.channel
+                   WHERE a.member_id = l.member_id) ELSE 0 END"""
 
+# Names and bits of the channels that send to one address of the member.
+SINGLE_ADDRESS_CHANNELS = " UNION ALL ".join(
+    [f"SELECT '{one.name}' AS name, {one.bit} AS bit" for one in _BY_COLUMN] + ["SELECT name, bit FROM bongsu_channels"]
+)
 
-def from_bits(bits: int) -> tuple[Channel, ...]:
-    return tuple(channel for channel, bit in BITS.items() if bits & bit)
+# The address of a claimed delivery by its channel ($1), where it is a column of the member. Else `device` or `own` has it.
+MEMBER_ADDRESS = "".join(f"WHEN '{one.name}' THEN member.{one.address} " for one in _BY_COLUMN)
+IS_OWN = "$1 NOT IN (" + ", ".join(f"'{one.name}'" for one in BUILT_IN) + ")"
+IS_BY_COLUMN = "$1 IN (" + ", ".join(f"'{one.name}'" for one in _BY_COLUMN) + ")"

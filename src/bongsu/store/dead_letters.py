@@ -1,4 +1,4 @@
-"""Dead letters: events that FAILED and deliveries that ended FAIL or UNKNOWN. Find, count and replay them.
+"""Dead letters: events that FAILED or were UNHANDLED, deliveries that ended FAIL or UNKNOWN. Find, count and replay them.
 
 Both tables have a partial index of the dead rows only, so a search costs by how many dead letters there are and not by how
 much was ever sent. A page lists events before deliveries, each kind newest first.
@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from bongsu.model import Channel
 from bongsu.store.history import LARGEST_ID
 from bongsu.store.locks import lock_names
 from bongsu.store.query import Dialect, Query, Row, Table, Transaction, as_uuid, in_both, same
@@ -30,6 +29,7 @@ class Kind(StrEnum):
 
 class State(StrEnum):
     FAILED = "FAILED"
+    UNHANDLED = "UNHANDLED"
     FAIL = "FAIL"
     UNKNOWN = "UNKNOWN"
 
@@ -47,7 +47,7 @@ class Filters:
     kind: Kind | None = None
     state: State | None = None
     code: str | None = None
-    channel: Channel | None = None
+    channel: str | None = None
     # A notification's type, or an event's.
     type: str | None = None
     member_id: str | None = None
@@ -58,7 +58,7 @@ class Filters:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds that can match. Only deliveries have a channel and a member."""
-        of_events = self.kind is Kind.EVENT or self.state is State.FAILED or isinstance(self.id, UUID)
+        of_events = self.kind is Kind.EVENT or self.state in (State.FAILED, State.UNHANDLED) or isinstance(self.id, UUID)
         of_deliveries = self.kind is Kind.DELIVERY or self.state in (State.FAIL, State.UNKNOWN) or isinstance(self.id, int)
         of_deliveries = of_deliveries or self.channel is not None or self.member_id is not None
         return tuple(kind for kind, other in ((Kind.EVENT, of_deliveries), (Kind.DELIVERY, of_events)) if not other)
@@ -83,7 +83,7 @@ class DeadRow:
     message_id: int | None = None
     notification_id: int | None = None
     member_id: str | None = None
-    channel: Channel | None = None
+    channel: str | None = None
     device_id: str | None = None
     title: str | None = None
 
@@ -106,20 +106,21 @@ def place_of(row: DeadRow) -> Place:
 
 # --- events -----------------------------------------------------------------------------------------------------------
 
-_EVENT_COLUMNS = "e.event_id, e.error, e.event_type, e.attempts, e.created_at, e.finished_at"
-# $1 type, $2 code, $3 since, $4 until. The code of an event is what its error has before the first colon: the kind of error.
+_EVENT_COLUMNS = "e.event_id, e.status, e.error, e.event_type, e.attempts, e.created_at, e.finished_at"
+# $1 type, $2 code, $3 since, $4 until, $5 state. The code of an event is what its error has before the first colon: the kind
+# of error.
 _EVENT_MATCHES = f"""{_DEAD_EVENT}
       AND (CAST($1 AS text) IS NULL OR e.event_type = $1)
       AND (CAST($2 AS text) IS NULL OR e.error = $2 OR substr(e.error, 1, length($2) + 1) = $2 || ':')
-      AND e.finished_at >= $3 AND e.finished_at < $4"""
+      AND e.finished_at >= $3 AND e.finished_at < $4 AND (CAST($5 AS text) IS NULL OR e.status = $5)"""
 
-# Dead events, newest first, by the index of the dead ones. $5 death and $6 id of the last one seen, $7 limit.
+# Dead events, newest first, by the index of the dead ones. $6 death and $7 id of the last one seen, $8 limit.
 EVENTS = in_both(
     lambda d: (
         f"""
     SELECT {_EVENT_COLUMNS} FROM bongsu_events e {d.index_hint("bongsu_events_dead")}
-    WHERE {_EVENT_MATCHES} AND (e.finished_at, e.event_id) < ($5, $6)
-    ORDER BY e.finished_at DESC, e.event_id DESC LIMIT $7"""
+    WHERE {_EVENT_MATCHES} AND (e.finished_at, e.event_id) < ($6, $7)
+    ORDER BY e.finished_at DESC, e.event_id DESC LIMIT $8"""
     )
 )
 # The number of dead events, by the same index.
@@ -129,12 +130,12 @@ COUNT_EVENTS = in_both(
     SELECT count(*) AS count FROM bongsu_events e {d.index_hint("bongsu_events_dead")} WHERE {_EVENT_MATCHES}"""
     )
 )
-# One event if it is dead, by the primary key. $5 death and $6 id of the last one seen, $7 and $8 its id by both filters.
+# One event if it is dead, by the primary key. $6 death and $7 id of the last one seen, $8 and $9 its id by both filters.
 EVENT_BY_ID = in_both(
     lambda d: (
         f"""
     SELECT {_EVENT_COLUMNS} FROM bongsu_events e {d.index_hint("sqlite_autoindex_bongsu_events_1")}
-    WHERE {_EVENT_MATCHES} AND (e.finished_at, e.event_id) < ($5, $6) AND e.event_id = $7 AND e.event_id = $8"""
+    WHERE {_EVENT_MATCHES} AND (e.finished_at, e.event_id) < ($6, $7) AND e.event_id = $8 AND e.event_id = $9"""
     )
 )
 
@@ -147,7 +148,8 @@ def _events_query(filters: Filters, behind: Place, limit: int) -> Query:
 
 
 def _of_events(filters: Filters) -> tuple[Any, ...]:
-    return filters.type, filters.code, filters.since or _EARLIEST, filters.until or _LATEST
+    state = filters.state and filters.state.value
+    return filters.type, filters.code, filters.since or _EARLIEST, filters.until or _LATEST, state
 
 
 def _event_row(dialect: Dialect, row: Row) -> DeadRow:
@@ -155,7 +157,7 @@ def _event_row(dialect: Dialect, row: Row) -> DeadRow:
     return DeadRow(
         kind=Kind.EVENT,
         id=str(event_id),
-        state=State.FAILED,
+        state=State(row["status"]),
         code=(error or "").partition(":")[0] or None,
         error=error,
         type=row["event_type"],
@@ -207,10 +209,10 @@ def _of_deliveries(filters: Filters, behind: Place) -> tuple[Any, ...]:
     lowest, highest = 0, behind.delivery_id - 1
     if isinstance(filters.id, int):
         lowest, highest = filters.id, min(filters.id, highest)
-    state, channel = filters.state and filters.state.value, filters.channel and filters.channel.value
+    state = filters.state and filters.state.value
     of_message = (filters.type, filters.event_id)
     return (
-        lowest, highest, state, filters.code, channel, filters.member_id, *of_message, filters.since, filters.until,
+        lowest, highest, state, filters.code, filters.channel, filters.member_id, *of_message, filters.since, filters.until,
     )  # fmt: skip
 
 
@@ -231,7 +233,7 @@ def _delivery_row(dialect: Dialect, row: Row) -> DeadRow:
         message_id=row["message_id"],
         notification_id=row["notification_id"],
         member_id=row["member_id"],
-        channel=Channel(row["channel"]),
+        channel=row["channel"],
         device_id=row["device_id"],
         title=row["title"],
     )

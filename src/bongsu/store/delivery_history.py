@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from bongsu.model import Channel
 from bongsu.store.query import Dialect, Row, Table, Transaction, in_both
 
 
@@ -22,7 +21,7 @@ class Attempt:
 @dataclass(frozen=True)
 class DeliveryRow:
     delivery_id: int
-    channel: Channel
+    channel: str
     device_id: str | None
     status: str
     code: str | None
@@ -93,7 +92,7 @@ async def find_attempts(tx: Transaction, delivery_ids: Sequence[int]) -> Mapping
 def _delivery_row(dialect: Dialect, row: Row) -> DeliveryRow:
     return DeliveryRow(
         delivery_id=row["delivery_id"],
-        channel=Channel(row["channel"]),
+        channel=row["channel"],
         device_id=row["device_id"],
         status=row["status"],
         code=row["code"],

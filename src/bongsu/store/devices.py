@@ -38,14 +38,12 @@ _PUT_DEVICE = in_both(
     )
 )
 
-# All devices of a member.
 # All devices of a member, usable or not.
 _FIND_DEVICES = same("""
     SELECT device_id, token, platform, has_consent, status, updated_at
     FROM bongsu_devices WHERE member_id = $1 ORDER BY device_id""")
 
-# One device of a member. Locks its row.
-# Changes one row or none.
+# Removes one device of a member. Locks its row.
 _REMOVE_DEVICE = same("DELETE FROM bongsu_devices WHERE member_id = $1 AND device_id = $2")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import asyncpg
 
 from bongsu.errors import (
+    BadSettings,
     BongsuError,
     StoreBusy,
     StoreDamaged,
@@ -69,6 +70,8 @@ def _translation(error: Exception) -> type[BongsuError] | None:
             # Refused, unreachable, timed out, a name that does not resolve; or the driver lost its place in an answer that
             # broke off.
             return StoreUnreachable
+        case asyncpg.ClientConfigurationError():
+            return BadSettings  # a certificate that is not there, for example
         case asyncpg.InterfaceError():
             return StoreUnreachable if any(words in str(error) for words in _LOST) else None
     state = str(getattr(error, "sqlstate", None) or "")

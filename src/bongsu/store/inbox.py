@@ -1,5 +1,7 @@
 """Statements about a member's inbox: a page of it, the unread count, marking as read.
 
+Only notifications with the channel IN_APP are in the inbox. The others are rows of the same table, which the history shows.
+
 The unread count is a column of the member's row, so reading it costs one row however many are unread. Every transaction
 that changes which notifications are unread locks that row first, so the count is exact in every snapshot. New
 notifications get their ids under the same lock: a member's ids are in commit order, and a notification that commits later
@@ -12,8 +14,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from bongsu.model import read_payload
+from bongsu.channel_table import Channel
+from bongsu.payload import read_payload
+from bongsu.store.channel_bits import BITS
 from bongsu.store.query import Dialect, Row, Transaction, fetch_one, in_both, same
+
+_IS_IN_APP = f"channels & {BITS[Channel.IN_APP]} <> 0"
 
 # The largest id of both databases. The first page begins below it.
 LARGEST_ID = 2**63 - 1
@@ -61,7 +67,7 @@ _FIND_PAGE = in_both(
     LEFT JOIN (
         SELECT notification_id, message_id, created_at, read_at
         FROM bongsu_notifications {d.index_hint("bongsu_notifications_inbox")}
-        WHERE member_id = $1 AND notification_id < $2
+        WHERE member_id = $1 AND notification_id < $2 AND {_IS_IN_APP}
         ORDER BY notification_id DESC LIMIT $3
     ) n ON true
     LEFT JOIN bongsu_messages w ON w.message_id = n.message_id
@@ -79,7 +85,7 @@ _FIND_UNREAD_PAGE = in_both(
     LEFT JOIN (
         SELECT notification_id, message_id, created_at, read_at
         FROM bongsu_notifications {d.index_hint("bongsu_notifications_unread")}
-        WHERE member_id = $1 AND notification_id < $2 AND read_at IS NULL
+        WHERE member_id = $1 AND notification_id < $2 AND read_at IS NULL AND {_IS_IN_APP}
         ORDER BY notification_id DESC LIMIT $3
     ) n ON true
     LEFT JOIN bongsu_messages w ON w.message_id = n.message_id
@@ -88,26 +94,23 @@ _FIND_UNREAD_PAGE = in_both(
     )
 )
 
-# One row, however much is unread.
 # The stored count: one row by its key, however many are unread.
 _COUNT_UNREAD = same("SELECT unread FROM bongsu_members WHERE member_id = $1")
 
-# The last of the index of unread notifications.
 # The end of the index of unread notifications.
 _FIND_NEWEST_UNREAD = in_both(
     lambda d: (
         f"""
     SELECT notification_id FROM bongsu_notifications {d.index_hint("bongsu_notifications_unread")}
-    WHERE member_id = $1 AND read_at IS NULL ORDER BY notification_id DESC LIMIT 1"""
+    WHERE member_id = $1 AND read_at IS NULL AND {_IS_IN_APP} ORDER BY notification_id DESC LIMIT 1"""
     )
 )
 
-# One notification of a member, by its key, and the member's count of the same moment.
 # One notification of this member (no row if it is another's), with the unread count of the same snapshot.
-_FIND_READ_STATE = same("""
+_FIND_READ_STATE = same(f"""
     SELECT n.read_at, m.unread
     FROM bongsu_notifications n JOIN bongsu_members m ON m.member_id = n.member_id
-    WHERE n.member_id = $1 AND n.notification_id = $2""")
+    WHERE n.member_id = $1 AND n.notification_id = $2 AND n.{_IS_IN_APP}""")
 
 
 async def find_page(
@@ -163,7 +166,7 @@ _MARK_READ = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_notifications {d.index_hint("bongsu_notifications_unread")} SET read_at = {d.now}
-    WHERE member_id = $1 AND notification_id > $2 AND notification_id <= $3 AND read_at IS NULL"""
+    WHERE member_id = $1 AND notification_id > $2 AND notification_id <= $3 AND read_at IS NULL AND {_IS_IN_APP}"""
     )
 )
 
@@ -175,7 +178,7 @@ _FIND_END = in_both(
     lambda d: (
         f"""
     SELECT notification_id FROM bongsu_notifications {d.index_hint("bongsu_notifications_unread")}
-    WHERE member_id = $1 AND notification_id > $2 AND notification_id <= $3 AND read_at IS NULL
+    WHERE member_id = $1 AND notification_id > $2 AND notification_id <= $3 AND read_at IS NULL AND {_IS_IN_APP}
     ORDER BY notification_id LIMIT 1 OFFSET $4"""
     )
 )

@@ -1,8 +1,7 @@
 """Statements for open streams: what a member missed, what is new for many members, and the recipients of a message.
 
 A member's notification ids are in commit order (see store/inbox.py), so "above this id" never skips a row that commits
-later. Only notifications with the IN_APP channel are sent to streams; the inbox also lists the others, so they count as
-unread.
+later. Only notifications with the IN_APP channel are in the inbox, count as unread and are sent to streams.
 
 Every unread count comes with `as_of`, a time at or before the snapshot it was read in: of two counts the one with the later
 `as_of` is the newer, and none is taken for newer than it is.
@@ -77,8 +76,6 @@ class Recipient:
     """One recipient of a message, with what the announcement of it carries."""
 
     notification: NewNotification
-    # Whether it is sent to streams; if not, only the unread count changes.
-    is_in_app: bool
     # The member's notification before this one. A stream that has not sent that one has a gap, and reads the store.
     previous: int
     unread: int
@@ -278,10 +275,10 @@ _COUNT_RECIPIENTS = in_both(
     )
 )
 
-# Everyone these messages went to, each with the notification before it, so that a stream can see a gap.
+# Everyone who has these messages in the inbox, each with the notification before it, so that a stream can see a gap.
 _FIND_RECIPIENTS = Statement(
     postgres=f"""
-        SELECT n.member_id, n.notification_id, given.message_id, n.created_at, n.channels & {_IN_APP} <> 0 AS is_in_app,
+        SELECT n.member_id, n.notification_id, given.message_id, n.created_at,
                m.unread, now() AS as_of, coalesce((
                    SELECT p.notification_id FROM bongsu_notifications p
                    WHERE p.member_id = n.member_id AND p.notification_id < n.notification_id
@@ -289,13 +286,13 @@ _FIND_RECIPIENTS = Statement(
                    ORDER BY p.notification_id DESC LIMIT 1), 0) AS previous
         FROM unnest(CAST($1 AS bigint[])) AS given(message_id)
         CROSS JOIN LATERAL (
-            SELECT x.member_id, x.notification_id, x.created_at, x.channels FROM bongsu_notifications x
-            WHERE x.message_id = given.message_id OFFSET 0) AS n
+            SELECT x.member_id, x.notification_id, x.created_at FROM bongsu_notifications x
+            WHERE x.message_id = given.message_id AND x.channels & {_IN_APP} <> 0 OFFSET 0) AS n
         CROSS JOIN LATERAL (
             SELECT x.unread FROM bongsu_members x WHERE x.member_id = n.member_id OFFSET 0) AS m
         ORDER BY n.notification_id""",
     sqlite=f"""
-        SELECT n.member_id, n.notification_id, given.message_id, n.created_at, n.channels & {_IN_APP} <> 0 AS is_in_app,
+        SELECT n.member_id, n.notification_id, given.message_id, n.created_at,
                m.unread, moment.as_of, coalesce((
                    SELECT p.notification_id FROM bongsu_notifications p INDEXED BY bongsu_notifications_inbox
                    WHERE p.member_id = n.member_id AND p.notification_id < n.notification_id
@@ -303,7 +300,7 @@ _FIND_RECIPIENTS = Statement(
                    ORDER BY p.notification_id DESC LIMIT 1), 0) AS previous
         FROM (SELECT {SQLITE.now} AS as_of) AS moment
         CROSS JOIN (SELECT json_extract(value, '$[0]') AS message_id FROM json_each($1)) AS given
-        CROSS JOIN bongsu_notifications AS n ON n.message_id = given.message_id
+        CROSS JOIN bongsu_notifications AS n ON n.message_id = given.message_id AND n.channels & {_IN_APP} <> 0
         CROSS JOIN bongsu_members AS m ON m.member_id = n.member_id
         ORDER BY n.notification_id""",
 )
@@ -316,13 +313,12 @@ async def count_recipients(tx: Transaction, message_ids: Sequence[int], limit: i
 
 
 async def find_recipients(tx: Transaction, message_ids: Sequence[int]) -> list[Recipient]:
-    """Everyone these messages went to, oldest notification first."""
+    """Everyone who has these messages in the inbox, oldest notification first."""
     rows = await tx.fetch(_FIND_RECIPIENTS(_message_ids(message_ids)))
     time = tx.dialect.time
     return [
         Recipient(
             NewNotification(row["member_id"], row["notification_id"], row["message_id"], time(row["created_at"])),
-            bool(row["is_in_app"]),
             row["previous"],
             row["unread"],
             time(row["as_of"]),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bongsu.model import Channel, Member, Preferences, QuietHours, TypePreference
-from bongsu.store.channel_bits import from_bits, to_bits
-from bongsu.store.query import Statement, Table, Transaction, fetch_one, in_both, same
+from bongsu.channel_table import Address, ChannelSpec, from_bits, to_bits
+from bongsu.model import Member, Preferences, QuietHours, TypePreference
+from bongsu.store.query import Statement, Table, Transaction, in_both, same
 
 # --- members ----------------------------------------------------------------------------------------------------------
 
@@ -33,9 +33,27 @@ _PUT_MEMBER = same("""
     ON CONFLICT (member_id) DO UPDATE
     SET locale = excluded.locale, timezone = excluded.timezone, email = excluded.email, phone = excluded.phone""")
 
-# What is known of one member.
-# One row by its key.
-_FIND_MEMBER = same("SELECT locale, timezone, email, phone FROM bongsu_members WHERE member_id = $1")
+_ADDRESS = {"channel": "text", "address": "text"}
+
+# Removes the member's addresses for channels of apps. Run under the member's lock.
+_REMOVE_ADDRESSES = same("DELETE FROM bongsu_addresses WHERE member_id = $1")
+
+# Adds addresses of a member who has none. Run under the member's lock.
+_ADD_ADDRESSES = in_both(
+    lambda d: (
+        f"""
+    INSERT INTO bongsu_addresses (member_id, channel, address)
+    SELECT CAST($1 AS text), given.channel, given.address FROM {d.table("given", _ADDRESS, 2)}"""
+    )
+)
+
+# One row per address for a channel of an app; a member without any is one row without a channel.
+_FIND_MEMBER = same("""
+    SELECT m.locale, m.timezone, m.email, m.phone, a.channel, a.address
+    FROM bongsu_members m
+    LEFT JOIN bongsu_addresses a ON a.member_id = m.member_id
+    WHERE m.member_id = $1
+    ORDER BY a.channel""")
 
 
 async def ensure_members(tx: Transaction, member_ids: Iterable[str]) -> None:
@@ -47,12 +65,33 @@ async def ensure_members(tx: Transaction, member_ids: Iterable[str]) -> None:
 
 async def put_member(tx: Transaction, member_id: str, member: Member) -> None:
     """Create or replace: fields that are left out become unknown. Preferences and devices stay."""
-    await tx.execute(_PUT_MEMBER(member_id, member.locale, member.timezone, member.email, member.phone))
+    addresses = sorted(member.addresses.items())
+    await tx.execute(
+        _PUT_MEMBER(member_id, member.locale, member.timezone, member.email, member.phone),
+        _REMOVE_ADDRESSES(member_id),
+        *([_ADD_ADDRESSES(member_id, Table(_ADDRESS, addresses))] if addresses else []),
+    )
 
 
 async def find_member(tx: Transaction, member_id: str) -> Member | None:
-    row = await fetch_one(tx, _FIND_MEMBER(member_id))
-    return None if row is None else Member.model_construct(**dict(row))
+    rows = await tx.fetch(_FIND_MEMBER(member_id))
+    if not rows:
+        return None
+    known = {name: rows[0][name] for name in ("locale", "timezone", "email", "phone")}
+    addresses = {row["channel"]: row["address"] for row in rows if row["channel"] is not None}
+    return Member.model_construct(**known, addresses=addresses)
+
+
+def address_of(member: Member, channel: ChannelSpec) -> str | None:
+    """The member's one address on a channel that has such."""
+    match channel.address:
+        case Address.EMAIL:
+            return member.email
+        case Address.PHONE:
+            return member.phone
+        case Address.OWN:
+            return member.addresses.get(channel.name)
+    return None
 
 
 # --- preferences ------------------------------------------------------------------------------------------------------
@@ -67,11 +106,9 @@ _PUT_GENERAL = same("""
     ON CONFLICT (member_id) DO UPDATE
     SET is_enabled = excluded.is_enabled, quiet_start = excluded.quiet_start, quiet_end = excluded.quiet_end""")
 
-# All preferences of a member for single types. Locks their rows.
 # Removes the preferences of every type. Run under the member's lock.
 _REMOVE_TYPES = same("DELETE FROM bongsu_preferences WHERE member_id = $1")
 
-# New preferences for single types, in the transaction that has removed the old ones.
 # Adds preferences of types that have none. Run under the member's lock.
 _ADD_TYPES = in_both(
     lambda d: (
@@ -125,7 +162,7 @@ async def find_preferences(tx: Transaction, member_id: str) -> Preferences:
     return Preferences(enabled=bool(first["is_enabled"]), types=types, quiet_hours=quiet)
 
 
-def _channels(bits: int | None) -> frozenset[Channel] | None:
+def _channels(bits: int | None) -> frozenset[str] | None:
     return None if bits is None else frozenset(from_bits(bits))
 
 

@@ -112,15 +112,19 @@ class PostgresDatabase:
                 await pool.release(driver)
 
     async def _acquire(self, pool: asyncpg.Pool, limits: Limits) -> Any:
-        if pool.get_size() < limits.connections or pool.get_idle_size():
+        if pool.get_idle_size():
             return await pool.acquire()
+        # A new connection may be opened, or others are opening theirs: neither is waited for without end.
+        is_full = pool.get_size() >= limits.connections
+        seconds = limits.wait_seconds if is_full else max(limits.wait_seconds, CONNECT_SECONDS)
         try:
-            async with asyncio.timeout(limits.wait_seconds):
+            async with asyncio.timeout(seconds):
                 return await pool.acquire()
         except TimeoutError:
-            raise StoreBusy(
-                f"{self.place}: all {limits.connections} connections for this were in use for {limits.wait_seconds:g} s"
-            ) from None
+            if not is_full:
+                raise
+            reason = f"all {limits.connections} connections for this were in use for {seconds:g} s"
+            raise StoreBusy(f"{self.place}: {reason}") from None
 
     async def _pool(self, share: Share) -> asyncpg.Pool:
         if self._is_closed:
@@ -151,16 +155,19 @@ class PostgresDatabase:
                 pool.terminate()
 
     async def answers(self, seconds: float) -> bool:
-        driver = None
+        """A refusal is an answer too: only silence is none."""
         try:
-            async with asyncio.timeout(seconds):
-                driver = await asyncpg.connect(self.url, timeout=seconds)
-                await driver.execute("SELECT 1")
-        except _DRIVER_ERRORS:
+            driver = await asyncpg.connect(self.url, timeout=seconds)
+        except asyncpg.PostgresError:
+            return True
+        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+            return False
+        try:
+            await driver.execute("SELECT 1", timeout=seconds)
+        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError):
             return False
         finally:
-            if driver is not None:
-                driver.terminate()
+            driver.terminate()
         return True
 
     def terminate(self) -> None:
@@ -253,7 +260,7 @@ def _row_count(status: str) -> int:
 
 
 # What asyncpg itself takes behind the question mark is more than we want to promise.
-_URL_OPTIONS = ("sslmode", "host")
+_URL_OPTIONS = ("sslmode", "sslrootcert", "host")
 _SSL_MODES = {"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}
 
 

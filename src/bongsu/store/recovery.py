@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from bongsu.model import Channel
-from bongsu.store.deliveries.rows import ABANDONED, CHANNELS, EXPIRED, LANES
+from bongsu.store.deliveries.rows import ABANDONED, EXPIRED
+from bongsu.store.lanes import LANES
 from bongsu.store.query import Transaction, in_both
 
 __all__ = [
-    "CHANNELS",
     "LANES",
     "MOST_ROUNDS",
     "STALE_SECONDS",
@@ -130,20 +129,18 @@ async def give_rounds(tx: Transaction, behind: int, limit: int) -> Rounds:
     return Rounds(given, len(rows) - given, max((row["delivery_id"] for row in rows), default=None))
 
 
-async def expire_stale(
-    tx: Transaction, channel: Channel, lane: int, begin: datetime, limit: int
-) -> tuple[int, datetime | None]:
+async def expire_stale(tx: Transaction, channel: str, lane: int, begin: datetime, limit: int) -> tuple[int, datetime | None]:
     """End what has expired while it waited; return how many, and the latest due time among them, to go on from there."""
-    rows = await tx.fetch(EXPIRE_STALE(channel.value, lane, begin, limit))
+    rows = await tx.fetch(EXPIRE_STALE(channel, lane, begin, limit))
     return len(rows), max((tx.dialect.time(row["due"]) for row in rows), default=None)
 
 
-async def is_any_stale(tx: Transaction, channel: Channel, lane: int) -> bool:
+async def is_any_stale(tx: Transaction, channel: str, lane: int) -> bool:
     """Whether something waits that should have been sent long ago."""
-    return bool(await tx.fetch(FIND_STALE(channel.value, lane)))
+    return bool(await tx.fetch(FIND_STALE(channel, lane)))
 
 
-async def settle_abandoned(tx: Transaction, channel: Channel, lane: int, limit: int) -> tuple[int, int]:
+async def settle_abandoned(tx: Transaction, channel: str, lane: int, limit: int) -> tuple[int, int]:
     """End claims whose leases ended while sending; return how many are UNKNOWN and how many will be sent again."""
-    statuses = [row["status"] for row in await tx.fetch(SETTLE_ABANDONED(channel.value, lane, limit))]
+    statuses = [row["status"] for row in await tx.fetch(SETTLE_ABANDONED(channel, lane, limit))]
     return statuses.count("UNKNOWN"), statuses.count("READY")

@@ -26,9 +26,10 @@ class Limits:
 
 # Two cores of database serve about twenty busy connections well; more would queue there instead of here. Each share has its
 # own, so that one slow table (an index being built, a forgotten transaction) does not stop what has nothing to do with it.
-# A member's call would rather be refused after a moment; a worker's statement has nothing better to do than to wait.
+# A member's call would rather be refused after a moment; a worker's statement has nothing better to do than to wait. But
+# not as long as a statement may take: then waiting for a lock could not be told from being slow.
 SHARES = {
     Share.INGEST: Limits(connections=4, wait_seconds=10, lock_seconds=10),
     Share.MEMBERS: Limits(connections=8, wait_seconds=3, lock_seconds=2),
-    Share.WORK: Limits(connections=8, wait_seconds=10, lock_seconds=30),
+    Share.WORK: Limits(connections=8, wait_seconds=10, lock_seconds=20),
 }

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-from bongsu import telemetry
-from bongsu.loop import Loop
+from bongsu.runtime import telemetry
+from bongsu.runtime.loop import Loop
 from bongsu.store.clock import find_now
 from bongsu.store.store import Store
 

@@ -9,27 +9,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any, TypeVar
 from uuid import UUID
 
 import orjson
 
-from bongsu import telemetry
 from bongsu.errors import StoreBusy
+from bongsu.runtime import telemetry
 from bongsu.store.failures import translated
 from bongsu.store.query import Columns, Query, Row, Table, Transaction
 from bongsu.store.shares import SHARES, Share
+from bongsu.store.sqlite_thread import SqliteThread
 
 READERS = 4
-# How long SQLite itself waits for another process that writes. Its waiting is not fair, so we ask again, this often in all.
-BUSY_MILLISECONDS = 5_000
-BUSY_TRIES = 6
+# How long SQLite itself waits for another process that writes. Its waiting is not fair, so we ask again until the share's
+# own limit.
+BUSY_MILLISECONDS = 1_000
 # For each connection, and only as far as it is used.
 CACHE_KIB = 32_768
 
@@ -77,31 +77,36 @@ class SqliteDatabase:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.place = f"SQLite at {path}"
-        self._writer = _Thread(partial(_open, path), "bongsu-sqlite-writer")
+        self._writer = SqliteThread(partial(_open, path), "bongsu-sqlite-writer")
         self._turn = asyncio.Lock()
-        self._readers = [_Thread(partial(_open, path, read_only=True), f"bongsu-sqlite-{n}") for n in range(READERS)]
+        self._readers = [SqliteThread(partial(_open, path, read_only=True), f"bongsu-sqlite-{n}") for n in range(READERS)]
         # The reader that was used last is used next: its cache is warm.
-        self._free_readers: asyncio.LifoQueue[_Thread] = asyncio.LifoQueue()
+        self._free_readers: asyncio.LifoQueue[SqliteThread] = asyncio.LifoQueue()
         for reader in reversed(self._readers):
             self._free_readers.put_nowait(reader)
 
     @contextlib.asynccontextmanager
     async def transaction(self, share: Share) -> AsyncIterator[Transaction]:
         async with self._writing(share):
-            connection = _Connection(self._writer, self.place, begins=True)
+            connection = _Connection(self._writer, self.place, share, begins=True)
             try:
                 yield connection
                 await connection.commit()
             except BaseException:
                 # In the writer's thread it comes after whatever is still under way there.
-                await self._writer.run(_roll_back)
+                await self._writer.roll_back()
                 raise
 
     @contextlib.asynccontextmanager
     async def autocommit(self, share: Share) -> AsyncIterator[Transaction]:
         """The writer, where each statement is a transaction of its own."""
         async with self._writing(share):
-            yield _Connection(self._writer, self.place)
+            try:
+                yield _Connection(self._writer, self.place, share)
+            except asyncio.CancelledError:
+                # The turn is not the next one's before the thread is done with what was cancelled.
+                await self._writer.roll_back()
+                raise
 
     @contextlib.asynccontextmanager
     async def read(self, share: Share) -> AsyncIterator[Transaction]:
@@ -110,7 +115,7 @@ class SqliteDatabase:
         else:
             reader = self._free_readers.get_nowait()
         try:
-            yield _Connection(reader, self.place)
+            yield _Connection(reader, self.place, share)
         finally:
             self._free_readers.put_nowait(reader)
 
@@ -145,142 +150,88 @@ class SqliteDatabase:
         """Statements on a file end by themselves."""
 
 
-class _Thread:
-    """A sqlite3 connection in a thread of its own, started and opened by its first use.
-
-    Not an executor: its way to the thread and back takes as long again as a short statement. What was handed over runs in
-    order and to its end, also when the caller is cancelled meanwhile.
-    """
-
-    def __init__(self, open_connection: Callable[[], sqlite3.Connection], name: str) -> None:
-        self._open = open_connection
-        self._connection: sqlite3.Connection | None = None
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = Thread(target=self._run_calls, name=name, daemon=True)
-
-    async def run(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        if self._thread.ident is None:
-            self._thread.start()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[_T] = loop.create_future()
-        self._calls.put(partial(self._run_one, loop, future, call, arguments))
-        return await future
-
-    def _run_calls(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-
-    def _run_one(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        future: asyncio.Future[_T],
-        call: Callable[..., _T],
-        arguments: tuple[Any, ...],
-    ) -> None:
-        try:
-            if self._connection is None:
-                self._connection = self._open()
-            settle = partial(_set_result, future, call(self._connection, *arguments))
-        except BaseException as error:
-            settle = partial(_set_exception, future, error)
-        # The loop is closed when its program ended without waiting for us.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle)
-
-    async def close(self) -> None:
-        if self._connection is not None:
-            await self.run(sqlite3.Connection.close)
-            self._connection = None
-        if self._thread.ident is not None:
-            self._calls.put(None)
-            self._thread.join()
-
-
-def _set_result(future: asyncio.Future[_T], result: _T) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _set_exception(future: asyncio.Future[_T], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
-
-
 class _Connection:
     """A thread's connection as a Transaction. One hop to the thread takes longer than a short statement."""
 
     dialect = SQLITE
 
-    def __init__(self, thread: _Thread, place: str, *, begins: bool = False) -> None:
+    def __init__(self, thread: SqliteThread, place: str, share: Share, *, begins: bool = False) -> None:
         self._thread = thread
         self._place = place
+        self._patience = Patience(SHARES[share].lock_seconds)
         # BEGIN goes with the first statement.
         self._begins = begins
 
     async def fetch(self, query: Query) -> Sequence[Row]:
-        begins, self._begins = self._begins, False
-        with translated(self._place):
-            rows: Sequence[Row] = await self._thread.run(_fetch, begins, query)
-            return rows
+        rows: Sequence[Row] = await self._run(_fetch, query)
+        return rows
 
     async def execute(self, *queries: Query) -> list[int]:
-        begins, self._begins = self._begins, False
-        with translated(self._place):
-            return await self._thread.run(_execute, begins, queries)
+        return await self._run(_execute, queries)
 
     async def commit(self) -> None:
         # Not begun: the block ran no statement.
         if not self._begins:
-            with translated(self._place):
-                await self._thread.run(_commit)
+            await self._run(_commit)
+
+    async def _run(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        begins, self._begins = self._begins, False
+        with translated(self._place):
+            try:
+                return await self._thread.run(call, self._patience, begins, *arguments)
+            except asyncio.CancelledError:
+                self._patience.is_over = True
+                raise
 
 
 # --- in the thread ----------------------------------------------------------------------------------------------------
 
 
-def _fetch(connection: sqlite3.Connection, begins: bool, query: Query) -> list[sqlite3.Row]:
+class Patience:
+    """How long a statement waits for another process that writes. It is over when the caller is cancelled."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+        self.is_over = False
+
+    def run(self, connection: sqlite3.Connection, call: Callable[[], _T]) -> _T:
+        """What found the file locked before a transaction was begun has done nothing, and may wait again."""
+        while True:
+            try:
+                return call()
+            except sqlite3.OperationalError as error:
+                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_busy or connection.in_transaction or self.is_over or time.monotonic() >= self._until:
+                    raise
+                _log.warning("SQLite is locked by another process, waiting again")
+
+
+def _fetch(connection: sqlite3.Connection, patience: Patience, begins: bool, query: Query) -> list[sqlite3.Row]:
     if begins:
-        _begin(connection)
+        _begin(connection, patience)
     text, parameters = query.statement.sqlite, _parameters(query.parameters)
-    return _retried(connection, lambda: connection.execute(text, parameters).fetchall())
+    return patience.run(connection, lambda: connection.execute(text, parameters).fetchall())
 
 
-def _execute(connection: sqlite3.Connection, begins: bool, queries: Sequence[Query]) -> list[int]:
+def _execute(connection: sqlite3.Connection, patience: Patience, begins: bool, queries: Sequence[Query]) -> list[int]:
     if begins:
-        _begin(connection)
+        _begin(connection, patience)
     counts = []
     for query in queries:
         # Not the cursor's count, which is missing for a statement that begins with WITH.
         before = connection.total_changes
         text, parameters = query.statement.sqlite, _parameters(query.parameters)
-        _retried(connection, partial(connection.execute, text, parameters))
+        patience.run(connection, partial(connection.execute, text, parameters))
         counts.append(connection.total_changes - before)
     return counts
 
 
-def _begin(connection: sqlite3.Connection) -> None:
-    _retried(connection, lambda: connection.execute("BEGIN IMMEDIATE"))
+def _begin(connection: sqlite3.Connection, patience: Patience) -> None:
+    patience.run(connection, lambda: connection.execute("BEGIN IMMEDIATE"))
 
 
-def _retried(connection: sqlite3.Connection, run: Callable[[], _T]) -> _T:
-    """What found the file locked before a transaction was begun has done nothing, and may queue again."""
-    for tries in range(1, BUSY_TRIES + 1):
-        try:
-            return run()
-        except sqlite3.OperationalError as error:
-            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-            if not is_busy or connection.in_transaction or tries == BUSY_TRIES:
-                raise
-            _log.warning("SQLite is locked by another process, waiting again", tries=tries)
-    raise AssertionError("the last try has raised")
-
-
-def _commit(connection: sqlite3.Connection) -> None:
+def _commit(connection: sqlite3.Connection, _patience: Patience, _begins: bool) -> None:
     connection.execute("COMMIT")
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    connection.rollback()
 
 
 def _parameters(given: tuple[Any, ...]) -> dict[str, Any]:
@@ -307,7 +258,10 @@ def _as_json(table: Table) -> str:
     rows: Sequence[Any] = table.rows
     if "timestamptz" in table.columns.values():
         rows = [[_stored(value) for value in row] for row in rows]
-    return orjson.dumps(rows, default=_plain).decode()
+    text = orjson.dumps(rows, default=_plain).decode()
+    if "\\u0000" in text and any("\0" in value for row in table.rows for value in row if isinstance(value, str)):
+        raise ValueError("a text holds a NUL character")  # json_extract would cut it off there; PostgreSQL refuses it too
+    return text
 
 
 def _plain(row: Any) -> tuple[Any, ...]:

@@ -6,9 +6,10 @@ import asyncio
 import sqlite3
 from pathlib import Path
 
+import asyncpg
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import URL, Connection, create_engine, event, exc, make_url, text
+from sqlalchemy import URL, Connection, create_engine, event, exc, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -38,22 +39,20 @@ async def upgrade(store: Store) -> None:
 
 
 async def _upgrade_postgres(database: PostgresDatabase) -> None:
-    url = make_url(database.url).set(drivername="postgresql+asyncpg")
-    names = {"sslmode": "ssl"}
-    url = url.set(query={names.get(name, name): value for name, value in url.query.items()})
-    engine = create_async_engine(
-        url,
-        poolclass=NullPool,
-        connect_args={
-            "timeout": CONNECT_SECONDS,
-            "command_timeout": UPGRADE_SECONDS + 5,
-            "server_settings": {
+    async def connect() -> asyncpg.Connection:
+        return await asyncpg.connect(
+            database.url,
+            timeout=CONNECT_SECONDS,
+            command_timeout=UPGRADE_SECONDS + 5,
+            server_settings={
                 "application_name": "bongsu migrate",
                 "statement_timeout": f"{UPGRADE_SECONDS}s",
                 "timezone": "UTC",
             },
-        },
-    )
+        )
+
+    # By a connection of our own making, so that the URL means the same here as everywhere else.
+    engine = create_async_engine("postgresql+asyncpg://", poolclass=NullPool, async_creator=connect)
     try:
         async with engine.begin() as connection:
             await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})

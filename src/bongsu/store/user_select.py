@@ -15,7 +15,7 @@ from uuid import UUID
 
 import asyncpg
 
-from bongsu.errors import BadAudience, StoreError
+from bongsu.errors import BadAudience, StoreError, StoreTooSlow
 from bongsu.model import Selected
 from bongsu.store.failures import first_line
 from bongsu.store.query import Query, Statement
@@ -121,9 +121,12 @@ def _numbered(statement: Statement) -> tuple[Statement, tuple[str, ...]]:
 
 @contextlib.contextmanager
 def blamed_on_the_select() -> Iterator[None]:
-    """Errors that are about the statement, not about the store, become BadAudience."""
+    """Errors that are about the statement, not about the store, become BadAudience. So does its taking too long: how
+    long it takes is up to its author, while our own statements are bounded."""
     try:
         yield
+    except StoreTooSlow as error:
+        raise BadAudience(first_line(error.__cause__ or error)) from error
     except (StoreError, asyncpg.PostgresError, sqlite3.Error) as error:
         # A missing table or right looks like a fault of the store; its cause is the driver's own error.
         cause = error.__cause__ if isinstance(error, StoreError) else error

@@ -111,7 +111,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
         (Stage.MAIL, "552 5.3.4 too big", Refused("SMTP_552_5.3.4", "MAIL: 5.3.4 too big")),
         (Stage.MAIL, "553 5.1.8 bad sender", Misconfigured("SMTP_553_5.1.8", "MAIL: 5.1.8 bad sender")),
         (Stage.MAIL, "550 5.1.1 bad sender", Misconfigured("SMTP_550_5.1.1", "MAIL: 5.1.1 bad sender")),
-        (Stage.RCPT, "530 5.7.0 log in", Misconfigured("SMTP_530_5.7.0", "RCPT: 5.7.0 log in")),
+        (Stage.RCPT, "530 5.7.0 log in", Misconfigured("SMTP_530_5.7.0", "RCPT: 5.7.0 log in", is_for_all=True)),
         (Stage.RCPT, "450 4.2.0 grey", Retry("SMTP_450_4.2.0", GREYLIST_SECONDS, detail="RCPT: 4.2.0 grey")),
         (Stage.CONTENT, "452 full", Retry("SMTP_452", detail="CONTENT: full")),
         (Stage.DATA, "421 bye", Retry("SMTP_421", scope=Scope.CHANNEL, detail="DATA: bye")),

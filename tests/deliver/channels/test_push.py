@@ -14,8 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from bongsu.deliver.channels.limits.breaker import Breaker
+from bongsu.deliver.channels.limits.guard import LAST_PROBE_SECONDS
 from bongsu.deliver.channels.limits.token_guard import TokenGuard
-from bongsu.deliver.channels.push import PROBE_SECONDS, Push
+from bongsu.deliver.channels.push import Push
 from bongsu.errors import BadCredentials, BadSettings
 from bongsu.model import Platform, utc_now
 from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
@@ -58,44 +59,10 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-class PromptPush(Push):
-    """Everything that can go at once does."""
-
-    at_once = 0
-
-    async def send(self, outgoing: Outgoing) -> Outcome:
-        landed: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
-        if self.send_at_once(outgoing, landed.set_result):
-            self.at_once += 1
-            if (outcome := await landed) is not None:
-                return outcome
-        return await super().send(outgoing)
-
-    async def open(self) -> None:
-        """There is a token, a connection and a place in the pace."""
-        token = await self._tokens.get() if self._tokens is not None else ""
-        if isinstance(token, str):
-            headers = self._headers(token)
-            await self._wire.post(self._url.replace("/v1/", "/nowhere/"), headers, b"{}")
-            self._wire._head(asyncio.get_running_loop(), self._url, headers)
-        self._pace.reserve(self._clock())
-
-
-WAYS: dict[str, type[Push]] = {"now": Push}
-
-
-@pytest.fixture(params=["waited for", "at once"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever way a dispatcher takes, the same comes of it."""
-    monkeypatch.setitem(WAYS, "now", Push if request.param == "waited for" else PromptPush)
-
-
 @contextlib.asynccontextmanager
 async def pushing(address: str, timeout: float = 20, credentials: str = "", **parts: Any) -> AsyncIterator[Push]:
     settings = Settings(fcm_url=address, send_timeout_seconds=timeout, fcm_credentials=credentials)
-    push = WAYS["now"](settings, **parts)
-    if isinstance(push, PromptPush):
-        await push.open()
+    push = Push(settings, **parts)
     try:
         yield push
     finally:
@@ -108,11 +75,13 @@ async def sent(simulator: Simulator, *several: Outgoing, **options: Any) -> list
         return [await push.send(one) for one in several]
 
 
-async def test_what_can_go_at_once_does(simulator: Simulator) -> None:
+async def test_only_the_first_send_needs_a_task(simulator: Simulator) -> None:
     async with pushing(simulator.address) as push:
-        assert [type(await push.send(outgoing())) for _ in range(3)] == [Accepted] * 3
-        if isinstance(push, PromptPush):
-            assert push.at_once == 3
+        assert isinstance(await push.send(outgoing()), Accepted)
+        outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+        for _ in range(3):
+            assert push.start(outgoing(), outcomes.put_nowait) is None
+        assert [type(await outcomes.get()) for _ in range(3)] == [Accepted] * 3
 
 
 # --- what comes of each answer ----------------------------------------------------------------------------------------
@@ -265,55 +234,74 @@ async def test_the_breaker_opens_after_repeated_failures_and_half_opens_by_itsel
         assert [type(await push.send(outgoing())) for _ in range(3)] == [Accepted] * 3
 
 
+async def test_one_device_with_a_wrong_key_fails_alone(simulator: Simulator) -> None:
+    async with pushing(simulator.address, clock=Clock()) as push:
+        with capture_logs() as lines:
+            assert isinstance(await push.send(outgoing("third-party-1", platform=Platform.IOS)), Misconfigured)
+        assert [(line["log_level"], line["code"]) for line in lines] == [("error", "THIRD_PARTY_AUTH_ERROR")]
+        for _ in range(30):
+            assert isinstance(await push.send(outgoing("ok-ios", platform=Platform.IOS)), Accepted)
+            if _ % 3 == 0:
+                assert isinstance(await push.send(outgoing("third-party-1", platform=Platform.IOS)), Misconfigured)
+
+
 async def test_our_apns_key_pauses_that_platform_and_no_other(simulator: Simulator) -> None:
     clock = Clock()
     async with pushing(simulator.address, clock=clock) as push:
         with capture_logs() as lines:
-            assert isinstance(await push.send(outgoing("third-party-1", platform=Platform.IOS)), Misconfigured)
+            for _ in range(5):
+                assert isinstance(await push.send(outgoing("third-party-1", platform=Platform.IOS)), Misconfigured)
             paused = await push.send(outgoing("ok-ios", platform=Platform.IOS))
         assert isinstance(paused, Retry)
         assert (paused.code, paused.is_held) == ("THIRD_PARTY_AUTH_ERROR", True)
-        assert [(line["log_level"], line["code"]) for line in lines] == [("error", "THIRD_PARTY_AUTH_ERROR")]
+        errors = [line["code"] for line in lines if line["log_level"] == "error"]
+        assert errors == ["THIRD_PARTY_AUTH_ERROR"]
         assert isinstance(await push.send(outgoing("ok-android", platform=Platform.ANDROID)), Accepted)
         assert isinstance(await push.send(outgoing("ok-unknown")), Accepted)
         assert simulator.ledger(token="ok-ios")["messages"] == []
 
-        clock.now += PROBE_SECONDS
+        clock.now += LAST_PROBE_SECONDS
         assert isinstance(await push.send(outgoing("ok-ios", platform=Platform.IOS)), Accepted)
         assert isinstance(await push.send(outgoing("ok-ios", platform=Platform.IOS)), Accepted)
 
 
-@pytest.mark.parametrize("fault", ["forbidden", "notFound"])
-async def test_while_we_are_misconfigured_nothing_is_sent_but_a_probe(simulator: Simulator, fault: str) -> None:
+@pytest.mark.parametrize(("fault", "failing"), [("forbidden", 1), ("notFound", 5)])
+async def test_while_we_are_misconfigured_nothing_is_sent_but_a_probe(
+    simulator: Simulator, fault: str, failing: int
+) -> None:
     simulator.configure(faults={fault: 1})
     clock = Clock()
     async with pushing(simulator.address, clock=clock) as push:
         with capture_logs() as lines:
-            first, *others = [await push.send(outgoing()) for _ in range(5)]
-        assert isinstance(first, Misconfigured)
-        assert all(isinstance(one, Retry) and one.is_held for one in others)
-        assert simulator.stats()["sends"] == 1
-        assert [line["log_level"] for line in lines] == ["error"]
-        clock.now += PROBE_SECONDS
+            outcomes = [await push.send(outgoing()) for _ in range(10)]
+        assert all(isinstance(one, Misconfigured) for one in outcomes[:failing])
+        assert all(isinstance(one, Retry) and one.is_held for one in outcomes[failing:])
+        assert simulator.stats()["sends"] == failing
+        assert [line["log_level"] for line in lines if line["log_level"] == "error"] == ["error"]
+        clock.now += LAST_PROBE_SECONDS
         outcomes = await asyncio.gather(*(push.send(outgoing()) for _ in range(5)))
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Misconfigured", *["Retry"] * 4]
-        assert simulator.stats()["sends"] == 2
+        assert simulator.stats()["sends"] == failing + 1
         simulator.configure()
-        clock.now += PROBE_SECONDS
+        clock.now += LAST_PROBE_SECONDS
         assert {type(await push.send(outgoing())) for _ in range(5)} == {Accepted}
 
 
 @pytest.mark.parametrize("kind", ["bad", "other-project"])
 async def test_when_too_many_tokens_are_refused_they_are_kept(simulator: Simulator, kind: str) -> None:
     with capture_logs() as lines:
-        outcomes = await sent(simulator, *(outgoing(f"{kind}-{number}") for number in range(10)), brake=TokenGuard(least=5))
+        outcomes = await sent(
+            simulator, *(outgoing(f"{kind}-{number}") for number in range(10)), token_guard=TokenGuard(least=5)
+        )
     assert [type(outcome) for outcome in outcomes] == [*[Gone] * 4, *[Refused] * 6]
     braking = [line for line in lines if "kept" in line["event"]]
     assert [line["log_level"] for line in braking] == ["error"]
 
 
 async def test_unregistered_tokens_go_however_many_they_are(simulator: Simulator) -> None:
-    outcomes = await sent(simulator, *(outgoing(f"unregistered-{number}") for number in range(10)), brake=TokenGuard(least=5))
+    outcomes = await sent(
+        simulator, *(outgoing(f"unregistered-{number}") for number in range(10)), token_guard=TokenGuard(least=5)
+    )
     assert {type(outcome) for outcome in outcomes} == {Gone}
 
 
@@ -336,8 +324,8 @@ async def test_every_outcome_is_true_to_the_ledger(simulator: Simulator, seed: i
     simulator.configure(seed=seed, faults=dict.fromkeys(names, 0.05), latency=latency, dripMs=0.01)
     kinds = ["ok", "ok", "ok", "unregistered", "bad", "other-project"]
     messages = [outgoing(f"{kinds[number % 6]}-{number}") for number in range(300)]
-    breaker, brake = Breaker(failures=10**6), TokenGuard(least=10**6)
-    async with pushing(simulator.address, breaker=breaker, brake=brake) as push:
+    breaker, token_guard = Breaker(failures=10**6), TokenGuard(least=10**6)
+    async with pushing(simulator.address, breaker=breaker, token_guard=token_guard) as push:
         outcomes = await asyncio.gather(*(push.send(message) for message in messages))
     entries = {entry["token"]: entry for entry in simulator.ledger()["messages"]}
     for message, outcome in zip(messages, outcomes, strict=True):
@@ -425,8 +413,7 @@ async def test_a_storm_of_401_is_answered_with_one_new_token_and_then_misconfigu
     account = write_account(tmp_path, f"{simulator.address}/token")
     outcomes = await sent(simulator, outgoing("ok-1"), outgoing("ok-2"), credentials=account)
     assert [type(outcome) for outcome in outcomes] == [Misconfigured, Retry]
-    # What was sent at once is sent again as if it had not been.
-    assert simulator.entry("ok-1")["answers"] == ["HTTP_401"] * (3 if WAYS["now"] is PromptPush else 2)
+    assert simulator.entry("ok-1")["answers"] == ["HTTP_401"] * 2
     assert simulator.ledger(token="ok-2")["messages"] == []
     assert simulator.stats()["tokensIssued"] == 2
 
@@ -467,6 +454,46 @@ async def test_a_cancelled_send_does_not_take_the_token_from_the_others(simulato
         assert isinstance(await second, Accepted)
         with pytest.raises(asyncio.CancelledError):
             await first
+
+
+async def test_a_token_that_has_ended_is_not_used_while_no_other_can_be_had(simulator: Simulator, tmp_path: Path) -> None:
+    simulator.configure(oauth={"required": True, "seconds": 1000})
+    clock = Clock()
+    account = write_account(tmp_path, f"{simulator.address}/token")
+    async with pushing(simulator.address, credentials=account, clock=clock) as push:
+        assert isinstance(await push.send(outgoing()), Accepted)
+        simulator.configure(oauth={"required": True, "fault": "garbage"})
+        clock.now += 900  # it ends soon, and its renewal fails in the background
+        assert isinstance(await push.send(outgoing()), Accepted)
+        await push._tokens.close()  # type: ignore[union-attr]
+        clock.now += 120
+        outcomes = [await push.send(outgoing()) for _ in range(5)]
+        assert {(one.code, one.is_held) for one in outcomes if isinstance(one, Retry)} == {("OAUTH_UNAVAILABLE", True)}
+    assert simulator.stats()["answers"] == {"ACCEPTED": 2}
+
+
+@pytest.mark.parametrize("answers", [{}, {"unavailable": 1}], ids=["well", "ordinary 503"])
+async def test_an_outage_of_oauth_is_probed_soon_and_any_answer_ends_the_pause(
+    simulator: Simulator, tmp_path: Path, answers: dict[str, float]
+) -> None:
+    simulator.configure(oauth={"required": True, "fault": "garbage"})
+    clock = Clock()
+    account = write_account(tmp_path, f"{simulator.address}/token")
+    waits = []
+    async with pushing(simulator.address, credentials=account, clock=clock) as push:
+        for _ in range(8):
+            first, paused = await push.send(outgoing()), await push.send(outgoing())
+            assert isinstance(first, Retry)
+            assert isinstance(paused, Retry)
+            assert (first.is_held, paused.is_held) == (True, True)
+            waits.append(paused.after_seconds)
+            clock.now += paused.after_seconds
+        assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+        simulator.configure(oauth={"required": True}, faults=answers)
+        probe = await push.send(outgoing())
+        assert isinstance(probe, Retry if answers else Accepted)
+        simulator.configure(oauth={"required": True})
+        assert {type(await push.send(outgoing())) for _ in range(5)} == {Accepted}
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

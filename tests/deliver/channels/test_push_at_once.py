@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from bongsu.deliver.channels.limits.pace import Pace
-from bongsu.outcome import Accepted
-from tests.deliver.channels.test_push import WAYS, Clock, PromptPush, outgoing, pushing
+from bongsu.outcome import Accepted, Misconfigured, Outcome
+from tests.deliver.channels.test_push import Clock, outgoing, pushing
+from tests.simulator.account import write_account
 from tests.simulator.running import Simulator
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WAYS, "now", PromptPush)
 
 
 class Portion:
@@ -37,17 +35,14 @@ def places(pace: Pace, now: float) -> int:
     return sum(pace.take(now) for _ in range(100))
 
 
-async def test_what_cannot_go_at_once_uses_up_nothing(simulator: Simulator) -> None:
+async def test_a_send_that_cannot_be_posted_uses_up_nothing(simulator: Simulator, tmp_path: Path) -> None:
+    simulator.configure(oauth={"required": True, "fault": "refused"})
     clock, pace, portion = Clock(), Pace(500, ramp_seconds=0.0), Portion(3)
-    async with pushing(simulator.address, clock=clock, pace=pace) as push:
-        assert isinstance(push, PromptPush)
+    account = write_account(tmp_path, f"{simulator.address}/token")
+    async with pushing(simulator.address, clock=clock, pace=pace, credentials=account) as push:
         push._quota = cast(Any, portion)
-        push._wire._heads.clear()  # so that it finds no connection
-        assert not push.send_at_once(outgoing(), lambda _: None)
-        portion.left, left = 0, portion.left
-        assert not push.send_at_once(outgoing(), lambda _: None)
-    # Of five places one was taken when it opened.
-    assert (left, places(pace, clock())) == (3, 4)
+        assert isinstance(await push.send(outgoing()), Misconfigured)
+    assert (portion.left, places(pace, clock())) == (3, 5)
 
 
 @pytest.mark.parametrize(("quota", "per_minute"), [(2, 50_000), (100, 300)])
@@ -55,9 +50,13 @@ async def test_no_more_goes_at_once_than_quota_and_pace_allow(simulator: Simulat
     clock, portion = Clock(), Portion(quota)
     pace = Pace(per_minute, ramp_seconds=0.0)
     async with pushing(simulator.address, clock=clock, pace=pace) as push:
-        assert isinstance(push, PromptPush)
         push._quota = cast(Any, portion)
+        pace.reserve(clock())
+        outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
         for _ in range(2):
-            assert isinstance(await push.send(outgoing()), Accepted)
-        assert not push.send_at_once(outgoing(), lambda _: None)
-        assert (push.at_once, portion.left) == (2, quota - 2)
+            assert push.start(outgoing(), outcomes.put_nowait) is None
+            assert isinstance(await outcomes.get(), Accepted)
+        waits = push.start(outgoing(), outcomes.put_nowait)
+        assert waits is not None
+        waits.cancel()
+        assert portion.left == quota - 2

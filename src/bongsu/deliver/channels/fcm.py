@@ -247,9 +247,9 @@ def _refusal(status: int, error: _Error) -> Outcome:  # noqa: PLR0911 (a table, 
         case _, "THIRD_PARTY_AUTH_ERROR" | "APNS_AUTH_ERROR":
             return Misconfigured("THIRD_PARTY_AUTH_ERROR", error.detail, Scope.PLATFORM)
         case 401 | 407, _:
-            return Misconfigured("UNAUTHENTICATED", error.detail)
+            return Misconfigured("UNAUTHENTICATED", error.detail, is_for_all=True)
         case 403, _:
-            return Misconfigured("PERMISSION_DENIED", error.detail)
+            return Misconfigured("PERMISSION_DENIED", error.detail, is_for_all=True)
         case 404, _:
             return Misconfigured("NOT_FOUND", error.detail)
         case 400, _:
@@ -261,6 +261,22 @@ def _refusal(status: int, error: _Error) -> Outcome:  # noqa: PLR0911 (a table, 
         # A redirect, say: BONGSU_FCM_URL leads to something that is not FCM.
         return Misconfigured(f"HTTP_{status}", error.detail)
     return Refused(error.code or f"HTTP_{status}", error.detail)
+
+
+def is_failure(outcome: Outcome) -> bool:
+    """Whether the circuit breaker counts it. A quota is no failure: FCM is well, and says when to come back."""
+    match outcome:
+        case Unknown() | Retry(may_have_arrived=True) | Retry(code="UNAVAILABLE" | "INTERNAL" | "UNREACHABLE"):
+            return True
+    return False
+
+
+def is_answer(outcome: Outcome) -> bool:
+    """Whether FCM answered, and so has let us in; an ordinary 503 too."""
+    match outcome:
+        case Unknown() | Retry(is_held=True) | Retry(code="UNREACHABLE"):
+            return False
+    return True
 
 
 def _reach(error: _Error) -> Scope:

@@ -1,4 +1,4 @@
-"""Push: FCM HTTP v1 over one wire. fcm.py says what is sent and what answers mean; here it goes out, paced and guarded."""
+"""Push: FCM HTTP v1. fcm.py has the format and the meaning of answers; here it is sent, within pace and quota."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from bongsu import telemetry
 from bongsu.deliver.channels import fcm
-from bongsu.deliver.channels.body_templates import BodyTemplates
+from bongsu.deliver.channels.callback import OnOutcome, send_and_wait
 from bongsu.deliver.channels.http.client import Answer, HttpClient, NotSent, ResponseLost
 from bongsu.deliver.channels.limits.breaker import Breaker
+from bongsu.deliver.channels.limits.guard import Guard, held
 from bongsu.deliver.channels.limits.pace import Pace
 from bongsu.deliver.channels.limits.quarter_hours import seconds_until_calm
 from bongsu.deliver.channels.limits.quota import Quota
-from bongsu.deliver.channels.limits.send_metrics import SendMetrics
 from bongsu.deliver.channels.limits.token_guard import TokenGuard
 from bongsu.errors import BadSettings, StoreError
-from bongsu.model import Channel, Platform, Priority, utc_now
-from bongsu.outcome import Accepted, Gone, Land, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
+from bongsu.model import Channel, Priority, utc_now
+from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
+from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.store import Store
 
@@ -31,21 +32,28 @@ if TYPE_CHECKING:
     from bongsu.deliver.channels.oauth import AccessTokens
 
 GOOGLE = "https://fcm.googleapis.com"
-# Where a simulator runs. A proxy that the environment names is not asked for these.
+# Where a simulator runs. No proxy is used for these.
 LOCAL = frozenset({"127.0.0.1", "::1", "localhost"})
 # FCM's quota for a project, which all processes on one store share.
 SENDS_PER_MINUTE = 600_000
-# Kept open between bursts: as many as the dispatcher can have on the wire.
+# Kept open between bursts: as many as the dispatcher can have under way.
 CONNECTIONS = 1_536
-# What somebody has to mend is tried with one send this often, so that it runs again by itself once it is mended.
-PROBE_SECONDS = 60.0
-# The same complaint is an ERROR line once in this time; the history has each.
-COMPLAINT_SECONDS = 60.0
 # Answers about one token that, when they come about many, are about us: our payload, our project.
 SUSPECT = frozenset({"INVALID_ARGUMENT", "SENDER_ID_MISMATCH"})
 
-
 HEADERS = {"Content-Type": "application/json"}
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One send under way."""
+
+    outgoing: Outgoing
+    body: bytes
+    on_outcome: OnOutcome
+    began: float = field(default_factory=time.perf_counter)
+    # Whether it was answered 401 and is repeated with a new access token.
+    is_repeat: bool = False
 
 
 class Push:
@@ -59,13 +67,13 @@ class Push:
         *,
         clock: Callable[[], float] = time.monotonic,
         breaker: Breaker | None = None,
-        brake: TokenGuard | None = None,
+        token_guard: TokenGuard | None = None,
         pace: Pace | None = None,
         store: Store | None = None,
         per_minute: int = SENDS_PER_MINUTE,
         today: Callable[[], datetime] = utc_now,
     ) -> None:
-        """Without a store the quota is all this process's own."""
+        """Without a store this process has the whole quota."""
         if not self.is_configured(settings):
             raise BadSettings("Push needs BONGSU_FCM_CREDENTIALS, or BONGSU_FCM_URL for a simulator")
         self._tokens = _tokens(settings, clock)
@@ -73,25 +81,22 @@ class Push:
         if not project:
             raise BadSettings("The service-account file names no project: set BONGSU_FCM_PROJECT")
         self._url = f"{(settings.fcm_url or GOOGLE).rstrip('/')}/v1/projects/{quote(project, safe='')}/messages:send"
-        self._wire = HttpClient(settings.send_timeout_seconds, CONNECTIONS, uses_proxy=urlsplit(self._url).hostname not in LOCAL)
+        uses_proxy = urlsplit(self._url).hostname not in LOCAL
+        self._client = HttpClient(settings.send_timeout_seconds, CONNECTIONS, uses_proxy=uses_proxy)
         self._clock = clock
-        self._breaker = breaker or Breaker()
-        self._brake = brake or TokenGuard()
-        # A simulator has nobody who would be surprised by a flood: no ramp there, and no busy hours.
+        self._guard = Guard(self.channel, clock=clock, breaker=breaker, is_failure=fcm.is_failure, is_answer=fcm.is_answer)
+        self._token_guard = token_guard or TokenGuard()
+        # A simulator is not surprised by a flood: no ramp there, and no busy hours.
         self._is_google = not settings.fcm_url
         self._pace = pace or Pace(per_minute, ramp_seconds=60.0 if self._is_google else 0.0)
         self._quota = None if store is None else Quota(store, self.channel, f"fcm {project}", per_minute, clock)
-        self._forms = BodyTemplates()
-        # Of the last token. The same object for every call: the wire knows it by its contents.
-        self._written: tuple[str, dict[str, str]] = "", HEADERS
-        self._quota_until = 0.0
+        # Of the last token. The same object for every call: the client knows it by its contents.
+        self._headers: tuple[str, dict[str, str]] = "", HEADERS
         self._today = today
-        # What is wrong with the channel, or with one platform, and when to try again whether it still is.
-        self._wrongs: dict[Channel | Platform, tuple[Misconfigured, float]] = {}
-        self._complained: dict[str, float] = {}
-        self._meter = SendMetrics(self.channel, self._breaker, clock, lambda: self._quota_until)
-        telemetry.BRAKE.labels(self.channel.value).set_function(lambda: float(self._brake.is_on))
-        telemetry.PACE_WAITING.labels(self.channel.value).set_function(lambda: float(self._pace.waiting))
+        # A task that only the event loop refers to may be collected.
+        self._repeats: set[asyncio.Task[None]] = set()
+        telemetry.BRAKE.labels(self.channel).set_function(lambda: float(self._token_guard.is_on))
+        telemetry.PACE_WAITING.labels(self.channel).set_function(lambda: float(self._pace.waiting))
         self._log = telemetry.log("bongsu.push")
 
     @staticmethod
@@ -99,235 +104,171 @@ class Push:
         return bool(settings.fcm_credentials or settings.fcm_url)
 
     async def send(self, outgoing: Outgoing) -> Outcome:
-        body = self._forms.request_body(outgoing, utc_now())
+        return await send_and_wait(self, outgoing)
+
+    def start(self, outgoing: Outgoing, on_outcome: OnOutcome) -> asyncio.Task[None] | None:
+        """Post it at once where nothing has to be waited for, as nearly always: no pace, quota or access token."""
+        body = fcm.request_body(outgoing, utc_now())
         if isinstance(body, Refused):
             self._complain(outgoing, body)
-            return body
-        if (held := self._hold(outgoing)) is not None:
-            return held
-        if wait := self._pace.reserve(self._clock()):
-            await asyncio.sleep(wait)
-        if self._quota is not None and not self._quota.take() and (held := await self._wait_for(self._quota)) is not None:
-            return held
-        began = time.perf_counter()
-        try:
-            outcome = await self._call(outgoing, body)
-        except Exception:
-            self._meter.crashed(began)
-            raise
-        self._meter.answered(outcome, began)
-        return self._learn(outgoing, outcome)
-
-    def send_at_once(self, outgoing: Outgoing, land: Land) -> bool:
-        """Nearly always: all is well with FCM, a connection is free, and neither pace nor quota is used up."""
-        now = self._clock()
+            on_outcome(body)
+            return None
+        if (hold := self._hold(outgoing)) is not None:
+            on_outcome(hold)
+            return None
+        call = _Call(outgoing, body, on_outcome)
         token = self._tokens.at_hand() if self._tokens is not None else ""
-        if token is None or not self._is_well(outgoing, now):
-            return False
-        body = self._forms.request_body(outgoing, utc_now())
-        if isinstance(body, Refused) or not self._take(now):
-            return False
-        hear = partial(self._hear, outgoing, land, time.perf_counter())
-        is_sent = self._wire.post_at_once(self._url, self._headers(token), body, hear)
-        if not is_sent:
-            self._give_back()
-        return is_sent
+        if token is None or not self._take():
+            return asyncio.create_task(self._post_later(call))
+        self._post(call, token)
+        return None
 
     async def close(self) -> None:
         if self._tokens is not None:
             await self._tokens.close()
-        await self._wire.close()
+        await self._client.close()
 
     # --- before -------------------------------------------------------------------------------------------------------
 
-    def _hold(self, outgoing: Outgoing) -> Outcome | None:
+    def _hold(self, outgoing: Outgoing) -> Retry | None:
         """Why nothing is sent now; None when it may go."""
-        now = self._clock()
         if outgoing.priority is Priority.LOW and self._is_google and (wait := self._until_calm(outgoing)):
-            return _held("QUARTER_HOUR", wait, "FCM is busiest around the quarter hours: what is LOW waits")
-        if now < self._quota_until:
-            return _held("QUOTA_EXCEEDED", self._quota_until - now, "the project's quota is used up")
-        wrongs = [place for place in (Channel.PUSH, outgoing.platform) if place is not None and place in self._wrongs]
-        for place in wrongs:
-            wrong, until = self._wrongs[place]
-            if now < until:
-                return _held(wrong.code, until - now, wrong.detail)
-        if remaining := self._breaker.ask(now):
-            return _held("CIRCUIT_OPEN", remaining, "FCM kept failing: it is left alone for a while")
-        for place in wrongs:
-            # This one goes out to see; the others go on waiting until it is back.
-            self._wrongs[place] = self._wrongs[place][0], now + PROBE_SECONDS
-        return None
+            return held("QUARTER_HOUR", wait, "FCM is busiest around the quarter hours: LOW waits")
+        return self._guard.hold(outgoing)
 
-    def _is_well(self, outgoing: Outgoing, now: float) -> bool:
-        """Nothing that `_hold` would have to look at."""
-        is_free = not self._wrongs and self._breaker.is_closed and now >= self._quota_until
-        return is_free and not (self._is_google and outgoing.priority is Priority.LOW)
+    def _until_calm(self, outgoing: Outgoing) -> float:
+        """Nothing if it would expire meanwhile."""
+        now = self._today()
+        wait = seconds_until_calm(now)
+        is_urgent = outgoing.expires_at is not None and outgoing.expires_at <= now + timedelta(seconds=wait)
+        return 0.0 if is_urgent else wait
 
-    def _take(self, now: float) -> bool:
-        """A place in the pace and one of the quota, if both have one now."""
+    def _take(self) -> bool:
+        """A place in the pace and a permit of the quota, if both are free now."""
         if self._quota is not None and not self._quota.take():
             return False
-        if self._pace.take(now):
+        if self._pace.take(self._clock()):
             return True
         if self._quota is not None:
             self._quota.give_back()
         return False
+
+    async def _post_later(self, call: _Call, rejected: str = "") -> None:
+        """Post it in its turn; or again with a new access token, if FCM rejected the one it was posted with."""
+        try:
+            if not rejected and (hold := await self._wait_for_turn()) is not None:
+                call.on_outcome(hold)
+                return
+            token = await self._tokens.get(rejected) if self._tokens is not None else ""
+            if isinstance(token, str):
+                self._post(call, token)
+                return
+            if not rejected:
+                self._give_back()
+            self._guard.unusable(call.outgoing, token)
+            call.on_outcome(token)
+        except Exception as error:
+            self._crashed(call, error)
+
+    async def _wait_for_turn(self) -> Retry | None:
+        """Wait for a place in the pace and a permit of the quota; or why it cannot have one."""
+        if wait := self._pace.reserve(self._clock()):
+            await asyncio.sleep(wait)
+        if self._quota is None or self._quota.take():
+            return None
+        return await self._wait_for(self._quota)
 
     def _give_back(self) -> None:
         self._pace.give_back()
         if self._quota is not None:
             self._quota.give_back()
 
-    def _until_calm(self, outgoing: Outgoing) -> float:
-        """Nothing when the wait would cost it its worth."""
-        now = self._today()
-        wait = seconds_until_calm(now)
-        is_urgent = outgoing.expires_at is not None and outgoing.expires_at <= now + timedelta(seconds=wait)
-        return 0.0 if is_urgent else wait
-
-    async def _wait_for(self, quota: Quota) -> Outcome | None:
-        """None when it may go. A quota that cannot be looked at is treated as one that is used up."""
+    async def _wait_for(self, quota: Quota) -> Retry | None:
+        """None when it may go. A quota that cannot be read is treated as used up."""
         try:
             if await quota.wait():
                 return None
         except StoreError as error:
-            return _held("QUOTA_UNKNOWN", 0.0, str(error))
-        return _held("QUOTA_SHARED", 0.0, "all processes together use up the project's quota")
+            return held("QUOTA_UNKNOWN", 0.0, str(error))
+        return held("QUOTA_SHARED", 0.0, "all processes together use up the project's quota")
 
     # --- the call -----------------------------------------------------------------------------------------------------
 
-    async def _call(self, outgoing: Outgoing, body: bytes) -> Outcome:
-        token = await self._tokens.get() if self._tokens is not None else ""
-        if not isinstance(token, str):
-            return token
-        outcome = await self._post(outgoing, body, token)
-        match outcome:
-            case Misconfigured("UNAUTHENTICATED") if self._tokens is not None:
-                # Ended early, or taken back: a new one, once.
-                token = await self._tokens.get(rejected=token)
-                return await self._post(outgoing, body, token) if isinstance(token, str) else token
-        return outcome
+    def _post(self, call: _Call, token: str) -> None:
+        if token != self._headers[0]:
+            self._headers = token, {**HEADERS, "Authorization": f"Bearer {token}"}
+        self._client.start(self._url, self._headers[1], call.body, partial(self._on_answer, call, token))
 
-    async def _post(self, outgoing: Outgoing, body: bytes, token: str) -> Outcome:
-        return self._read(outgoing, await self._wire.post(self._url, self._headers(token), body))
-
-    def _headers(self, token: str) -> dict[str, str]:
-        if token != self._written[0]:
-            self._written = token, {**HEADERS, "Authorization": f"Bearer {token}"}
-        return self._written[1]
-
-    def _hear(self, outgoing: Outgoing, land: Land, began: float, what: Answer | ResponseLost) -> bool:
+    def _on_answer(self, call: _Call, token: str, result: Answer | NotSent | ResponseLost) -> bool:
         try:
-            outcome = self._read(outgoing, what)
-            if isinstance(outcome, Misconfigured) and outcome.code == "UNAUTHENTICATED" and self._tokens is not None:
-                land(None)  # the token has ended early, or was taken back: `send` gets a new one
-                return True
-            learned = self._learn(outgoing, outcome)
+            outcome = _read(call.outgoing, result)
+            is_rejected = isinstance(outcome, Misconfigured) and outcome.code == "UNAUTHENTICATED"
+            if is_rejected and self._tokens is not None and not call.is_repeat:
+                # Ended early, or revoked: a new one, once.
+                call.is_repeat = True
+                repeat = asyncio.create_task(self._post_later(call, rejected=token))
+                self._repeats.add(repeat)
+                repeat.add_done_callback(self._repeats.discard)
+            else:
+                self._finish(call, outcome)
         except Exception as error:
-            self._meter.crashed(began)
-            self._log.error("push raised", exc_info=True)
-            land(Unknown("CRASHED", type(error).__name__))
-            return True
-        self._meter.answered(outcome, began)
-        land(learned)
+            self._crashed(call, error)
         return True
 
-    @staticmethod
-    def _read(outgoing: Outgoing, what: Answer | NotSent | ResponseLost) -> Outcome:
-        match what:
-            case Answer(200, _, content):
-                return fcm.taken_on(200, content)
-            case Answer(status, answered, content):
-                dice = random.random()  # noqa: S311 (spreading load, not keeping secrets)
-                now = utc_now()
-                return fcm.read_answer(status, answered, content, now=now, attempt=outgoing.attempt, spread=dice)
-            case NotSent(detail):
-                # Nobody was there to ask for a pause: the dispatcher's own will do.
-                return Retry("UNREACHABLE", detail=f"nothing was sent: {detail}")
-            case ResponseLost(is_timeout, detail):
-                return Unknown("TIMEOUT" if is_timeout else "CONNECTION_LOST", detail)
+    def _crashed(self, call: _Call, error: Exception) -> None:
+        self._log.error("push raised", exc_info=error)
+        self._guard.crashed(error, call.began)
+        call.on_outcome(Unknown("CRASHED", type(error).__name__))
 
     # --- after --------------------------------------------------------------------------------------------------------
 
-    def _learn(self, outgoing: Outgoing, outcome: Outcome) -> Outcome:
-        """What one answer means for the sends after it, and what those before it mean for this one."""
-        now = self._clock()
-        if isinstance(outcome, Accepted) and not self._wrongs:
-            # Nearly always, and then there is nothing to learn but that all is well.
-            self._breaker.succeeded()
-            self._brake.saw(now, is_suspect=False)
-            return outcome
-        self._count(outcome, now)
+    def _finish(self, call: _Call, outcome: Outcome) -> None:
+        self._guard.answered(call.outgoing, outcome, call.began)
         match outcome:
-            case Misconfigured(scope=scope):
-                place = Channel.PUSH if scope is Scope.CHANNEL else outgoing.platform
-                if place is not None:
-                    self._wrongs[place] = outcome, now + PROBE_SECONDS
-            case Retry(scope=Scope.CHANNEL, code="QUOTA_EXCEEDED", after_seconds=wait):
-                # However long it asks for, it is asked once an hour whether it still does.
-                self._quota_until = max(self._quota_until, now + min(wait, fcm.LONGEST_WAIT))
-                self._pace.restart()
             case Accepted():
-                self._mended(Channel.PUSH)
-                self._mended(outgoing.platform)
-            case Gone() | Refused():
-                self._mended(Channel.PUSH)  # FCM has looked at the message, so it let us in
-        self._complain(outgoing, outcome)
-        return self._braked(outcome, now)
+                self._token_guard.saw(self._clock(), is_suspect=False)
+            case Retry(code="QUOTA_EXCEEDED", scope=Scope.CHANNEL):
+                self._pace.restart()
+            case Gone():
+                outcome = self._doubted(outcome)
+            case Refused():
+                self._token_guard.saw(self._clock(), is_suspect=False)
+                self._complain(call.outgoing, outcome)
+        call.on_outcome(outcome)
 
-    def _count(self, outcome: Outcome, now: float) -> None:
-        match outcome:
-            case (
-                Unknown()
-                | Retry(may_have_arrived=True)
-                | Retry(code="UNAVAILABLE" | "INTERNAL" | "UNREACHABLE" | "OAUTH_UNAVAILABLE")
-            ):
-                if self._breaker.failed(now):
-                    self._log.error("FCM keeps failing: nothing is sent for a while", code=outcome.code, why=outcome.detail)
-            case _:
-                self._breaker.succeeded()
-
-    def _mended(self, place: Channel | Platform | None) -> None:
-        if place is not None and self._wrongs.pop(place, None) is not None:
-            self._log.info("sending again", place=place.value)
-
-    def _braked(self, outcome: Outcome, now: float) -> Outcome:
+    def _doubted(self, gone: Gone) -> Outcome:
         """Many dead tokens at once are not dead tokens."""
-        match outcome:
-            case Gone(code, detail) if code in SUSPECT:
-                if self._brake.saw(now, is_suspect=True):
-                    line = "a large share of tokens is refused: they are kept, look at the payload and the project"
-                    self._log.error(line, code=code, why=detail)
-                if self._brake.is_on:
-                    return Refused(code, f"the token is kept, too many are refused at once: {detail}")
-            case Accepted() | Gone() | Refused():
-                self._brake.saw(now, is_suspect=False)
-        return outcome
+        is_suspect = gone.code in SUSPECT
+        if self._token_guard.saw(self._clock(), is_suspect):
+            line = "a large share of tokens is refused: they are kept, look at the payload and the project"
+            self._log.error(line, code=gone.code, why=gone.detail)
+        if is_suspect and self._token_guard.is_on:
+            return Refused(gone.code, f"the token is kept, too many are refused at once: {gone.detail}")
+        return gone
 
-    def _complain(self, outgoing: Outgoing, outcome: Outcome) -> None:
-        """One ERROR line for what somebody has to mend."""
-        match outcome:
-            case Misconfigured(code, detail):
-                self._once(code, "push is misconfigured: correct it, sending goes on by itself", code=code, why=detail)
-            case Refused(code, detail) if code != "EXPIRED":
-                key = f"{code} {outgoing.type}"
-                self._once(key, "a push was refused: correct its text or data", code=code, type=outgoing.type, why=detail)
-
-    def _once(self, key: str, line: str, **words: str) -> None:
-        now = self._clock()
-        if now < self._complained.get(key, now):
-            return
-        self._complained[key] = now + COMPLAINT_SECONDS
-        self._log.error(line, **words)
+    def _complain(self, outgoing: Outgoing, refused: Refused) -> None:
+        if refused.code != "EXPIRED":
+            fields = {"code": refused.code, "type": outgoing.type, "why": refused.detail}
+            key = f"{refused.code} {outgoing.type}"
+            self._guard.complain(key, "a push was refused: correct its text or data", **fields)
 
 
-def _held(code: str, seconds: float, why: str) -> Retry:
-    return Retry(code, seconds, Scope.CHANNEL, why, is_held=True)
+def _read(outgoing: Outgoing, result: Answer | NotSent | ResponseLost) -> Outcome:
+    match result:
+        case Answer(200, _, content):
+            return fcm.taken_on(200, content)
+        case Answer(status, headers, content):
+            dice = random.random()  # noqa: S311 (spreading load, not keeping secrets)
+            return fcm.read_answer(status, headers, content, now=utc_now(), attempt=outgoing.attempt, spread=dice)
+        case NotSent(detail):
+            # FCM has not asked for a wait: the dispatcher's own applies.
+            return Retry("UNREACHABLE", detail=f"nothing was sent: {detail}")
+        case ResponseLost(is_timeout, detail):
+            return Unknown("TIMEOUT" if is_timeout else "CONNECTION_LOST", detail)
 
 
 def _tokens(settings: Settings, clock: Callable[[], float]) -> AccessTokens | None:
-    """None for a simulator that wants no OAuth. google-auth takes its time to import, so only who needs it waits."""
+    """None for a simulator without OAuth. google-auth takes long to import: only where it is needed."""
     if not settings.fcm_credentials:
         return None
     from bongsu.deliver.channels.oauth import AccessTokens  # noqa: PLC0415

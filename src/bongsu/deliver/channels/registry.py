@@ -1,19 +1,20 @@
-"""Which sender speaks on which channel: the user's own, the configured one, or one that only pretends."""
+"""The sender of each channel: the user's own, the configured one, or a simulated one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from bongsu import telemetry
+from bongsu.channel_table import ChannelSpec, find_channel
+from bongsu.deliver.channels.callback import CallbackSender, GuardedSender
+from bongsu.deliver.channels.checks import check_email, check_push, check_sms
 from bongsu.deliver.channels.email import Email
-from bongsu.deliver.channels.in_app import InApp
-from bongsu.deliver.channels.limits.guard import Guarded
 from bongsu.deliver.channels.push import Push
 from bongsu.deliver.channels.simulated import Simulated
 from bongsu.deliver.channels.sms import Sms
 from bongsu.model import Channel
 from bongsu.outcome import Sender
+from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.store import Store
 
@@ -21,45 +22,54 @@ _log = telemetry.log("bongsu.deliver")
 
 
 @dataclass(frozen=True)
-class _Way:
-    """What has to be set for a channel to be real, and what speaks on it then."""
+class _Builder:
+    """How a built-in channel's sender is built, whether its settings are there, and how they are checked."""
 
-    build: Callable[[Settings, Store | None], Sender]
-    is_set: Callable[[Settings], bool]
-    cure: str
+    build: Callable[[Settings, Store | None], CallbackSender]
+    is_configured: Callable[[Settings], bool]
+    check: Callable[[Settings], Awaitable[str]]
 
 
-_WAYS = {
-    Channel.PUSH: _Way(lambda settings, store: Push(settings, store=store), Push.is_configured, "BONGSU_FCM_CREDENTIALS"),
-    Channel.SMS: _Way(
-        lambda settings, _store: Guarded(Sms(settings)), lambda settings: bool(settings.sms_url), "BONGSU_SMS_URL"
+_BUILDERS: dict[str, _Builder] = {
+    Channel.PUSH: _Builder(lambda settings, store: Push(settings, store=store), Push.is_configured, check_push),
+    Channel.SMS: _Builder(
+        lambda settings, _store: GuardedSender(Sms(settings)), lambda settings: bool(settings.sms_url), check_sms
     ),
-    Channel.EMAIL: _Way(
-        lambda settings, _store: Guarded(Email(settings)), lambda settings: bool(settings.smtp_url), "BONGSU_SMTP_URL"
+    Channel.EMAIL: _Builder(
+        lambda settings, _store: GuardedSender(Email(settings)), lambda settings: bool(settings.smtp_url), check_email
     ),
-    Channel.IN_APP: _Way(lambda _settings, _store: InApp(), lambda _settings: True, ""),
 }
 
 
 def senders(
-    settings: Settings, extra: Mapping[Channel, Sender] | None = None, store: Store | None = None
-) -> dict[Channel, Sender]:
-    """A sender for every channel. Those given win; what is not configured is simulated, and says so.
+    settings: Settings, own: Mapping[str, Sender] | None = None, store: Store | None = None
+) -> dict[str, CallbackSender]:
+    """The senders of this process. The user's own win; a built-in channel that is not configured is simulated, and logs so.
 
-    Processes that are given the same store keep a provider's quota together.
+    A channel of an app that this process was not started with has no sender here: its deliveries wait for one that was.
+    Processes on one store share a provider's quota.
     """
-    return {channel: _sender(channel, settings, extra or {}, store) for channel in Channel}
+    channels = dict.fromkeys([*_BUILDERS, *(own or {})])
+    return {channel: _sender(channel, settings, own or {}, store) for channel in channels}
 
 
-def is_simulated(sender: Sender) -> bool:
-    return isinstance(sender, Simulated)
+async def check_channel(spec: ChannelSpec, settings: Settings) -> str:
+    """What `bongsu doctor` says of a built-in channel; raises what is wrong with it."""
+    builder = _BUILDERS[spec.name]
+    if not builder.is_configured(settings):
+        return f"not configured: {spec.label} is simulated, nothing is sent"
+    return await builder.check(settings)
 
 
-def _sender(channel: Channel, settings: Settings, extra: Mapping[Channel, Sender], store: Store | None) -> Sender:
-    if channel in extra:
-        return Guarded(extra[channel])
-    way = _WAYS[channel]
-    if way.is_set(settings):
-        return way.build(settings, store)
-    _log.info("channel is simulated: nothing leaves the house on it", channel=channel.value, set=way.cure)
-    return Simulated(channel)
+def is_simulated(sender: CallbackSender) -> bool:
+    return isinstance(sender, GuardedSender) and isinstance(sender.sender, Simulated)
+
+
+def _sender(channel: str, settings: Settings, own: Mapping[str, Sender], store: Store | None) -> CallbackSender:
+    if channel in own:
+        return GuardedSender(own[channel])
+    builder = _BUILDERS[channel]
+    if builder.is_configured(settings):
+        return builder.build(settings, store)
+    _log.info("channel is simulated: nothing is sent on it", channel=channel, set=find_channel(channel).setting)
+    return GuardedSender(Simulated(channel))

@@ -1,24 +1,23 @@
-"""A channel nobody has configured: what would have gone out is told to the log, and marked as simulated in history."""
+"""A channel that is not configured: what would have been sent is one log line, and marked as simulated in the history."""
 
 from __future__ import annotations
 
-from bongsu import telemetry
-from bongsu.model import Channel
 from bongsu.outcome import Accepted, Outcome, Outgoing
+from bongsu.runtime import telemetry
 
 
 class Simulated:
-    """Takes everything on and sends nothing."""
+    """Accepts everything and sends nothing."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: str) -> None:
         self.channel = channel
         self._log = telemetry.log("bongsu.deliver")
 
     async def send(self, outgoing: Outgoing) -> Outcome:
-        # Who and what kind, but neither address nor text: a log is read by more people than a message.
+        # Member and type, but neither address nor text: more people read a log than a message.
         self._log.info(
             "simulated",
-            channel=self.channel.value,
+            channel=self.channel,
             member=outgoing.member_id,
             type=outgoing.type,
             delivery=outgoing.delivery_id,

@@ -73,21 +73,21 @@ class HttpGateway:
         }
         if "{from}" in settings.sms_template and not self._from:
             raise BadSettings("BONGSU_SMS_TEMPLATE speaks of {from} and BONGSU_SMS_FROM is not set")
-        self._wire = HttpClient(settings.send_timeout_seconds, CONNECTIONS)
+        self._client = HttpClient(settings.send_timeout_seconds, CONNECTIONS)
 
     async def send(self, outgoing: Outgoing) -> Outcome:
-        match await self._wire.post(self._url, self._headers, self._body(outgoing)):
+        match await self._client.post(self._url, self._headers, self._body(outgoing)):
             case Answer(status, headers, body):
                 return read_answer(status, headers, body, utc_now(), is_twilio=self._template is None)
             case NotSent(detail) if "certificate" in detail:
-                return Misconfigured("TLS_CERTIFICATE", detail)
+                return Misconfigured("TLS_CERTIFICATE", detail, is_for_all=True)
             case NotSent(detail):
                 return Retry("CONNECT", scope=Scope.CHANNEL, detail=detail)
             case ResponseLost(is_timeout, detail):
                 return Unknown("TIMEOUT" if is_timeout else "CONNECTION_LOST", detail)
 
     async def close(self) -> None:
-        await self._wire.close()
+        await self._client.close()
 
     def _body(self, outgoing: Outgoing) -> bytes:
         to, text = number_of(outgoing), text_of(outgoing)

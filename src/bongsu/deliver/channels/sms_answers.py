@@ -41,6 +41,8 @@ TWILIO: Mapping[int, type[Gone | Refused | Misconfigured] | float] = {
     21635: Gone,  # a landline
     63038: QUOTA_SECONDS,  # the account's messages of the day are used up
 }
+# Those that concern every message of the account.
+LOGIN = frozenset({20003, 20005, 20404})
 # What a gateway calls the message it has taken on.
 REFERENCES = ("sid", "messageId", "message_id", "id")
 
@@ -65,7 +67,7 @@ def by_code(code: int, detail: str, asked: float | None = None) -> Outcome:
     meaning, name = TWILIO[code], f"TWILIO_{code}"
     if isinstance(meaning, float):
         return Retry(name, meaning if asked is None else asked, Scope.CHANNEL, detail)
-    return meaning(name, detail)
+    return Misconfigured(name, detail, is_for_all=True) if code in LOGIN else meaning(name, detail)
 
 
 def by_status(status: int, detail: str, asked: float | None = None) -> Outcome:
@@ -78,7 +80,7 @@ def by_status(status: int, detail: str, asked: float | None = None) -> Outcome:
         wait = BUSY_SECONDS if status == 429 else 0.0
         return Retry(name, wait if asked is None else asked, Scope.DELIVERY if status < 429 else Scope.CHANNEL, detail)
     if status in (401, 402, 403, 405, 407) or status < 400:
-        return Misconfigured(name, detail)
+        return Misconfigured(name, detail, is_for_all=status in (401, 403, 407))
     # 404 too: it may be the URL, and it may be one number that the gateway does not know.
     return Refused(name, detail)
 

@@ -63,6 +63,8 @@ def judge(stage: Stage, code: int, text: str) -> Outcome:
         return Retry(name, QUOTA_SECONDS, Scope.CHANNEL, detail)
     if 400 <= code < 500:
         return Retry(name, GREYLIST_SECONDS if stage is Stage.RCPT else 0.0, detail=detail)
+    if code in ABOUT_US:
+        return Misconfigured(name, detail, is_for_all=True)
     if 500 <= code < 600:
         return _for_good(stage, code, enhanced)(name, detail)
     # No reply that SMTP knows.
@@ -70,8 +72,6 @@ def judge(stage: Stage, code: int, text: str) -> Outcome:
 
 
 def _for_good(stage: Stage, code: int, enhanced: str) -> type[Gone | Refused | Misconfigured]:
-    if code in ABOUT_US:
-        return Misconfigured
     if stage is Stage.MAIL:
         # No recipient has been named yet: it can only be the sender, but for the size, which is the mail's own.
         return Refused if code == 552 or enhanced == "5.3.4" else Misconfigured
@@ -88,13 +88,15 @@ def unopened(error: Exception) -> Outcome:
     detail = str(error)[:300]
     if isinstance(error, aiosmtplib.SMTPResponseException):
         code = f"SMTP_{error.code}"
-        return Misconfigured(code, detail) if error.code >= 500 else Retry(code, scope=Scope.CHANNEL, detail=detail)
+        if error.code >= 500:
+            return Misconfigured(code, detail, is_for_all=True)
+        return Retry(code, scope=Scope.CHANNEL, detail=detail)
     if any(isinstance(one, ssl.SSLCertVerificationError) for one in (error, error.__cause__)):
-        return Misconfigured("TLS_CERTIFICATE", detail)
+        return Misconfigured("TLS_CERTIFICATE", detail, is_for_all=True)
     if isinstance(error, OSError):
         return Retry("CONNECT", scope=Scope.CHANNEL, detail=detail)
     # What aiosmtplib says itself: the server offers no STARTTLS or no login, and the settings ask for it.
-    return Misconfigured("SMTP_NOT_OFFERED", detail)
+    return Misconfigured("SMTP_NOT_OFFERED", detail, is_for_all=True)
 
 
 @dataclass(frozen=True)

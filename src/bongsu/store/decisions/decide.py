@@ -34,14 +34,12 @@ PREPARE_MANY = Statement(postgres.PREPARE_MANY, sqlite.PREPARE_MANY)
 FIND_MISSING_MEMBERS = Statement(postgres.FIND_MISSING_MEMBERS, sqlite.FIND_MISSING_MEMBERS)
 FIND_PROFILES = Statement(postgres.FIND_PROFILES, sqlite.FIND_PROFILES)
 
-# How many recipients of each notice have the same message and reason.
 # How many recipients of which notice have which message and reason.
 COUNT_DECIDED = same("""
     SELECT place, message_id, reason, count(*) AS recipients FROM bongsu_decided GROUP BY place, message_id, reason""")
 
 _PRODUCT_ID = {"product_id": "text"}
 
-# The names of these products, each by its key.
 # The names of those products that are known.
 FIND_PRODUCT_NAMES = in_both(
     lambda d: (

@@ -1,11 +1,20 @@
 """Statements of deciding and applying on PostgreSQL. sqlite.py has those that both need, under the same names."""
 
-from bongsu.model import Channel, Reason
-from bongsu.store.channel_bits import ALL_BITS, BITS
+from bongsu.channel_table import Channel
+from bongsu.model import Reason
+from bongsu.store.channel_bits import (
+    ALL_BITS,
+    BITS,
+    OWN_REACHABLE,
+    REACHABLE,
+    SINGLE_ADDRESS_BITS,
+    SINGLE_ADDRESS_CHANNELS,
+)
 from bongsu.store.decisions.rows import (
     CONTENT,
     DECIDED,
     DEDUP_KEY,
+    MANY_MESSAGES,
     MESSAGE,
     MESSAGE_ID,
     MISSING,
@@ -15,7 +24,7 @@ from bongsu.store.decisions.rows import (
 from bongsu.store.devices import USABLE_DEVICE
 from bongsu.store.postgres import POSTGRES
 
-_PUSH, _SMS, _EMAIL, _IN_APP = (BITS[one] for one in (Channel.PUSH, Channel.SMS, Channel.EMAIL, Channel.IN_APP))
+_PUSH, _IN_APP = BITS[Channel.PUSH], BITS[Channel.IN_APP]
 
 # Recipients as one JSON object of member ids by place. The planner expects ten thousand rows of it, which is a full step.
 RECIPIENTS = """
@@ -35,8 +44,7 @@ _DECISION = f"""
         SELECT r.place, r.member_id, m.member_id IS NULL AS is_missing, m.is_enabled, m.capped_day, m.capped_count,
                coalesce(m.locale, '') AS locale, coalesce(m.timezone, '') AS timezone,
                coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end,
-               {_PUSH + _IN_APP} + CASE WHEN m.phone IS NULL THEN 0 ELSE {_SMS} END
-                                 + CASE WHEN m.email IS NULL THEN 0 ELSE {_EMAIL} END AS reachable
+               {REACHABLE} AS reachable
         FROM (SELECT * FROM recipients ORDER BY member_id COLLATE "C", place) AS r
         LEFT JOIN LATERAL (
             SELECT x.member_id, x.is_enabled, x.capped_day, x.capped_count, x.locale, x.timezone, x.quiet_start,
@@ -44,27 +52,37 @@ _DECISION = f"""
             FROM bongsu_members AS x WHERE x.member_id = r.member_id FOR NO KEY UPDATE) AS m ON true),
     -- Then what holds for all members of one profile, computed once: the message, the day, the due time.
     notice_facts AS MATERIALIZED (
-        SELECT notice.place, notice.type, notice.channels, notice.is_critical, notice.lane,
+        SELECT notice.place, notice.dedup, notice.type, notice.channels, notice.is_critical, notice.lane,
                profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, profile.day,
-               CASE WHEN notice.is_critical THEN CAST($21 AS timestamptz) ELSE profile.due END AS due, content.message_id
+               CASE WHEN notice.is_critical THEN CAST($22 AS timestamptz) ELSE profile.due END AS due, content.message_id
         FROM {POSTGRES.table("notice", NOTICE, 2)}
-        CROSS JOIN {POSTGRES.table("profile", PROFILE, 7)}
-        LEFT JOIN {POSTGRES.table("content", CONTENT, 13)}
+        CROSS JOIN {POSTGRES.table("profile", PROFILE, 8)}
+        LEFT JOIN {POSTGRES.table("content", CONTENT, 14)}
                ON content.place = notice.place AND content.locale = profile.locale),
-    -- Then the few messages that can make a notice a duplicate. The caller holds the lock of each subject, so none is added
-    -- meanwhile.
+    -- Then the few messages that can make a notice a duplicate. The caller holds the lock of each dedup key, so none is
+    -- added meanwhile.
     recent_messages AS MATERIALIZED (
-        SELECT dedup.place, m.message_id, dedup.since
-        FROM {POSTGRES.table("dedup", DEDUP_KEY, 16)}
+        SELECT given.dedup, m.message_id, given.since,
+               count(*) OVER (PARTITION BY given.dedup) > {MANY_MESSAGES} AS are_many
+        FROM {POSTGRES.table("given", DEDUP_KEY, 17)}
         CROSS JOIN bongsu_messages AS m
-        WHERE m.type = dedup.type AND m.subject = dedup.subject AND m.told_at > dedup.since
-          AND m.message_id NOT IN (SELECT own.message_id FROM {POSTGRES.table("own", MESSAGE_ID, 20)})),
+        WHERE m.type = given.type AND m.subject = given.subject AND m.told_at > given.since
+          AND m.message_id NOT IN (SELECT own.message_id FROM {POSTGRES.table("own", MESSAGE_ID, 21)})),
+    -- Where a dedup key has many of them: who was notified. A member is notified once per window, so that is one lookup for
+    -- each message instead of one for each message and recipient.
+    notified_before AS MATERIALIZED (
+        SELECT r.dedup, n.member_id
+        FROM recent_messages AS r
+        CROSS JOIN LATERAL (
+            SELECT x.member_id FROM bongsu_notifications AS x
+            WHERE x.message_id = r.message_id AND x.created_at > r.since OFFSET 0) AS n
+        WHERE r.are_many),
     -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used.
     options AS (
-        SELECT l.place, l.member_id, l.is_missing, f.message_id, f.lane, f.due, f.day, f.is_critical,
+        SELECT l.place, l.member_id, l.is_missing, f.dedup, f.message_id, f.lane, f.due, f.day, f.is_critical,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
-               f.channels & coalesce(p.channels, {ALL_BITS}) & l.reachable AS channels,
+               f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {OWN_REACHABLE}) AS channels,
                CASE WHEN l.capped_day >= f.day THEN l.capped_count ELSE 0 END AS counted
         FROM locked_members AS l
         LEFT JOIN notice_facts AS f
@@ -75,35 +93,52 @@ _DECISION = f"""
             WHERE x.member_id = l.member_id AND x.type = f.type OFFSET 0) AS p ON true),
     -- The decision: the first reason that applies. Scalar sub-selects with LIMIT, because EXISTS may read a whole table.
     decision AS (
-        SELECT o.place, o.member_id, o.message_id, o.channels, o.lane, o.due, o.day, o.is_critical, o.counted,
-               CASE WHEN o.is_missing OR o.message_id IS NULL THEN '{MISSING}'
+        SELECT o.place, o.member_id, o.dedup, o.message_id, o.channels, o.lane, o.due, o.day, o.is_critical, o.counted,
+               CASE -- Not decidable yet: the caller has to insert the member, or to learn the profile.
+                    WHEN o.is_missing OR o.message_id IS NULL THEN '{MISSING}'
+                    -- Opted out comes first: it holds whatever else does.
                     WHEN NOT o.is_wanted OR o.wanted_channels = 0 THEN '{Reason.USER_OPTED_OUT}'
+                    -- No address before duplicate: what cannot be sent is no duplicate of what was.
                     WHEN o.channels = 0 OR (o.channels = {_PUSH} AND (
                          SELECT 1 FROM bongsu_devices AS d
                          WHERE d.member_id = o.member_id AND {USABLE_DEVICE} LIMIT 1) IS NULL) THEN '{Reason.NO_ADDRESS}'
+                    -- Duplicate before the cap: what is not sent does not count.
                     WHEN (SELECT count(*) FROM recent_messages) > 0 AND (
-                         SELECT 1 FROM recent_messages AS r CROSS JOIN bongsu_notifications AS n
-                         WHERE r.place = o.place AND n.message_id = r.message_id AND n.member_id = o.member_id
-                           AND n.created_at > r.since LIMIT 1) IS NOT NULL THEN '{Reason.DUPLICATE}' END AS reason
+                         (o.dedup, o.member_id) IN (SELECT dedup, member_id FROM notified_before)
+                         OR (SELECT 1 FROM recent_messages AS r CROSS JOIN bongsu_notifications AS n
+                             WHERE r.dedup = o.dedup AND NOT r.are_many AND n.message_id = r.message_id
+                               AND n.member_id = o.member_id AND n.created_at > r.since LIMIT 1) IS NOT NULL)
+                         THEN '{Reason.DUPLICATE}' END AS reason
         FROM options AS o)"""
 
 # Last the daily cap, because only what is sent counts. Of one notice: what was counted before this step.
 _ONE_NOTICE = f"""
     SELECT place, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
            channels, lane, due, day, is_critical,
-           coalesce(reason, CASE WHEN NOT is_critical AND counted >= CAST($22 AS integer)
+           coalesce(reason, CASE WHEN NOT is_critical AND counted >= CAST($23 AS integer)
                                  THEN '{Reason.RATE_LIMITED}' END) AS reason
     FROM decision"""
 
-# Of several: also what the step's earlier notices to the same member add to it.
-_SEVERAL_NOTICES = f"""
+# Of several: as if they were decided one after the other.
+_SEVERAL_NOTICES = f""",
+    -- Of notices with the same dedup key a member gets the first that nothing is against.
+    repeats AS (
+        SELECT *, row_number() OVER (PARTITION BY member_id, dedup, reason IS NULL ORDER BY place) AS nth FROM decision),
+    -- The cap: what was counted before this step, and what its notices up to here add to it.
+    caps AS (
+        SELECT *, counted + count(*) FILTER (WHERE reason IS NULL AND nth = 1 AND NOT is_critical)
+                  OVER (PARTITION BY member_id ORDER BY place ROWS UNBOUNDED PRECEDING) AS used
+        FROM repeats),
+    -- min(used) is that of the key's first. Over the cap it is not sent, and then nor is another a duplicate of it.
+    decided AS (
+        SELECT *, coalesce(reason, CASE
+                      WHEN NOT is_critical AND min(used) OVER (PARTITION BY member_id, dedup, reason IS NULL)
+                           > CAST($23 AS integer) THEN '{Reason.RATE_LIMITED}'
+                      WHEN nth > 1 THEN '{Reason.DUPLICATE}' END) AS final_reason
+        FROM caps ORDER BY member_id, place)
     SELECT place, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
-           channels, lane, due, day, is_critical,
-           coalesce(reason, CASE WHEN NOT is_critical
-                                      AND counted + count(*) FILTER (WHERE reason IS NULL AND NOT is_critical)
-                                      OVER up_to_here > CAST($22 AS integer) THEN '{Reason.RATE_LIMITED}' END) AS reason
-    FROM decision
-    WINDOW up_to_here AS (PARTITION BY member_id ORDER BY place ROWS UNBOUNDED PRECEDING)"""
+           channels, lane, due, day, is_critical, final_reason AS reason
+    FROM decided"""
 
 # Returns a decided row for each recipient. Locks the members' rows in id order.
 DECIDE_FEW = f"{_DECISION}{_SEVERAL_NOTICES}"
@@ -145,11 +180,11 @@ FIND_PROFILES = f"""
 # "reason IS NULL" for the planner: of a table without statistics it would expect that of one row in two hundred.
 _IS_NOTIFIED = "CASE WHEN n.reason IS NULL THEN true END"
 
-# Counts one more unread and, unless critical, one more of the member's day; never goes back to an earlier day. The rows are
-# locked already. $1 and $2 are the first and last member.
+# Counts one more unread, if it is in the inbox, and one more of the member's day, unless it is critical; never goes back to
+# an earlier day. The rows are locked already. $1 and $2 are the first and last member.
 COUNT_ONE_NOTICE = f"""
     UPDATE bongsu_members AS m
-    SET unread = m.unread + 1,
+    SET unread = m.unread + CASE WHEN n.channels & {_IN_APP} = 0 THEN 0 ELSE 1 END,
         capped_count = CASE WHEN n.is_critical THEN m.capped_count WHEN m.capped_day >= n.day THEN m.capped_count + 1
                             ELSE 1 END,
         capped_day = CASE WHEN n.is_critical OR m.capped_day >= n.day THEN m.capped_day ELSE n.day END
@@ -159,15 +194,16 @@ COUNT_ONE_NOTICE = f"""
 # The same where a member may be notified several times.
 COUNT_SEVERAL_NOTICES = f"""
     UPDATE bongsu_members AS m
-    SET unread = m.unread + given.notified,
+    SET unread = m.unread + given.unread,
         capped_count = given.counted + CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_count
                                             ELSE 0 END,
         capped_day = CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_day ELSE given.day END
-    FROM (SELECT n.member_id, count(*) AS notified, count(*) FILTER (WHERE NOT n.is_critical) AS counted, max(n.day) AS day
+    FROM (SELECT n.member_id, count(*) FILTER (WHERE n.channels & {_IN_APP} <> 0) AS unread,
+                 count(*) FILTER (WHERE NOT n.is_critical) AS counted, max(n.day) AS day
           FROM bongsu_decided AS n WHERE {_IS_NOTIFIED} GROUP BY n.member_id) AS given
     WHERE m.member_id = given.member_id AND m.member_id >= $1 AND m.member_id <= $2"""
 
-# Inserts a delivery for each usable device and each other address of the notified. $1 now, $2 all channels of the step's
+# Inserts a delivery for each usable device and each other channel of the notified. $1 now, $2 all channels of the step's
 # notices, $3 and $4 the first and last member. Addresses are looked up when it is sent: they may have changed by then.
 ADD_DELIVERIES = f"""
     INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
@@ -177,13 +213,9 @@ ADD_DELIVERIES = f"""
     WHERE {_IS_NOTIFIED} AND n.channels & {_PUSH} <> 0
       AND d.member_id = n.member_id AND d.member_id >= $3 AND d.member_id <= $4 AND {USABLE_DEVICE}
     UNION ALL
-    SELECT n.notification_id, n.member_id, n.message_id, '{Channel.SMS}', NULL, n.lane, n.due, $1
-    FROM bongsu_decided AS n
-    WHERE CAST($2 AS integer) & {_SMS} <> 0 AND n.reason IS NULL AND n.channels & {_SMS} <> 0
-    UNION ALL
-    SELECT n.notification_id, n.member_id, n.message_id, '{Channel.EMAIL}', NULL, n.lane, n.due, $1
-    FROM bongsu_decided AS n
-    WHERE $2 & {_EMAIL} <> 0 AND n.reason IS NULL AND n.channels & {_EMAIL} <> 0"""
+    SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.lane, n.due, $1
+    FROM bongsu_decided AS n CROSS JOIN ({SINGLE_ADDRESS_CHANNELS}) AS c
+    WHERE CAST($2 AS integer) & {SINGLE_ADDRESS_BITS} <> 0 AND n.reason IS NULL AND n.channels & c.bit <> 0"""
 
 # --- apply few --------------------------------------------------------------------------------------------------------
 
@@ -195,12 +227,12 @@ APPLY_FEW = f"""
     notified AS MATERIALIZED (SELECT * FROM decided WHERE reason IS NULL),
     members AS (
         UPDATE bongsu_members AS m
-        SET unread = m.unread + given.notified,
+        SET unread = m.unread + given.unread,
             capped_count = given.counted + CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_count
                                                 ELSE 0 END,
             capped_day = CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_day ELSE given.day END
-        FROM (SELECT n.member_id, count(*) AS notified, count(*) FILTER (WHERE NOT n.is_critical) AS counted,
-                     max(n.day) AS day
+        FROM (SELECT n.member_id, count(*) FILTER (WHERE n.channels & {_IN_APP} <> 0) AS unread,
+                     count(*) FILTER (WHERE NOT n.is_critical) AS counted, max(n.day) AS day
               FROM notified AS n GROUP BY n.member_id) AS given
         WHERE m.member_id = given.member_id),
     notifications AS (
@@ -212,11 +244,11 @@ APPLY_FEW = f"""
         FROM notified AS n JOIN bongsu_devices AS d ON d.member_id = n.member_id AND {USABLE_DEVICE}
         WHERE n.channels & {_PUSH} <> 0
         UNION ALL
-        SELECT n.notification_id, n.member_id, n.message_id, '{Channel.SMS}', NULL, n.lane, n.due, $34
-        FROM notified AS n WHERE n.channels & {_SMS} <> 0
-        UNION ALL
-        SELECT n.notification_id, n.member_id, n.message_id, '{Channel.EMAIL}', NULL, n.lane, n.due, $34
-        FROM notified AS n WHERE n.channels & {_EMAIL} <> 0
+        SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.lane, n.due, $34
+        FROM notified AS n
+        CROSS JOIN LATERAL (
+            SELECT name FROM ({SINGLE_ADDRESS_CHANNELS}) AS x WHERE n.channels & x.bit <> 0 OFFSET 0) AS c
+        WHERE n.channels & {SINGLE_ADDRESS_BITS} <> 0
         RETURNING 1),
     suppressions AS (
         INSERT INTO bongsu_suppressions (message_id, member_id, reason, created_at)

@@ -16,6 +16,10 @@ Recipients = Mapping[int, Sequence[str]]
 # The reason of a row that could not be decided: the member, or the member's profile, was not known to the caller.
 MISSING = "?"
 
+# With up to this many recent messages of a dedup key, each recipient is looked up in each of them. With more, everyone they
+# went to is read instead: that is as many rows as were notified, which of a campaign, with its few messages, is too many.
+MANY_MESSAGES = 100
+
 
 class Message(NamedTuple):
     """The content of one notice of one event in one language, shared by all its notifications."""
@@ -63,16 +67,24 @@ MESSAGE_ID = {"message_id": "bigint"}
 
 
 class NoticeRow(NamedTuple):
-    """A notice of the step. `place` is its number in the step."""
+    """A notice of the step. `place` is its number in the step; notices with the same dedup key have the same `dedup`."""
 
     place: int
+    dedup: int
     type: str
     channels: int
     is_critical: bool
     lane: int
 
 
-NOTICE = {"place": "integer", "type": "text", "channels": "integer", "is_critical": "boolean", "lane": "integer"}
+NOTICE = {
+    "place": "integer",
+    "dedup": "integer",
+    "type": "text",
+    "channels": "integer",
+    "is_critical": "boolean",
+    "lane": "integer",
+}
 
 
 @dataclass(frozen=True)
@@ -111,13 +123,13 @@ CONTENT = {"place": "integer", "locale": "text", "message_id": "bigint"}
 class DedupKey(NamedTuple):
     """What makes a notice a duplicate of another one, and since when: its dedup window."""
 
-    place: int
+    dedup: int
     type: str
     subject: str
     since: datetime
 
 
-DEDUP_KEY = {"place": "integer", "type": "text", "subject": "text", "since": "timestamptz"}
+DEDUP_KEY = {"dedup": "integer", "type": "text", "subject": "text", "since": "timestamptz"}
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,20 @@
 """Statements of deciding and applying on SQLite. The one writer holds all locks. postgres.py has the same names."""
 
-from bongsu.model import Channel, Reason
-from bongsu.store.channel_bits import ALL_BITS, BITS
-from bongsu.store.decisions.rows import CONTENT, DEDUP_KEY, MESSAGE_ID, MISSING, NOTICE, PROFILE
+from bongsu.channel_table import Channel
+from bongsu.model import Reason
+from bongsu.store.channel_bits import (
+    ALL_BITS,
+    BITS,
+    OWN_REACHABLE,
+    REACHABLE,
+    SINGLE_ADDRESS_BITS,
+    SINGLE_ADDRESS_CHANNELS,
+)
+from bongsu.store.decisions.rows import CONTENT, DEDUP_KEY, MANY_MESSAGES, MESSAGE_ID, MISSING, NOTICE, PROFILE
 from bongsu.store.devices import USABLE_DEVICE
 from bongsu.store.sqlite import SQLITE
 
-_PUSH, _SMS, _EMAIL, _IN_APP = (BITS[one] for one in (Channel.PUSH, Channel.SMS, Channel.EMAIL, Channel.IN_APP))
+_PUSH, _IN_APP = BITS[Channel.PUSH], BITS[Channel.IN_APP]
 # SQLite's own name for the index of the primary key.
 _MEMBERS_BY_ID = "sqlite_autoindex_bongsu_members_1"
 
@@ -26,32 +34,38 @@ _DECISION = f"""
         SELECT r.place, r.member_id, m.member_id IS NULL AS is_missing, m.is_enabled, m.capped_day, m.capped_count,
                coalesce(m.locale, '') AS locale, coalesce(m.timezone, '') AS timezone,
                coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end,
-               {_PUSH + _IN_APP} + CASE WHEN m.phone IS NULL THEN 0 ELSE {_SMS} END
-                                 + CASE WHEN m.email IS NULL THEN 0 ELSE {_EMAIL} END AS reachable
+               {REACHABLE} AS reachable
         FROM recipients AS r LEFT JOIN bongsu_members AS m ON m.member_id = r.member_id),
     -- Then what holds for all members of one profile, computed once: the message, the day, the due time.
     notice AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", NOTICE, 2)}),
-    profile AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", PROFILE, 7)}),
-    content AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", CONTENT, 13)}),
+    profile AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", PROFILE, 8)}),
+    content AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", CONTENT, 14)}),
     notice_facts AS MATERIALIZED (
-        SELECT notice.place, notice.type, notice.channels, notice.is_critical, notice.lane,
+        SELECT notice.place, notice.dedup, notice.type, notice.channels, notice.is_critical, notice.lane,
                profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, profile.day,
-               CASE WHEN notice.is_critical THEN $21 ELSE profile.due END AS due, content.message_id
+               CASE WHEN notice.is_critical THEN $22 ELSE profile.due END AS due, content.message_id
         FROM notice CROSS JOIN profile
         LEFT JOIN content ON content.place = notice.place AND content.locale = profile.locale),
     -- Then the few messages that can make a notice a duplicate.
     recent_messages AS MATERIALIZED (
-        SELECT dedup.place, m.message_id, dedup.since
-        FROM {SQLITE.table("dedup", DEDUP_KEY, 16)}
+        SELECT given.dedup, m.message_id, given.since,
+               count(*) OVER (PARTITION BY given.dedup) > {MANY_MESSAGES} AS are_many
+        FROM {SQLITE.table("given", DEDUP_KEY, 17)}
         CROSS JOIN bongsu_messages AS m INDEXED BY bongsu_messages_recent
-        WHERE m.type = dedup.type AND m.subject = dedup.subject AND m.told_at > dedup.since
-          AND m.message_id NOT IN (SELECT own.message_id FROM {SQLITE.table("own", MESSAGE_ID, 20)})),
+        WHERE m.type = given.type AND m.subject = given.subject AND m.told_at > given.since
+          AND m.message_id NOT IN (SELECT own.message_id FROM {SQLITE.table("own", MESSAGE_ID, 21)})),
+    -- Where a dedup key has many of them: who was notified. A member is notified once per window, so that is one lookup for
+    -- each message instead of one for each message and recipient.
+    notified_before AS MATERIALIZED (
+        SELECT r.dedup, n.member_id
+        FROM recent_messages AS r CROSS JOIN bongsu_notifications AS n
+        WHERE r.are_many AND n.message_id = r.message_id AND n.created_at > r.since),
     -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used.
     options AS (
-        SELECT l.place, l.member_id, l.is_missing, f.message_id, f.lane, f.due, f.day, f.is_critical,
+        SELECT l.place, l.member_id, l.is_missing, f.dedup, f.message_id, f.lane, f.due, f.day, f.is_critical,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
-               f.channels & coalesce(p.channels, {ALL_BITS}) & l.reachable AS channels,
+               f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {OWN_REACHABLE}) AS channels,
                CASE WHEN l.capped_day >= f.day THEN l.capped_count ELSE 0 END AS counted
         FROM locked_members AS l
         LEFT JOIN notice_facts AS f
@@ -60,16 +74,23 @@ _DECISION = f"""
         LEFT JOIN bongsu_preferences AS p ON p.member_id = l.member_id AND p.type = f.type),
     -- The decision: the first reason that applies.
     decision AS (
-        SELECT o.place, o.member_id, o.message_id, o.channels, o.lane, o.due, o.day, o.is_critical, o.counted,
-               CASE WHEN o.is_missing OR o.message_id IS NULL THEN '{MISSING}'
+        SELECT o.place, o.member_id, o.dedup, o.message_id, o.channels, o.lane, o.due, o.day, o.is_critical, o.counted,
+               CASE -- Not decidable yet: the caller has to insert the member, or to learn the profile.
+                    WHEN o.is_missing OR o.message_id IS NULL THEN '{MISSING}'
+                    -- Opted out comes first: it holds whatever else does.
                     WHEN NOT o.is_wanted OR o.wanted_channels = 0 THEN '{Reason.USER_OPTED_OUT}'
+                    -- No address before duplicate: what cannot be sent is no duplicate of what was.
                     WHEN o.channels = 0 OR (o.channels = {_PUSH} AND NOT EXISTS (
                          SELECT 1 FROM bongsu_devices AS d
                          WHERE d.member_id = o.member_id AND {USABLE_DEVICE})) THEN '{Reason.NO_ADDRESS}'
-                    WHEN EXISTS (SELECT 1 FROM recent_messages) AND EXISTS (
-                         SELECT 1 FROM recent_messages AS r CROSS JOIN bongsu_notifications AS n
-                         WHERE r.place = o.place AND n.message_id = r.message_id AND n.member_id = o.member_id
-                           AND n.created_at > r.since) THEN '{Reason.DUPLICATE}' END AS reason
+                    -- Duplicate before the cap: what is not sent does not count.
+                    WHEN EXISTS (SELECT 1 FROM recent_messages) AND (
+                         (o.dedup, o.member_id) IN (SELECT dedup, member_id FROM notified_before)
+                         OR EXISTS (
+                             SELECT 1 FROM recent_messages AS r CROSS JOIN bongsu_notifications AS n
+                             WHERE r.dedup = o.dedup AND NOT r.are_many AND n.message_id = r.message_id
+                               AND n.member_id = o.member_id AND n.created_at > r.since))
+                         THEN '{Reason.DUPLICATE}' END AS reason
         FROM options AS o)"""
 
 _IDS_BEFORE = "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'bongsu_notifications') AS ids_before"
@@ -77,17 +98,26 @@ _IDS_BEFORE = "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = '
 # Last the daily cap, because only what is sent counts. Of one notice: what was counted before this step.
 _ONE_NOTICE = f"""
     SELECT place, member_id, message_id, {_IDS_BEFORE}, channels, lane, due, day, is_critical,
-           coalesce(reason, CASE WHEN NOT is_critical AND counted >= $22 THEN '{Reason.RATE_LIMITED}' END) AS reason
+           coalesce(reason, CASE WHEN NOT is_critical AND counted >= $23 THEN '{Reason.RATE_LIMITED}' END) AS reason
     FROM decision"""
 
-# Of several: also what the step's earlier notices to the same member add to it.
-_SEVERAL_NOTICES = f"""
+# Of several: as if they were decided one after the other.
+_SEVERAL_NOTICES = f""",
+    -- Of notices with the same dedup key a member gets the first that nothing is against.
+    repeats AS (
+        SELECT *, row_number() OVER (PARTITION BY member_id, dedup, reason IS NULL ORDER BY place) AS nth FROM decision),
+    -- The cap: what was counted before this step, and what its notices up to here add to it.
+    caps AS (
+        SELECT *, counted + count(*) FILTER (WHERE reason IS NULL AND nth = 1 AND NOT is_critical)
+                  OVER (PARTITION BY member_id ORDER BY place ROWS UNBOUNDED PRECEDING) AS used
+        FROM repeats)
+    -- min(used) is that of the key's first. Over the cap it is not sent, and then nor is another a duplicate of it.
     SELECT place, member_id, message_id, {_IDS_BEFORE}, channels, lane, due, day, is_critical,
-           coalesce(reason, CASE WHEN NOT is_critical
-                                      AND counted + count(*) FILTER (WHERE reason IS NULL AND NOT is_critical)
-                                      OVER up_to_here > $22 THEN '{Reason.RATE_LIMITED}' END) AS reason
-    FROM decision
-    WINDOW up_to_here AS (PARTITION BY member_id ORDER BY place ROWS UNBOUNDED PRECEDING)"""
+           coalesce(reason, CASE
+               WHEN NOT is_critical AND min(used) OVER (PARTITION BY member_id, dedup, reason IS NULL) > $23
+                    THEN '{Reason.RATE_LIMITED}'
+               WHEN nth > 1 THEN '{Reason.DUPLICATE}' END) AS reason
+    FROM caps ORDER BY member_id, place"""
 
 # Inserts a decided row for each recipient into bongsu_decided.
 _INSERT_DECIDED = """
@@ -120,10 +150,11 @@ FIND_PROFILES = f"""
 
 # --- apply ------------------------------------------------------------------------------------------------------------
 
-# Counts one more unread and, unless critical, one more of the member's day; never goes back to an earlier day.
+# Counts one more unread, if it is in the inbox, and one more of the member's day, unless it is critical; never goes back to
+# an earlier day.
 COUNT_ONE_NOTICE = f"""
     UPDATE bongsu_members AS m INDEXED BY {_MEMBERS_BY_ID}
-    SET unread = m.unread + 1,
+    SET unread = m.unread + CASE WHEN n.channels & {_IN_APP} = 0 THEN 0 ELSE 1 END,
         capped_count = CASE WHEN n.is_critical THEN m.capped_count WHEN m.capped_day >= n.day THEN m.capped_count + 1
                             ELSE 1 END,
         capped_day = CASE WHEN n.is_critical OR m.capped_day >= n.day THEN m.capped_day ELSE n.day END
@@ -133,15 +164,16 @@ COUNT_ONE_NOTICE = f"""
 # The same where a member may be notified several times.
 COUNT_SEVERAL_NOTICES = f"""
     UPDATE bongsu_members AS m INDEXED BY {_MEMBERS_BY_ID}
-    SET unread = m.unread + given.notified,
+    SET unread = m.unread + given.unread,
         capped_count = given.counted + CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_count
                                             ELSE 0 END,
         capped_day = CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_day ELSE given.day END
-    FROM (SELECT n.member_id, count(*) AS notified, count(*) FILTER (WHERE NOT n.is_critical) AS counted, max(n.day) AS day
+    FROM (SELECT n.member_id, count(*) FILTER (WHERE n.channels & {_IN_APP} <> 0) AS unread,
+                 count(*) FILTER (WHERE NOT n.is_critical) AS counted, max(n.day) AS day
           FROM bongsu_decided AS n WHERE n.reason IS NULL GROUP BY n.member_id) AS given
     WHERE m.member_id = given.member_id"""
 
-# Inserts a delivery for each usable device and each other address of the notified. $1 now, $2 all channels of the step's
+# Inserts a delivery for each usable device and each other channel of the notified. $1 now, $2 all channels of the step's
 # notices. Addresses are looked up when it is sent: they may have changed by then.
 ADD_DELIVERIES = f"""
     INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
@@ -149,8 +181,6 @@ ADD_DELIVERIES = f"""
     FROM bongsu_decided AS n CROSS JOIN bongsu_devices AS d
     WHERE n.reason IS NULL AND n.channels & {_PUSH} <> 0 AND d.member_id = n.member_id AND {USABLE_DEVICE}
     UNION ALL
-    SELECT n.notification_id, n.member_id, n.message_id, '{Channel.SMS}', NULL, n.lane, n.due, $1
-    FROM bongsu_decided AS n WHERE $2 & {_SMS} <> 0 AND n.reason IS NULL AND n.channels & {_SMS} <> 0
-    UNION ALL
-    SELECT n.notification_id, n.member_id, n.message_id, '{Channel.EMAIL}', NULL, n.lane, n.due, $1
-    FROM bongsu_decided AS n WHERE $2 & {_EMAIL} <> 0 AND n.reason IS NULL AND n.channels & {_EMAIL} <> 0"""
+    SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.lane, n.due, $1
+    FROM bongsu_decided AS n CROSS JOIN ({SINGLE_ADDRESS_CHANNELS}) AS c
+    WHERE $2 & {SINGLE_ADDRESS_BITS} <> 0 AND n.reason IS NULL AND n.channels & c.bit <> 0"""

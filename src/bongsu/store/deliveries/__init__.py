@@ -16,12 +16,11 @@ import time
 from collections.abc import Sequence
 from operator import attrgetter
 
-from bongsu.model import Channel, Guarantee, read_payload
+from bongsu.model import Guarantee
+from bongsu.payload import read_payload
 from bongsu.store.deliveries import postgres, sqlite
 from bongsu.store.deliveries.rows import (
-    CHANNELS,
     LANE,
-    LANES,
     MOST_CLAIMS,
     ClaimedDelivery,
     DeliveryResult,
@@ -30,11 +29,11 @@ from bongsu.store.deliveries.rows import (
     Success,
     storable,
 )
+from bongsu.store.lanes import LANES
 from bongsu.store.query import Dialect, Row, Statement, Table, Transaction, in_both
 from bongsu.store.store import Store
 
 __all__ = [
-    "CHANNELS",
     "LANES",
     "MOST_CLAIMS",
     "ClaimedDelivery",
@@ -171,16 +170,16 @@ INVALIDATE_DEVICES = in_both(
 
 
 async def claim(
-    store: Store, channel: Channel, lanes: Sequence[int], limit: int, lease_seconds: float, worker: str
+    store: Store, channel: str, lanes: Sequence[int], limit: int, lease_seconds: float, worker: str
 ) -> list[ClaimedDelivery]:
     """Lease due deliveries, those of an earlier lane first. What can go is SENDING: it is committed, and may be sent."""
     asked = Table(LANE, [(lane,) for lane in lanes])
     if store.dialect.name == "postgresql":
         async with store.single() as tx:
-            rows = await tx.fetch(CLAIM(channel.value, asked, limit, float(lease_seconds), worker))
+            rows = await tx.fetch(CLAIM(channel, asked, limit, float(lease_seconds), worker))
         return [ClaimedDelivery._make(row) for row in rows]
     async with store.transaction() as tx:
-        found = [_as_claimed(row) for row in await tx.fetch(CLAIM(channel.value, asked, limit))]
+        found = [_as_claimed(row) for row in await tx.fetch(CLAIM(channel, asked, limit))]
         if found:
             leased = Table(_LEASED, [(one.delivery_id, one.epoch, one.claims, one.can_go) for one in found])
             await tx.execute(LEASE(leased, float(lease_seconds), worker))

@@ -1,5 +1,7 @@
 """The claim of deliveries on PostgreSQL: one statement. On SQLite it takes two: see sqlite.py."""
 
+from bongsu.channel_table import Channel
+from bongsu.store.channel_bits import IS_BY_COLUMN, IS_OWN, MEMBER_ADDRESS
 from bongsu.store.deliveries.rows import CLAIMED_COLUMNS, LANE, MOST_CLAIMS
 from bongsu.store.devices import USABLE_DEVICE
 from bongsu.store.postgres import POSTGRES
@@ -23,8 +25,7 @@ CLAIM = f"""
         LIMIT $3),
     addressed AS (
         SELECT due.*, message.guarantee, coalesce(message.expires_at <= now(), false) AS is_expired, device.platform,
-               CASE $1 WHEN 'PUSH' THEN device.token
-                       WHEN 'EMAIL' THEN member.email WHEN 'SMS' THEN member.phone END AS address
+               CASE $1 WHEN '{Channel.PUSH}' THEN device.token {MEMBER_ADDRESS}ELSE own.address END AS address
         FROM due
         LEFT JOIN LATERAL (
             SELECT guarantee, expires_at FROM bongsu_messages
@@ -34,7 +35,10 @@ CLAIM = f"""
             WHERE d.member_id = due.member_id AND d.device_id = due.device_id OFFSET 0) AS device ON true
         LEFT JOIN LATERAL (
             SELECT email, phone FROM bongsu_members
-            WHERE member_id = due.member_id AND $1 <> 'PUSH' OFFSET 0) AS member ON true),
+            WHERE member_id = due.member_id AND {IS_BY_COLUMN} OFFSET 0) AS member ON true
+        LEFT JOIN LATERAL (
+            SELECT address FROM bongsu_addresses
+            WHERE member_id = due.member_id AND channel = $1 AND {IS_OWN} OFFSET 0) AS own ON true),
     claimed AS MATERIALIZED (
         SELECT *, guarantee IS NOT NULL AND address IS NOT NULL AND NOT is_expired AND claims <= {MOST_CLAIMS}
                   AND NOT (status = 'SENDING' AND guarantee = 'at_most_once') AS can_go

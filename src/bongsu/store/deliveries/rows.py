@@ -7,11 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from bongsu.model import Channel, Guarantee
+from bongsu.model import Guarantee
 
-# The channels that have deliveries, and the lanes in which they wait: HIGH, NORMAL, LOW.
-CHANNELS = (Channel.PUSH, Channel.SMS, Channel.EMAIL)
-LANES = (0, 1, 2)
 LANE = {"lane": "integer"}
 # A delivery that was claimed so often in a row without a result is not sent again: it seems to crash its dispatchers.
 MOST_CLAIMS = 6
@@ -21,7 +18,7 @@ TEXT_LIMIT = 500
 
 # Why a delivery ended, as the dispatcher and the recovery job store it.
 EXPIRED = "it expired before it could be sent"
-ABANDONED = "the dispatcher died while sending: it may have arrived"
+ABANDONED = "the lease ended without an outcome: it may have arrived"
 
 
 class DeliveryStatus(StrEnum):

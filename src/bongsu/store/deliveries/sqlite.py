@@ -3,6 +3,8 @@
 postgres.py does both in one statement. On SQLite RETURNING cannot name the columns of joined tables.
 """
 
+from bongsu.channel_table import Channel
+from bongsu.store.channel_bits import IS_BY_COLUMN, IS_OWN, MEMBER_ADDRESS
 from bongsu.store.deliveries.rows import CLAIMED_COLUMNS, LANE, MOST_CLAIMS
 from bongsu.store.devices import USABLE_DEVICE
 from bongsu.store.sqlite import SQLITE
@@ -21,12 +23,13 @@ FIND_DUE = f"""
         LIMIT $3),
     addressed AS (
         SELECT due.*, message.guarantee, coalesce(message.expires_at <= {SQLITE.now}, false) AS is_expired, d.platform,
-               CASE $1 WHEN 'PUSH' THEN CASE WHEN {USABLE_DEVICE} THEN d.token END
-                       WHEN 'EMAIL' THEN member.email WHEN 'SMS' THEN member.phone END AS address
+               CASE $1 WHEN '{Channel.PUSH}' THEN CASE WHEN {USABLE_DEVICE} THEN d.token END
+                       {MEMBER_ADDRESS}ELSE own.address END AS address
         FROM due
         LEFT JOIN bongsu_messages AS message ON message.message_id = due.message_id
         LEFT JOIN bongsu_devices AS d ON d.member_id = due.member_id AND d.device_id = due.device_id
-        LEFT JOIN bongsu_members AS member ON member.member_id = due.member_id AND $1 <> 'PUSH'),
+        LEFT JOIN bongsu_members AS member ON member.member_id = due.member_id AND {IS_BY_COLUMN}
+        LEFT JOIN bongsu_addresses AS own ON own.member_id = due.member_id AND own.channel = $1 AND {IS_OWN}),
     claimed AS (
         SELECT *, guarantee IS NOT NULL AND address IS NOT NULL AND NOT is_expired AND claims <= {MOST_CLAIMS}
                   AND NOT (status = 'SENDING' AND guarantee = 'at_most_once') AS can_go

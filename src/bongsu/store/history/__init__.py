@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from bongsu.model import Channel
-from bongsu.store.channel_bits import from_bits
+from bongsu.channel_table import from_bits
 from bongsu.store.delivery_history import DeliveryRow, find_deliveries
 from bongsu.store.history import postgres, sqlite
 from bongsu.store.history.filters import LARGEST_ID, LAST_MEMBER, MESSAGE_FITS, OPEN, Filters, Place, Status
@@ -53,7 +52,7 @@ class HistoryRow:
     locale: str
     is_critical: bool
     # Those of the notification; of a suppression, those it would have had.
-    channels: tuple[Channel, ...]
+    channels: tuple[str, ...]
     notification_id: int | None
     status: Status
     created_at: datetime

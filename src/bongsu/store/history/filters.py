@@ -12,8 +12,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from bongsu.model import Channel
-from bongsu.store.channel_bits import BITS
+from bongsu.channel_table import Channel, find_channel
 
 LARGEST_ID = 2**63 - 1
 # Larger than any member id: the last character there is, more often than an id is long.
@@ -41,7 +40,7 @@ class Filters:
     type: str | None = None
     event_id: UUID | None = None
     status: Status | None = None
-    channel: Channel | None = None
+    channel: str | None = None
     since: datetime | None = None
     until: datetime | None = None
 
@@ -52,8 +51,8 @@ class Filters:
 
     def parameters(self, limit: int) -> tuple[Any, ...]:
         """Parameters $1 to $8."""
-        status, channel = self.status and self.status.value, self.channel and self.channel.value
-        return limit, *self.of_message, status, channel, self.channel and BITS[self.channel]
+        bit = None if self.channel is None else find_channel(self.channel).bit
+        return limit, *self.of_message, self.status and self.status.value, self.channel, bit
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ IS_OF_SUPPRESSIONS = "(CAST($6 AS text) IS NULL OR $6 NOT IN ('SENT', 'FAILED', 
 # device. A scalar subquery and not EXISTS, for which PostgreSQL might read all deliveries into a hash table.
 NOTIFICATION_FITS = f"""(CAST($6 AS text) IS NULL OR {_STATUS.format(row="t")} = $6)
           AND (CAST($7 AS text) IS NULL
-               OR ($7 = 'IN_APP' AND t.channels & CAST($8 AS integer) <> 0)
+               OR ($7 = '{Channel.IN_APP}' AND t.channels & CAST($8 AS integer) <> 0)
                OR (SELECT 1 FROM bongsu_deliveries d
                    WHERE d.notification_id = t.notification_id AND d.channel = $7 LIMIT 1) IS NOT NULL)"""
 # The suppression has that reason, and the notification would have had that channel.

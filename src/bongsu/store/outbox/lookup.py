@@ -6,7 +6,7 @@ from uuid import UUID
 
 from bongsu.model import EventStatus
 from bongsu.store.outbox.rows import READ_COLUMNS, StoredEvent, read_event
-from bongsu.store.query import Transaction, fetch_one, same
+from bongsu.store.query import Transaction, fetch_one, in_both, same
 
 # Returns one event.
 FIND = same(
@@ -15,11 +15,17 @@ FIND = same(
     FROM bongsu_events WHERE event_id = $1"""
 )
 
-# Returns how many events wait and how many have failed. Both have an index; those that are DONE have none.
-COUNT_UNFINISHED = same(
-    """
-    SELECT (SELECT count(*) FROM bongsu_events WHERE status = 'PENDING') AS pending,
-           (SELECT count(*) FROM bongsu_events WHERE status = 'FAILED') AS failed"""
+# Returns how many events wait, have failed or were not handled, by the partial indexes of them; those that are DONE are in
+# none.
+COUNT_UNFINISHED = in_both(
+    lambda d: (
+        f"""
+    SELECT 'PENDING' AS status, count(*) AS count FROM bongsu_events {d.index_hint("bongsu_events_due")}
+    WHERE status = 'PENDING'
+    UNION ALL
+    SELECT status, count(*) AS count FROM bongsu_events {d.index_hint("bongsu_events_dead")}
+    WHERE status IN ('FAILED', 'UNHANDLED') GROUP BY status"""
+    )
 )
 
 
@@ -39,6 +45,6 @@ async def find(tx: Transaction, event_id: UUID) -> StoredEvent | None:
 
 
 async def count_unfinished(tx: Transaction) -> dict[EventStatus, int]:
-    """How many events wait and how many have failed."""
-    (row,) = await tx.fetch(COUNT_UNFINISHED())
-    return {EventStatus.PENDING: row["pending"], EventStatus.FAILED: row["failed"]}
+    """How many events wait, have failed or were not handled."""
+    counts = dict.fromkeys((EventStatus.PENDING, EventStatus.FAILED, EventStatus.UNHANDLED), 0)
+    return counts | {EventStatus(row["status"]): row["count"] for row in await tx.fetch(COUNT_UNFINISHED())}

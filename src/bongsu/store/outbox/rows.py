@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
-from bongsu.model import Event, EventStatus, no_payload, read_payload, utc_now
+from bongsu.model import Event, EventStatus, utc_now
+from bongsu.payload import no_payload, read_payload
 from bongsu.store.query import Dialect, Row, as_uuid
 
 # A worker that crashes takes a whole batch of claims with it, so the count of claims alone would condemn the events beside
@@ -108,13 +109,13 @@ def read_event(dialect: Dialect, row: Row) -> tuple[Event, str | None]:
     except (ValueError, OverflowError, RecursionError) as error:
         unreadable = f"the row cannot be read: {type(error).__name__}: {error}"[:500]
         payload, occurred_at = no_payload(), utc_now()
-    fields: dict[str, Any] = {
-        "event_type": row["event_type"],
-        "event_id": as_uuid(row["event_id"]),
-        "occurred_at": occurred_at,
-        "actor_id": row["actor_id"],
-        "target_id": row["target_id"],
-        "ref_id": row["ref_id"],
-        "payload": payload,
-    }
-    return Event.trusted(fields), unreadable
+    event = Event.model_construct(
+        event_type=row["event_type"],
+        event_id=as_uuid(row["event_id"]),
+        occurred_at=occurred_at,
+        actor_id=row["actor_id"],
+        target_id=row["target_id"],
+        ref_id=row["ref_id"],
+        payload=payload,
+    )
+    return event, unreadable

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bongsu.deliver.channels.http.http1 import Answer, Connection, ResponseLost
+from bongsu.deliver.channels.http.http1 import Answer, Connection, NotSent, ResponseLost
 
 
 class Transport(asyncio.Transport):
@@ -69,7 +69,8 @@ def heard(*pieces: bytes, ends: bool = False) -> tuple[Answer | ResponseLost | N
         connection.connection_made(transport)
         answers: list[Answer | ResponseLost] = []
 
-        def hear(what: Answer | ResponseLost) -> bool:
+        def hear(what: Answer | NotSent | ResponseLost) -> bool:
+            assert not isinstance(what, NotSent)
             answers.append(what)
             return True
 

@@ -1,20 +1,21 @@
-"""Our HTTP client (docs/decisions/0008-http-client.md): a POST becomes an answer, or the word that nothing was sent, or that
-it was sent and the answer lost. The difference decides whether a repeat can be a second one."""
+"""Our HTTP client (docs/decisions/0008-http-client.md): a POST ends with an answer, NotSent or ResponseLost.
+
+The difference between the last two decides whether a repeat can arrive twice.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from bongsu.deliver.channels.http.http1 import Answer, Connection, Hear, ResponseLost
+from bongsu.deliver.channels.http.http1 import Answer, Connection, NotSent, OnAnswer, ResponseLost
 from bongsu.deliver.channels.http.proxy import Proxies, open_tunnel
 from bongsu.deliver.channels.http.request_head import Place, RequestHead, make_head
 
-__all__ = ["Answer", "Hear", "ResponseLost", "NotSent", "HttpClient"]
+__all__ = ["Answer", "HttpClient", "NotSent", "OnAnswer", "ResponseLost"]
 
 # Long enough for a slow handshake; short of the whole call's time, so that it is known which of the two ran out.
 CONNECT_SECONDS = 5.0
@@ -29,18 +30,10 @@ TICK_SECONDS = 0.001
 CLOSE_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class NotSent:
-    """No connection: nothing has left this machine."""
-
-    detail: str
-
-
 class HttpClient:
-    """Connections to one provider, kept open between calls. `post` is called many times at once, from one loop.
+    """Connections to one provider, kept open between calls. Any number of calls at once, from one event loop.
 
-    There is no bound to the calls under way: that is the caller's. Above `idle_connections` the ones that have answered
-    are closed and not kept.
+    The caller bounds the calls under way. Above `idle_connections` a connection is closed after its answer, not kept.
     """
 
     def __init__(self, timeout_seconds: float, idle_connections: int = 512, *, uses_proxy: bool = True) -> None:
@@ -57,39 +50,37 @@ class HttpClient:
         self._sweep_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        # Connections being opened: a task that only the event loop refers to may be collected.
+        self._openings: set[asyncio.Task[Connection | None]] = set()
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer | NotSent | ResponseLost:
+        answer: asyncio.Future[Answer | NotSent | ResponseLost] = asyncio.get_running_loop().create_future()
+        give_up = self.start(url, headers, body, partial(_settle, answer))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # Not when the answer was there already: another call may be using the connection by now.
+            if answer.cancelled():
+                give_up()
+            raise
+
+    def start(self, url: str, headers: Mapping[str, str], body: bytes, on_answer: OnAnswer) -> Callable[[], object]:
+        """Send now if a connection is free, else when one is open; return what gives it up. `on_answer` is called once."""
         loop = self._loop = self._loop or asyncio.get_running_loop()
         try:
             pool, start = self._heads.get((url, *headers.items())) or self._head(loop, url, headers)
         except ValueError as error:
-            return NotSent(str(error))
-        now = loop.time()
-        connection = pool.take(now) or await self._connect(loop, pool)
-        if isinstance(connection, NotSent):
-            return connection
-        answer: asyncio.Future[Answer | ResponseLost] = loop.create_future()
-        self._ask(loop, connection, start, body, now, partial(_settle, answer))
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            # Not when the answer was there already: somebody else may be using the connection by now.
-            if answer.cancelled():
-                connection.abort()
-            raise
-
-    def post_at_once(self, url: str, headers: Mapping[str, str], body: bytes, hear: Hear) -> bool:
-        """The same where a connection is open and free; what becomes of it is heard. False when there is none: no call."""
-        known, loop = self._heads.get((url, *headers.items())), self._loop
-        if known is None or loop is None:
-            return False  # the first of its kind opens the connection
-        pool, start = known
+            on_answer(NotSent(str(error)))
+            return _nothing
         now = loop.time()
         connection = pool.take(now)
         if connection is None:
-            return False
-        self._ask(loop, connection, start, body, now, hear)
-        return True
+            opening = loop.create_task(self._open_and_ask(loop, pool, start, body, now + self._timeout, on_answer))
+            self._openings.add(opening)
+            opening.add_done_callback(self._openings.discard)
+            return partial(_give_up, opening)
+        self._ask(loop, connection, start, body, now + self._timeout, on_answer)
+        return connection.abort
 
     async def close(self) -> None:
         """May be called twice. What is under way is lost; what comes later is not sent."""
@@ -102,13 +93,28 @@ class HttpClient:
         if connections:
             await asyncio.wait([connection.gone for connection in connections], timeout=CLOSE_SECONDS)
 
+    async def _open_and_ask(
+        self, loop: asyncio.AbstractEventLoop, pool: _Pool, start: bytes, body: bytes, until: float, on_answer: OnAnswer
+    ) -> Connection | None:
+        connection = await self._connect(loop, pool)
+        if isinstance(connection, NotSent):
+            on_answer(connection)
+            return None
+        self._ask(loop, connection, start, body, until, on_answer)
+        return connection
+
     def _ask(
-        self, loop: asyncio.AbstractEventLoop, connection: Connection, start: bytes, body: bytes, now: float, hear: Hear
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connection: Connection,
+        start: bytes,
+        body: bytes,
+        until: float,
+        on_answer: OnAnswer,
     ) -> None:
-        until = now + self._timeout
         if until < self._sweep_at:
             self._sweep_next(loop, until)
-        connection.ask(b"%b%d\r\n\r\n%b" % (start, len(body), body), until, hear)
+        connection.ask(b"%b%d\r\n\r\n%b" % (start, len(body), body), until, on_answer)
 
     # --- before sending -----------------------------------------------------------------------------------------------
 
@@ -171,7 +177,7 @@ class HttpClient:
                 if connection.until <= now:
                     connection.expire()
         finally:
-            # Whatever those who hear of it do, the others have their time.
+            # An exception in one callback must not stop the timeouts of the others.
             self._sweep_next(loop, min((connection.until for connection in connections), default=math.inf))
 
     def _sweep_next(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
@@ -184,11 +190,23 @@ class HttpClient:
         return [connection for pool in self._pools.values() for connection in pool.open]
 
 
-def _settle(answer: asyncio.Future[Answer | ResponseLost], what: Answer | ResponseLost) -> bool:
+def _settle(answer: asyncio.Future[Answer | NotSent | ResponseLost], result: Answer | NotSent | ResponseLost) -> bool:
     if answer.done():
         return False
-    answer.set_result(what)
+    answer.set_result(result)
     return True
+
+
+def _give_up(opening: asyncio.Task[Connection | None]) -> None:
+    """Stop connecting; if the request was sent meanwhile, abort its connection."""
+    if opening.cancel() or opening.cancelled():
+        return
+    if (connection := opening.result()) is not None:
+        connection.abort()
+
+
+def _nothing() -> None:
+    """Nothing was started."""
 
 
 class _Pool:

@@ -25,6 +25,13 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class NotSent:
+    """No connection: nothing has left this machine."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResponseLost:
     """It was sent, perhaps, and no answer came."""
 
@@ -32,12 +39,12 @@ class ResponseLost:
     detail: str
 
 
-# Told what became of a request, once, whenever that is known. It does not raise, and says whether anybody still listens.
-Hear = Callable[[Answer | ResponseLost], bool]
+# Called once with the result of a request. It does not raise; False means that the caller has given it up.
+OnAnswer = Callable[[Answer | NotSent | ResponseLost], bool]
 
 
 class Headers(Mapping[str, str]):
-    """Found by name in capitals or not. Read when somebody asks: at most answers nobody does."""
+    """Found by name in capitals or not. Decoded when first read: of most answers they are never read."""
 
     __slots__ = ("_lines", "_texts")
 
@@ -65,7 +72,7 @@ class Headers(Mapping[str, str]):
 
 
 class Keeper(Protocol):
-    """Whoever holds connections: told when one can be used again, and when one is no more."""
+    """Owner of connections: called when one can be used again, and when one is closed."""
 
     def keep(self, connection: Connection) -> None: ...
 
@@ -78,7 +85,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, keeper: Keeper) -> None:
         self._keeper = keeper
         self._transport: asyncio.Transport | None = None
-        self._hear: Hear | None = None
+        self._on_answer: OnAnswer | None = None
         # When what it waits for has to be there: an answer, or the next request.
         self.until = math.inf
         self.gone: asyncio.Future[None] = loop.create_future()
@@ -97,13 +104,13 @@ class Connection(asyncio.Protocol):
     def is_closing(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
-    def ask(self, request: bytes, until: float, hear: Hear) -> None:
-        """From here on the request may have gone out. One answer or loss is heard, never an exception."""
+    def ask(self, request: bytes, until: float, on_answer: OnAnswer) -> None:
+        """From here on the request may have been sent. `on_answer` is called once; nothing is raised."""
         assert self._transport is not None
         self.until = until
         self._received = 0
         self._has_head = False
-        self._hear = hear
+        self._on_answer = on_answer
         self._transport.write(request)
 
     def expire(self) -> None:
@@ -111,7 +118,7 @@ class Connection(asyncio.Protocol):
         self._lose(True, "no answer in time")
 
     def abort(self) -> None:
-        """Closed at once. Whoever waits for an answer has lost it."""
+        """Close at once. An answer that is waited for is lost."""
         self._lose(False, "the connection was closed here")
 
     # --- the transport's calls ----------------------------------------------------------------------------------------
@@ -120,8 +127,8 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but ancestry
 
     def data_received(self, data: bytes) -> None:
-        if self._hear is None:
-            # Nobody has asked. Whatever it says would be taken for the answer to the next question.
+        if self._on_answer is None:
+            # Nothing was asked: what comes now would be taken for the answer to the next request.
             self.abort()
             return
         self._received += len(data)
@@ -143,7 +150,7 @@ class Connection(asyncio.Protocol):
         self._keeper.forget(self)
         if not self.gone.done():
             self.gone.set_result(None)
-        if exc is None and self._hear is not None and self._has_head and _ends_with_connection(self._lines):
+        if exc is None and self._on_answer is not None and self._has_head and _ends_with_connection(self._lines):
             self._tell(Answer(self._parser.get_status_code(), Headers(self._lines), b"".join(self._pieces)))
             return
         where = "in the middle of the answer" if self._received else "before the answer"
@@ -153,7 +160,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._whole is not None:
-            self._lasts = False  # an answer more than there were questions
+            self._lasts = False  # more answers than requests
 
     def on_headers_complete(self) -> None:
         self._has_head = True
@@ -174,8 +181,8 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, whole: Answer) -> None:
         self._whole = None
-        is_heard = self._tell(whole)
-        if is_heard and self._lasts and not self.is_closing:
+        is_wanted = self._tell(whole)
+        if is_wanted and self._lasts and not self.is_closing:
             self._keeper.keep(self)
         else:
             self.abort()
@@ -186,10 +193,10 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _tell(self, what: Answer | ResponseLost) -> bool:
-        """False when nobody listens any more."""
-        hear, self._hear = self._hear, None
-        return hear is not None and hear(what)
+    def _tell(self, result: Answer | ResponseLost) -> bool:
+        """False when the caller has given it up."""
+        on_answer, self._on_answer = self._on_answer, None
+        return on_answer is not None and on_answer(result)
 
 
 def _ends_with_connection(lines: Mapping[bytes, bytes]) -> bool:

@@ -1,4 +1,4 @@
-"""A circuit breaker: when a provider keeps failing, it is left alone for a while and then asked with one send. Pure.
+"""A circuit breaker: when a provider keeps failing, nothing is sent for a while, and then one send as a probe. Pure.
 
 Closed, everything passes. After so many failures in a row it opens, and nothing passes. When its time is over it is half
 open: one send passes as a probe. The probe's success closes it; its failure opens it again for twice as long, up to a limit.
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+# How long others wait while a probe is out.
+PROBE_ANSWER_SECONDS = 1.0
+
 
 class State(StrEnum):
     CLOSED = "closed"
@@ -16,7 +19,7 @@ class State(StrEnum):
 
 
 class Breaker:
-    """Told the time with each call, in seconds of any clock that does not run backwards."""
+    """Each call takes the time, in seconds of any clock that does not run backwards."""
 
     def __init__(self, failures: int = 10, open_seconds: float = 10.0, most_open_seconds: float = 120.0) -> None:
         # In a row, because a provider that fails every third call is better retried than left alone.
@@ -37,19 +40,25 @@ class Breaker:
     def is_closed(self) -> bool:
         return self._until is None
 
-    def ask(self, now: float) -> float:
-        """Nothing if a send may pass now, which then has to be told of; else the seconds until it is worth asking again."""
-        if self._until is None:
+    def wait(self, now: float) -> float:
+        """The seconds until it is worth asking again; nothing if a send may pass now."""
+        if self._until is None or now >= self._until:
             return 0.0
-        if now < self._until:
-            return self._until - now
-        # This one is the probe. Should nobody ever tell how it went, the next may go when this time is over.
-        self._is_probing = True
-        self._until = now + self._open_seconds
-        return 0.0
+        wait = self._until - now
+        # The probe is usually answered soon, and then all may go.
+        return min(wait, PROBE_ANSWER_SECONDS) if self._is_probing else wait
+
+    def ask(self, now: float) -> float:
+        """As `wait`; if it returns nothing, this send passes, and its result has to be reported."""
+        wait = self.wait(now)
+        if self._until is not None and not wait:
+            # This one is the probe. If its result is never reported, the next may go after this time.
+            self._is_probing = True
+            self._until = now + self._open_seconds
+        return wait
 
     def succeeded(self) -> None:
-        """The provider answered as it should. One answer is enough: it lives."""
+        """The provider answered as it should. One answer is enough: it is up."""
         self._failures = 0
         self._until = None
         self._is_probing = False
@@ -62,7 +71,7 @@ class Breaker:
             if self._failures < self._limit:
                 return False
         elif not self._is_probing:
-            return False  # sent before it opened, and come back late
+            return False  # sent before it opened
         else:
             self._open_seconds = min(self._open_seconds * 2, self._most_seconds)
         self._is_probing = False

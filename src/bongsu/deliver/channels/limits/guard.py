@@ -1,95 +1,176 @@
-"""Leaves a provider alone while it fails, or while our settings for it are wrong: a queue is not spent on a closed door.
+"""Decides whether a channel may send now, and learns from every answer. One for every channel, push included.
 
-Push looks after itself, because FCM tells more. This is for every other sender, the user's own included.
+Three things hold a channel: its provider asks for a wait, its provider keeps failing (circuit breaker), or our settings are
+wrong (pause). A held delivery is not an attempt. Each hold ends by itself: one send passes as a probe, its answer decides.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from bongsu import telemetry
 from bongsu.deliver.channels.limits.breaker import Breaker
+from bongsu.deliver.channels.limits.recent_problems import RecentProblems
 from bongsu.deliver.channels.limits.send_metrics import SendMetrics
-from bongsu.outcome import Misconfigured, Outcome, Outgoing, Retry, Scope, Sender, Unknown
+from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
+from bongsu.runtime import telemetry
 
-# What somebody has to mend is tried with one send this often, so that it runs again by itself once it is mended.
-PROBE_SECONDS = 60.0
-# However long a provider asks the whole channel to wait, it is asked this often whether it still wants that.
+# A pause is probed after the first, then after twice as long, up to the last: a correction that comes soon is noticed soon,
+# and one that takes all night costs one failed delivery a minute.
+FIRST_PROBE_SECONDS = 1.0
+LAST_PROBE_SECONDS = 60.0
+# However long a provider asks the whole channel to wait, it is asked again after this.
 LONGEST_HOLD = 3600.0
+# The same problem is one ERROR line in this time; the history has each delivery.
+COMPLAINT_SECONDS = 60.0
+
+# A channel or a platform, by its name.
+Place = str
 
 
-class Guarded:
-    """A sender behind a circuit breaker."""
+def is_failure(outcome: Outcome) -> bool:
+    """Whether the circuit breaker counts it as a failure of the provider."""
+    return isinstance(outcome, Unknown) or (isinstance(outcome, Retry) and outcome.scope is Scope.CHANNEL)
+
+
+def is_answer(outcome: Outcome) -> bool:
+    """Whether it proves that the provider let us in."""
+    return not is_failure(outcome)
+
+
+@dataclass
+class _Pause:
+    """What is wrong with a place. Its breaker is open from the first failure on, and says when to probe."""
+
+    code: str = ""
+    detail: str = ""
+    breaker: Breaker = field(default_factory=lambda: Breaker(1, FIRST_PROBE_SECONDS, LAST_PROBE_SECONDS))
+
+
+class Guard:
+    """`hold` before a send, `answered` or `crashed` after it."""
 
     def __init__(
-        self, sender: Sender, *, clock: Callable[[], float] = time.monotonic, breaker: Breaker | None = None
+        self,
+        channel: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        breaker: Breaker | None = None,
+        is_failure: Callable[[Outcome], bool] = is_failure,
+        is_answer: Callable[[Outcome], bool] = is_answer,
     ) -> None:
-        self.sender = sender
-        self.channel = sender.channel
+        self.channel = channel
         self._clock = clock
         self._breaker = breaker or Breaker()
-        # What the provider has asked of the whole channel, and until when.
+        self._is_failure = is_failure
+        self._is_answer = is_answer
         self._asked_until = 0.0
-        self._wrong: Misconfigured | None = None
-        self._wrong_until = 0.0
-        self._meter = SendMetrics(self.channel, self._breaker, clock, lambda: self._asked_until)
+        self._asked_why = ""
+        self._pauses: dict[Place, _Pause] = {}
+        self._problems = RecentProblems()
+        self._complained: dict[str, float] = {}
+        self._metrics = SendMetrics(channel, self._breaker, clock, lambda: self._asked_until)
         self._log = telemetry.log("bongsu.deliver")
 
-    async def send(self, outgoing: Outgoing) -> Outcome:
-        if (held := self._hold()) is not None:
-            return held
-        began = time.perf_counter()
-        try:
-            outcome = await self.sender.send(outgoing)
-        except Exception as error:
-            self._meter.crashed(began)
-            self._failed("CRASHED", type(error).__name__)
-            raise
-        self._meter.answered(outcome, began)
-        self._learn(outcome)
-        return outcome
+    # --- before a send ------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        await self.sender.close()
-
-    def _hold(self) -> Outcome | None:
-        """Why nothing is sent now; None when it may go."""
+    def hold(self, outgoing: Outgoing) -> Retry | None:
+        """Why nothing is sent now; None when it may go. Report its answer then: it may be the probe."""
+        if not self._pauses and not self._asked_until and self._breaker.is_closed:
+            return None
         now = self._clock()
         if now < self._asked_until:
-            return _held("PROVIDER_BUSY", self._asked_until - now, "the provider has asked for patience")
-        if self._wrong is not None and now < self._wrong_until:
-            return _held(self._wrong.code, self._wrong_until - now, self._wrong.detail)
-        if remaining := self._breaker.ask(now):
-            return _held("CIRCUIT_OPEN", remaining, "the provider kept failing: it is left alone for a while")
-        if self._wrong is not None:
-            # This one goes out to see; the others go on waiting until it is back.
-            self._wrong_until = now + PROBE_SECONDS
+            return held("PROVIDER_BUSY", self._asked_until - now, self._asked_why)
+        self._asked_until = 0.0
+        places: tuple[Place | None, ...] = (self.channel, outgoing.platform)
+        pauses = [pause for place in places if place is not None and (pause := self._pauses.get(place)) is not None]
+        for pause in pauses:
+            if wait := pause.breaker.wait(now):
+                return held(pause.code, wait, pause.detail)
+        if wait := self._breaker.ask(now):
+            return held("CIRCUIT_OPEN", wait, "the provider kept failing: it is left alone for a while")
+        for pause in pauses:
+            pause.breaker.ask(now)
         return None
 
-    def _learn(self, outcome: Outcome) -> None:
+    # --- after a send -------------------------------------------------------------------------------------------------
+
+    def answered(self, outgoing: Outgoing, outcome: Outcome, began: float) -> None:
+        """Learn from an outcome. `began` is a time.perf_counter()."""
+        self._metrics.answered(outcome, began)
+        if isinstance(outcome, Accepted) and not self._pauses and not self._problems.is_any:
+            self._breaker.succeeded()  # nearly always, and nothing else to learn
+            return
+        now = self._clock()
+        self._learn_health(outcome, now)
+        self._learn_settings(outgoing, outcome, now)
+
+    def unusable(self, outgoing: Outgoing, outcome: Outcome) -> None:
+        """Nothing could be sent, for a reason that concerns every send: no access token, say."""
+        self._learn_settings(outgoing, outcome, self._clock())
+
+    def crashed(self, error: BaseException, began: float) -> None:
+        self._metrics.crashed(began)
+        self._failed("CRASHED", type(error).__name__, self._clock())
+
+    def complain(self, key: str, line: str, **fields: str) -> None:
+        """An ERROR line about what an operator has to correct, once in a while for each key."""
+        now = self._clock()
+        if now >= self._complained.get(key, now):
+            self._complained[key] = now + COMPLAINT_SECONDS
+            self._log.error(line, channel=self.channel, **fields)
+
+    def _learn_health(self, outcome: Outcome, now: float) -> None:
         match outcome:
-            case Misconfigured(code, detail, Scope.CHANNEL):
-                if self._wrong is None:
-                    line = "the channel is misconfigured: correct it, sending goes on by itself"
-                    self._log.error(line, channel=self.channel.value, code=code, why=detail)
-                self._wrong, self._wrong_until = outcome, self._clock() + PROBE_SECONDS
-            case Retry(code, wait, Scope.CHANNEL, detail):
-                self._asked_until = max(self._asked_until, self._clock() + min(wait, LONGEST_HOLD))
-                self._failed(code, detail)
-            case Unknown(code, detail):
-                self._failed(code, detail)
+            case Retry(code, detail=detail) | Unknown(code, detail) if self._is_failure(outcome):
+                self._failed(code, detail, now)
             case _:
-                if self._wrong is not None:
-                    self._log.info("sending again", channel=self.channel.value)
-                self._wrong = None
                 self._breaker.succeeded()
+        match outcome:
+            case Retry(after_seconds=wait, scope=Scope.CHANNEL, detail=detail) if wait > 0:
+                self._asked_until = max(self._asked_until, now + min(wait, LONGEST_HOLD))
+                self._asked_why = detail or "the provider asked for a wait"
 
-    def _failed(self, code: str, detail: str) -> None:
-        if self._breaker.failed(self._clock()):
+    def _learn_settings(self, outgoing: Outgoing, outcome: Outcome, now: float) -> None:
+        match outcome:
+            case Misconfigured(code, detail, scope):
+                line = "the channel is misconfigured: correct it, sending resumes by itself"
+                self.complain(code, line, code=code, why=detail)
+                place = self.channel if scope is Scope.CHANNEL else outgoing.platform
+                if place is not None:
+                    is_rule = self._problems.saw(place, is_problem=True)
+                    if is_rule or outcome.is_for_all or place in self._pauses:
+                        self._pause(place, code, detail, now)
+            case Retry(code, scope=Scope.CHANNEL, detail=detail, is_held=True):
+                self._pause(self.channel, code, detail, now)
+            case Accepted() | Gone() | Refused() if outgoing.platform is not None:
+                self._problems.saw(outgoing.platform, is_problem=False)
+        if isinstance(outcome, Accepted):
+            self._resume(outgoing.platform)
+        is_about_channel = isinstance(outcome, Misconfigured) and outcome.scope is Scope.CHANNEL
+        if not is_about_channel and self._is_answer(outcome):
+            self._problems.saw(self.channel, is_problem=False)
+            self._resume(self.channel)
+
+    def _pause(self, place: Place, code: str, detail: str, now: float) -> None:
+        pause = self._pauses.setdefault(place, _Pause())
+        pause.code, pause.detail = code, detail
+        if pause.breaker.failed(now):
+            wait = round(pause.breaker.wait(now))
+            self._log.warning("paused", place=place, code=code, probe_after_seconds=wait)
+
+    def _resume(self, place: Place | None) -> None:
+        if place is not None and self._pauses.pop(place, None) is not None:
+            self._problems.forget(place)
+            self._log.info("sending again", place=place)
+
+    def _failed(self, code: str, detail: str, now: float) -> None:
+        if self._breaker.failed(now):
             line = "the provider keeps failing: nothing is sent for a while"
-            self._log.error(line, channel=self.channel.value, code=code, why=detail)
+            self._log.error(line, channel=self.channel, code=code, why=detail)
 
 
-def _held(code: str, seconds: float, why: str) -> Retry:
+def held(code: str, seconds: float, why: str) -> Retry:
+    """Nothing was sent: the delivery waits, and has all its attempts before it."""
     return Retry(code, seconds, Scope.CHANNEL, why, is_held=True)

@@ -10,9 +10,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from bongsu import telemetry
 from bongsu.deliver.channels.limits.pace import BURST_SHARE, MINUTE
-from bongsu.model import Channel
+from bongsu.runtime import telemetry
 from bongsu.store import Store
 from bongsu.store.quotas import draw
 
@@ -30,7 +29,7 @@ class Quota:
     """Permits of this process to send. All processes together use no more of them in any sixty seconds than the quota."""
 
     def __init__(
-        self, store: Store, channel: Channel, name: str, per_minute: int, clock: Callable[[], float] = time.monotonic
+        self, store: Store, channel: str, name: str, per_minute: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
         self._name = name
@@ -43,8 +42,8 @@ class Quota:
         self._left = 0.0
         self._until = 0.0
         self._drawing: asyncio.Task[None] | None = None
-        self._granted = telemetry.QUOTA_GRANTED.labels(channel.value)
-        self._empty = telemetry.QUOTA_EMPTY.labels(channel.value)
+        self._granted = telemetry.QUOTA_GRANTED.labels(channel)
+        self._empty = telemetry.QUOTA_EMPTY.labels(channel)
 
     def take(self) -> bool:
         """Use a permit that was drawn before, if there is one."""
@@ -61,12 +60,15 @@ class Quota:
         """Take a permit, drawing more if needed. False if none was available for so long that the send should be retried."""
         deadline = self._clock() + MOST_WAIT_SECONDS
         while not self.take():
-            if self._clock() >= deadline:
+            if (remaining := deadline - self._clock()) <= 0:
                 return False
-            # Many wait for one draw.
+            # Many wait for one draw; none longer than its own time, however long the store takes.
             if self._drawing is None or self._drawing.done():
                 self._drawing = asyncio.create_task(self._draw(), name="bongsu-quota")
-            await asyncio.shield(self._drawing)
+                self._drawing.add_done_callback(_retrieve)
+            done, _ = await asyncio.wait({self._drawing}, timeout=remaining)
+            for drawn in done:
+                drawn.result()
         return True
 
     async def _draw(self) -> None:
@@ -83,3 +85,9 @@ class Quota:
         if granted < 1.0:
             self._empty.inc()
             await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _retrieve(drawing: asyncio.Task[None]) -> None:
+    """A draw that fails after all have stopped waiting is no error of anything."""
+    if not drawing.cancelled():
+        drawing.exception()

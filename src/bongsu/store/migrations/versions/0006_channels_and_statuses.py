@@ -1,4 +1,7 @@
-"""Channels of users' own: any name may stand in a delivery, each has a bit, members have addresses for them. New statuses."""
+"""Channels of users' own: any name may stand in a delivery, each has a bit, members have addresses for them. New statuses.
+
+And what has no channel IN_APP (bit 8) is no longer in the inbox, so it no longer counts as unread.
+"""
 
 from alembic import op
 from sqlalchemy import Connection, text
@@ -18,7 +21,11 @@ CREATE TABLE bongsu_addresses (
     PRIMARY KEY (member_id, channel)
 );
 DROP INDEX bongsu_events_failed;
-CREATE INDEX bongsu_events_dead ON bongsu_events (finished_at) WHERE status IN ('FAILED', 'UNHANDLED')
+CREATE INDEX bongsu_events_dead ON bongsu_events (finished_at) WHERE status IN ('FAILED', 'UNHANDLED');
+UPDATE bongsu_members SET unread = unread - (
+    SELECT count(*) FROM bongsu_notifications AS n
+    WHERE n.member_id = bongsu_members.member_id AND n.read_at IS NULL AND n.channels & 8 = 0)
+WHERE member_id IN (SELECT n.member_id FROM bongsu_notifications AS n WHERE n.read_at IS NULL AND n.channels & 8 = 0)
 """
 # Constraints to change: of which table, as SQLite has it in its schema, and what takes its place there.
 CHANGED_CHECKS = (

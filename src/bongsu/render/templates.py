@@ -18,12 +18,12 @@ from typing import Any
 from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, UndefinedError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from bongsu import particles
 from bongsu.errors import BadTemplate
 from bongsu.model import Event, Notice
+from bongsu.render import particles
 
 DEFAULT_LOCALE = "ko"
-SHIPPED = Path(__file__).parent / "texts"
+SHIPPED = Path(__file__).parents[1] / "texts"
 FOLDER = Path("texts")
 WORDS = "words.toml"
 

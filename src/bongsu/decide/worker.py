@@ -7,28 +7,25 @@ either completed a step of an event or not touched it, and the next claim contin
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
 
-from bongsu import telemetry
-from bongsu.backoff import doubling
+from bongsu.decide.progress import Decision, EventInProgress
+from bongsu.decide.step import Decider, NotPrepared
 from bongsu.errors import StoreError, StoreTooSlow
-from bongsu.fanout import Decision, EventInProgress, FanOut, MissingMembers
-from bongsu.loop import Loop
 from bongsu.model import EventStatus, Notice
 from bongsu.rules import Rules
+from bongsu.runtime import telemetry
+from bongsu.runtime.backoff import doubling
+from bongsu.runtime.loop import Loop
+from bongsu.runtime.process import process_name
 from bongsu.settings import Settings
-from bongsu.store import Store, audience_snapshots, decisions, members, outbox
-from bongsu.store.decisions import StepChanges
+from bongsu.store import Store, audience_snapshots, outbox
 from bongsu.store.outbox import ClaimedEvent, EventResult
 
 # Large enough that claim and record cost little per event, small enough that a crash hands few events to the next worker.
 BATCH = 500
-# Missing members are inserted and the step repeated, this often. Once is enough unless the audience changes each time.
-PREPARATIONS = 10
 # The traceback's last line is what an operator reads; the whole of it is in the log.
 ERROR_LIMIT = 1_000
 # Events accepted by another process without Redis send no signal: the worker looks for them this soon.
@@ -49,19 +46,20 @@ class EventWorker(Loop):
         store: Store,
         rules: Rules,
         settings: Settings,
-        fanout: FanOut,
+        decider: Decider,
         on_decided: Callable[[Decision], None] = lambda _decision: None,
     ) -> None:
         super().__init__("event-worker", settings.poll_seconds)
         self._store = store
         self._rules = rules
-        self._fanout = fanout
+        self._decider = decider
         self._settings = settings
         self._on_decided = on_decided
-        self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._worker = process_name()
         # Claimed and not finished, at most a batch. If this process dies, their leases end and others claim them.
         self._in_progress: list[EventInProgress] = []
-        self._to_give_back: list[ClaimedEvent] = []
+        # Claims to end as if they had never been made, by after how many seconds their events are due again.
+        self._to_give_back: dict[float, list[ClaimedEvent]] = {}
         self._is_more_due = False
         self._unhandled: set[str] = set()
         self._renewed = time.monotonic()
@@ -119,16 +117,21 @@ class EventWorker(Loop):
         self._in_progress = [event for event in self._in_progress if event.event_id in renewed]
         self._renewed = time.monotonic()
 
+    def _release(self, claimed: Sequence[ClaimedEvent], after_seconds: float) -> None:
+        self._to_give_back.setdefault(after_seconds, []).extend(claimed)
+        gone = {one.event.event_id for one in claimed}
+        self._in_progress = [event for event in self._in_progress if event.event_id not in gone]
+
     def _release_all(self) -> None:
-        self._to_give_back += [event.claimed for event in self._in_progress]
-        self._in_progress = []
+        self._release([event.claimed for event in self._in_progress], self._settings.retry_base_seconds)
 
     async def _give_back(self) -> None:
         """Make unfinished events due again without counting it as a crash. If this fails, their leases end anyway."""
-        if self._to_give_back:
+        while self._to_give_back:
+            after_seconds, claimed = next(iter(self._to_give_back.items()))
             async with self._store.single() as tx:
-                await outbox.give_back(tx, self._to_give_back, self._settings.retry_base_seconds)
-            self._to_give_back = []
+                await outbox.give_back(tx, claimed, after_seconds)
+            del self._to_give_back[after_seconds]
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -137,11 +140,11 @@ class EventWorker(Loop):
         if not claimed:
             return 0
         events: list[EventInProgress] = []
-        failed: list[tuple[ClaimedEvent, str]] = []
+        ended: list[tuple[ClaimedEvent, EventResult]] = []
         for one in claimed:
             notices = self._detect(one)
-            if isinstance(notices, str):
-                failed.append((one, notices))
+            if isinstance(notices, EventResult):
+                ended.append((one, notices))
             else:
                 events.append(EventInProgress(one, notices))
         # An event whose lease has ended may be claimed again while it is in progress here: the new claim replaces the old.
@@ -149,12 +152,13 @@ class EventWorker(Loop):
         self._in_progress = [event for event in self._in_progress if event.event_id not in again] + events
         try:
             await self._resume(events)
-            await self._fail(failed)
+            await self._record(ended)
         except StoreError:
-            self._to_give_back += [one for one, _ in failed]
+            self._release([one for one, _ in ended], self._settings.retry_base_seconds)
             self._release_all()
             raise
-        await self._step(events)
+        if events:
+            await self._step(events)
         return len(claimed)
 
     async def _continue(self) -> int:
@@ -184,101 +188,84 @@ class EventWorker(Loop):
                 event.resume(begun[event.event_id])
 
     async def _step(self, events: Sequence[EventInProgress]) -> None:
-        """All in one transaction. If that fails, one by one, so that only the event at fault fails."""
+        """All in one transaction. If an event's own fault ends it, one by one, so that only that event fails.
+
+        A store that is away, locked or slow is no event's fault: nothing is recorded, and they are due again soon.
+        """
         try:
-            await self._step_together(events)
-        except Exception as error:
-            if isinstance(error, StoreError) and not isinstance(error, StoreTooSlow):
-                # The store is unavailable, which is no event's fault. Nothing can be recorded until it is back.
+            decision = await self._decider.decide_step(events)
+        except StoreTooSlow:
+            # Perhaps one of them is what is slow. Alone it holds up none of the others, if it waits longer than they do.
+            if len(events) == 1:
+                self._release([events[0].claimed], self._settings.lease_seconds)
                 self._release_all()
                 raise
-            if len(events) > 1:
-                for event in events:
-                    await self._step([event])
-            else:
+            await self._step_one_by_one(events)
+        except (StoreError, NotPrepared):
+            self._release_all()
+            raise
+        except Exception as error:
+            if len(events) == 1:
                 self._log.warning("deciding failed", event_id=str(events[0].event_id), exc_info=True)
                 self._in_progress.remove(events[0])
-                await self._fail([(events[0].claimed, _last_line(error))])
+                await self._record([(events[0].claimed, self._failed(events[0].claimed, error))])
+            else:
+                await self._step_one_by_one(events)
+        else:
+            self._settle(decision)
 
-    async def _step_together(self, events: Sequence[EventInProgress]) -> None:
-        for _ in range(PREPARATIONS):
-            try:
-                await self._step_once(events)
-                return
-            except MissingMembers as missing:
-                # In a transaction of its own: rows inserted under locks already held would break the lock order.
-                async with self._store.transaction() as tx:
-                    await members.ensure_members(tx, missing.member_ids)
-        await self._step_once(events)
+    async def _step_one_by_one(self, events: Sequence[EventInProgress]) -> None:
+        for event in events:
+            await self._step([event])
 
-    async def _step_once(self, events: Sequence[EventInProgress]) -> None:
-        locks = self._fanout.required_locks(events)
-        async with self._store.transaction() as tx:
-            held = await outbox.lock_claims(tx, [event.claim for event in events], locks.names, locks.messages)
-            decision = await self._fanout.decide(tx, [event for event in events if event.claim in held.claims], held)
-            decision.deliveries = await decisions.apply_decision(tx, decision.rows, self._changes(decision))
-        decision.settle()
+    def _settle(self, decision: Decision) -> None:
         telemetry.EVENTS_FINISHED.labels(EventStatus.DONE.value).inc(len(decision.finished))
-        # What is finished, or claimed by another by now, is no longer in progress here.
-        kept = held.claims - {event.claim for event in decision.finished}
-        gone = {event.claim for event in events} - kept
+        gone = {event.claim for event in (*decision.finished, *decision.lost)}
         self._in_progress = [event for event in self._in_progress if event.claim not in gone]
         self._on_decided(decision)
 
-    def _changes(self, decision: Decision) -> StepChanges:
-        return StepChanges(
-            lease_seconds=self._settings.lease_seconds,
-            new_messages=decision.words,
-            used_again=decision.used_again,
-            finished=[event.claim for event in decision.finished],
-            cursors=decision.cursors,
-        )
+    # --- events that end without a decision -----------------------------------------------------------------------------
 
-    async def _fail(self, failed: Sequence[tuple[ClaimedEvent, str]]) -> None:
-        """Retry later, or end as FAILED after the last attempt."""
-        if not failed:
-            return
-        results = [self._result(one, error) for one, error in failed]
-        async with self._store.transaction() as tx:
-            recorded = await outbox.record(tx, results)
-            if ended := recorded & {one.event_id for one in results if one.status is EventStatus.FAILED}:
-                await audience_snapshots.forget(tx, sorted(ended))
-        for (one, _), result in zip(failed, results, strict=True):
-            if result.event_id in recorded:
-                self._report(one, result)
-
-    def _detect(self, claimed: ClaimedEvent) -> list[Notice] | str:
-        """The notices of all rules, or the error that ended them."""
+    def _detect(self, claimed: ClaimedEvent) -> list[Notice] | EventResult:
+        """The notices of all rules, or what becomes of the event without them."""
+        event, epoch = claimed.event, claimed.epoch
         if claimed.hopeless:
-            return claimed.hopeless
+            return EventResult(event.event_id, epoch, EventStatus.FAILED, claimed.hopeless)
+        if not self._rules.knows(event.event_type):
+            return EventResult(event.event_id, epoch, EventStatus.UNHANDLED)
         try:
-            notices = self._rules.detect(claimed.event)
+            return self._rules.detect(event)
         except Exception as error:
-            self._log.warning("a rule failed", event_id=str(claimed.event.event_id), exc_info=True)
-            return _last_line(error)
-        if not notices and not self._rules.knows(claimed.event.event_type):
-            self._warn_unhandled(claimed.event.event_type)
-        return notices
+            self._log.warning("a rule failed", event_id=str(event.event_id), exc_info=True)
+            return self._failed(claimed, error)
 
-    def _warn_unhandled(self, event_type: str) -> None:
-        """Warn once per event type that no rule handles: it may be intended, or a typo."""
-        telemetry.EVENTS_UNHEARD.inc()
-        if event_type not in self._unhandled and len(self._unhandled) < MOST_UNHANDLED:
-            self._unhandled.add(event_type)
-            self._log.warning("no rule handles this event type", event_type=event_type, status=EventStatus.DONE.value)
-
-    def _result(self, claimed: ClaimedEvent, error: str) -> EventResult:
+    def _failed(self, claimed: ClaimedEvent, error: Exception) -> EventResult:
+        """Retry later, or end as FAILED after the last attempt."""
         event_id, epoch = claimed.event.event_id, claimed.epoch
-        if claimed.hopeless or claimed.attempts >= self._settings.max_retries:
-            return EventResult(event_id, epoch, EventStatus.FAILED, error)
+        if claimed.attempts >= self._settings.max_retries:
+            return EventResult(event_id, epoch, EventStatus.FAILED, _last_line(error))
         wait = doubling(self._settings.retry_base_seconds, claimed.attempts + 1)
-        return EventResult(event_id, epoch, EventStatus.PENDING, error, wait)
+        return EventResult(event_id, epoch, EventStatus.PENDING, _last_line(error), wait)
+
+    async def _record(self, ended: Sequence[tuple[ClaimedEvent, EventResult]]) -> None:
+        if not ended:
+            return
+        async with self._store.transaction() as tx:
+            recorded = await outbox.record(tx, [result for _, result in ended])
+            failed = {result.event_id for _, result in ended if result.status is EventStatus.FAILED}
+            if failed & recorded:
+                await audience_snapshots.forget(tx, sorted(failed & recorded))
+        for claimed, result in ended:
+            if result.event_id in recorded:
+                self._report(claimed, result)
 
     def _report(self, claimed: ClaimedEvent, result: EventResult) -> None:
         match result.status:
             case EventStatus.PENDING:
                 telemetry.EVENTS_RETRIED.inc()
                 return
+            case EventStatus.UNHANDLED:
+                self._warn_unhandled(claimed.event.event_type)
             case EventStatus.FAILED:
                 self._log.error(
                     "event failed",
@@ -288,6 +275,13 @@ class EventWorker(Loop):
                     error=result.error,
                 )
         telemetry.EVENTS_FINISHED.labels(result.status.value).inc()
+
+    def _warn_unhandled(self, event_type: str) -> None:
+        """Warn once per event type that no rule handles: a typo, or a worker that was started without the rule."""
+        telemetry.EVENTS_UNHANDLED.inc()
+        if event_type not in self._unhandled and len(self._unhandled) < MOST_UNHANDLED:
+            self._unhandled.add(event_type)
+            self._log.warning("no rule handles this event type", event_type=event_type, status=EventStatus.UNHANDLED.value)
 
 
 def _last_line(error: BaseException) -> str:

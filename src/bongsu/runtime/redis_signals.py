@@ -1,7 +1,4 @@
-"""Signals: hints that there is work or news. Losing one costs time, never data, so sending never fails and never waits.
-
-A listener is called with the signal's data, or with None for "some may have been missed": after Redis was away, say.
-"""
+"""Signals between processes, over Redis pub/sub."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import contextlib
 import os
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import redis.asyncio
 from redis.asyncio.client import PubSub
@@ -18,13 +15,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from bongsu import telemetry
 from bongsu.errors import BadSettings
-from bongsu.loop import Loop
-
-Listener = Callable[[bytes | None], None]
-# Told False when other processes are out of reach, and True when they are back.
-Watcher = Callable[[bool], None]
+from bongsu.runtime import telemetry
+from bongsu.runtime.loop import Loop
+from bongsu.runtime.signals import Listener, LocalSignals, Watcher
 
 # One channel for all topics would wake everyone for everything; one per topic lets Redis do the sorting.
 CHANNEL = "bongsu:signal:"
@@ -38,85 +32,6 @@ HEARD_SECONDS = 5.0
 
 # What redis-py raises when Redis is away. RuntimeError is its word for a connection closed under a reader.
 AWAY = (RedisError, OSError, TimeoutError, RuntimeError)
-
-
-class Signals(Protocol):
-    """What both kinds promise. `start` and `stop` may be called twice, `stop` before `start`."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    def send(self, topic: str, data: bytes = b"") -> None:
-        """Tell every listener of the topic, in every process, soon. Never raises, never blocks."""
-
-    def listen(self, topic: str, listener: Listener) -> contextlib.AbstractContextManager[None]:
-        """Call the listener for each signal while the context is open. A listener must be quick."""
-
-    async def heard(self, topic: str) -> bool:
-        """Wait until listeners of the topic miss nothing more. False when other processes are out of reach."""
-
-    @property
-    def is_together(self) -> bool:
-        """Whether other processes can be heard, as far as is known."""
-
-    def watch(self, watcher: Watcher) -> contextlib.AbstractContextManager[None]:
-        """Tell the watcher, while the context is open, when other processes get out of reach or are back."""
-
-
-class LocalSignals:
-    """Signals within one process: a listener is called in the sender's own step."""
-
-    def __init__(self) -> None:
-        self._listeners: defaultdict[str, list[Listener]] = defaultdict(list)
-        self._watchers: list[Watcher] = []
-        self._log = telemetry.log("bongsu.signals")
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    def send(self, topic: str, data: bytes = b"") -> None:
-        self._deliver(topic, data)
-
-    @contextlib.contextmanager
-    def listen(self, topic: str, listener: Listener) -> Iterator[None]:
-        self._listeners[topic].append(listener)
-        try:
-            yield
-        finally:
-            self._listeners[topic].remove(listener)
-            if not self._listeners[topic]:
-                del self._listeners[topic]
-
-    async def heard(self, topic: str) -> bool:
-        return True
-
-    @property
-    def is_together(self) -> bool:
-        return True
-
-    @contextlib.contextmanager
-    def watch(self, watcher: Watcher) -> Iterator[None]:
-        self._watchers.append(watcher)
-        try:
-            yield
-        finally:
-            self._watchers.remove(watcher)
-
-    def _deliver(self, topic: str, data: bytes | None) -> None:
-        for listener in tuple(self._listeners.get(topic, ())):
-            try:
-                listener(data)
-            except Exception:
-                self._log.exception("listener crashed", topic=topic)
-
-    def _tell_watchers(self, is_together: bool) -> None:
-        for watcher in tuple(self._watchers):
-            try:
-                watcher(is_together)
-            except Exception:
-                self._log.exception("watcher crashed")
 
 
 class RedisSignals(LocalSignals):

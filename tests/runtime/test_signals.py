@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 import redis.asyncio
 
-from bongsu.signals import LocalSignals, RedisSignals, Signals
+from bongsu.runtime.redis_signals import RedisSignals
+from bongsu.runtime.signals import LocalSignals, Signals
 from tests.servers import RedisServer, start_redis
 
 

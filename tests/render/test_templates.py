@@ -10,9 +10,9 @@ import pytest
 
 from bongsu.errors import BadTemplate
 from bongsu.model import Event, Everyone, Notice, NoticeType
+from bongsu.render.templates import SAMPLES, SHIPPED, Rendered, Templates, number
 from bongsu.rules import catalogue
 from bongsu.settings import Settings
-from bongsu.templates import SAMPLES, SHIPPED, Rendered, Templates, number
 from tests.processes import BONGSU
 
 RULES = catalogue(Settings())

@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 
-from bongsu import telemetry
-from bongsu.backoff import doubling
 from bongsu.errors import BongsuError
+from bongsu.runtime import telemetry
+from bongsu.runtime.backoff import doubling
 
 # The first retry is quick because most faults are a connection that broke once. The longest is what an outage costs after
 # its end: every loop on a notification's path may wait that long before it sees that the store is back.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bongsu.guard import Quiet, local_day, quiet_until
+from bongsu.decide.quiet_hours import Quiet, local_day, quiet_until
 
 SEOUL, NEW_YORK = ZoneInfo("Asia/Seoul"), ZoneInfo("America/New_York")
 # Half an hour of daylight saving, a day left out altogether, odd offsets, midnight that does not exist.

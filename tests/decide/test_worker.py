@@ -9,16 +9,17 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
+from bongsu.decide.progress import EventInProgress
+from bongsu.decide.step import Decider
+from bongsu.decide.worker import EventWorker
 from bongsu.errors import StoreUnreachable
-from bongsu.fanout import Decision, EventInProgress, FanOut, RequiredLocks
-from bongsu.model import Event, EventStatus, Everyone, Notice, NoticeType
+from bongsu.model import Channel, Event, EventStatus, Listed, Notice, NoticeType
+from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
-from bongsu.store import Store, Transaction, outbox
+from bongsu.store import Store, Transaction, dead_letters, outbox
 from bongsu.store.outbox import DEATHS_ALONE, SUSPECT_AFTER, ClaimedEvent, LockedClaims, StoredEvent
 from bongsu.store.query import Statement, same
-from bongsu.templates import Templates
-from bongsu.worker import EventWorker
 
 
 @pytest.fixture
@@ -54,27 +55,26 @@ async def finish(worker: EventWorker, store: Store) -> None:
     await worker.stop()
 
 
-class Decisions(FanOut):
-    """A decision that leaves a row behind in its transaction, so that doubles can be counted."""
+class Decisions(Decider):
+    """Leaves a row behind in the transaction of each step, so that doubles can be counted."""
 
-    def __init__(self, settings: Settings, fails_for: str = "") -> None:
-        super().__init__(Templates.load(), settings)
+    def __init__(self, store: Store, settings: Settings, fails_for: str = "") -> None:
+        super().__init__(store, Templates.load(), settings)
         self._fails_for = fails_for
 
     async def prepare(self, store: Store) -> None:
         async with store.transaction() as tx:
             await tx.execute(same("CREATE TABLE decisions (event_id text, type text)")())
 
-    def required_locks(self, _events: Sequence[EventInProgress]) -> RequiredLocks:
-        return RequiredLocks((), 0)
-
-    async def decide(self, tx: Transaction, events: Sequence[EventInProgress], _held: LockedClaims) -> Decision:
+    async def lock_claims(self, tx: Transaction, events: Sequence[EventInProgress]) -> LockedClaims:
+        held = await super().lock_claims(tx, events)
         insert = same("INSERT INTO decisions (event_id, type) VALUES ($1, $2)")
         for event in events:
-            await tx.execute(insert(str(event.event_id), event.current_notice.type.name))
-            if self._fails_for and event.claimed.event.ref_id == self._fails_for:
-                await tx.fetch(same("SELECT * FROM no_such_table")())
-        return Decision(list(events))
+            if event.claim in held.claims:
+                await tx.execute(insert(str(event.event_id), event.current_notice.type.name))
+                if self._fails_for and event.claimed.event.ref_id == self._fails_for:
+                    await tx.fetch(same("SELECT * FROM no_such_table")())
+        return held
 
     async def made(self, store: Store) -> list[tuple[str, str]]:
         async with store.read() as tx:
@@ -82,8 +82,8 @@ class Decisions(FanOut):
         return [(row["event_id"], row["type"]) for row in rows]
 
 
-def worker_of(store: Store, rules: Rules, settings: Settings, fanout: FanOut | None = None) -> EventWorker:
-    return EventWorker(store, rules, settings, fanout or FanOut(Templates.load(), settings))
+def worker_of(store: Store, rules: Rules, settings: Settings, decider: Decider | None = None) -> EventWorker:
+    return EventWorker(store, rules, settings, decider or Decider(store, Templates.load(), settings))
 
 
 def say(kind: str) -> Rules:
@@ -91,7 +91,7 @@ def say(kind: str) -> Rules:
 
     @rules.rule("test.said")
     def said(_event: Event) -> Iterable[Notice]:
-        yield Notice(NoticeType(kind, ()), Everyone())
+        yield Notice(NoticeType(kind, (Channel.IN_APP,)), Listed(("a",)), title="t", body="b")
 
     return rules
 
@@ -110,7 +110,7 @@ async def test_an_event_that_comes_without_a_signal_is_found_before_the_next_pol
             return done
 
     seldom = quick.model_copy(update={"poll_seconds": 3600.0})
-    worker = Overtaken(store, Rules(), seldom, FanOut(Templates.load(), seldom))
+    worker = Overtaken(store, catalogue(seldom), seldom, Decider(store, Templates.load(), seldom))
     await add(store, first)
     await worker.start()
     async with asyncio.timeout(20):
@@ -121,17 +121,28 @@ async def test_an_event_that_comes_without_a_signal_is_found_before_the_next_pol
     await worker.stop()
 
 
-async def test_an_event_that_no_rule_handles_is_done(store: Store, quick: Settings) -> None:
-    known, unknown = Event(event_type="product.updated"), Event(event_type="not.known")
-    await add(store, known, unknown)
+async def test_an_event_that_no_rule_handles_ends_unhandled_until_a_rule_does(store: Store, quick: Settings) -> None:
+    """As when a worker of the version before meets it during a deploy: it is found among the dead letters and replayed."""
+    silent, unknown = Event(event_type="comment.deleted"), Event(event_type="test.said")
+    await add(store, silent, unknown)
     await finish(worker_of(store, catalogue(quick), quick), store)
-    for event in (known, unknown):
+    for event, status in ((silent, EventStatus.DONE), (unknown, EventStatus.UNHANDLED)):
         row = await fate(store, event)
-        assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 0, None)
+        assert (row.status, row.attempts, row.error) == (status, 0, None)
+        assert row.finished_at is not None
+    async with store.read() as tx:
+        counts = await outbox.count_unfinished(tx)
+        (dead,) = await dead_letters.find_page(tx, dead_letters.Filters())
+    assert (dead.state, dead.event_id) == (dead_letters.State.UNHANDLED, unknown.event_id)
+    assert counts == {EventStatus.PENDING: 0, EventStatus.FAILED: 0, EventStatus.UNHANDLED: 1}
+    async with store.transaction() as tx:
+        assert await dead_letters.replay(tx, [dead]) == 1
+    await finish(worker_of(store, say("SAID"), quick), store)
+    assert (await fate(store, unknown)).status is EventStatus.DONE
 
 
 async def test_a_notice_is_decided_in_the_transaction_that_finishes_its_event(store: Store, quick: Settings) -> None:
-    decisions = Decisions(quick)
+    decisions = Decisions(store, quick)
     await decisions.prepare(store)
     events = [Event(event_type="test.said") for _ in range(3)]
     await add(store, *events)
@@ -151,7 +162,7 @@ async def test_a_failing_rule_is_retried_and_ends_failed_with_the_tracebacks_las
 
     bad, good = Event(event_type="test.broken"), Event(event_type="product.updated")
     await add(store, bad, good)
-    await finish(worker_of(store, rules, quick), store)
+    await finish(worker_of(store, Rules(rules, catalogue(quick)), quick), store)
     row = await fate(store, bad)
     assert (row.status, row.error) == (EventStatus.FAILED, "KeyError: 'previousPrice'")
     assert row.attempts == len(asked) == 1 + quick.max_retries
@@ -176,7 +187,7 @@ async def test_a_rule_that_recovers_is_done_with_its_failures_counted(store: Sto
 
 
 async def test_a_decision_that_fails_takes_only_its_own_event_along(store: Store, quick: Settings) -> None:
-    decisions = Decisions(quick, fails_for="2")
+    decisions = Decisions(store, quick, fails_for="2")
     await decisions.prepare(store)
     events = [Event(event_type="test.said", ref_id=str(number)) for number in range(5)]
 
@@ -224,7 +235,7 @@ async def test_a_store_that_goes_away_again_and_again_is_no_events_fault(
         return record_query(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(outbox, "record_query", record_at_last)
-    monkeypatch.setattr("bongsu.loop.FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("bongsu.runtime.loop.FIRST_BACKOFF", 0.001)
     event = Event(event_type="product.updated")
     await add(store, event)
     await finish(worker_of(store, catalogue(quick), quick), store)
@@ -266,7 +277,7 @@ async def test_a_row_that_cannot_be_read_fails_at_once_and_alone(store: Store, q
 
 
 async def test_a_zombie_decides_nothing(store: Store, quick: Settings) -> None:
-    decisions = Decisions(quick)
+    decisions = Decisions(store, quick)
     await decisions.prepare(store)
     event = Event(event_type="test.said")
     await add(store, event)
@@ -301,11 +312,12 @@ async def test_a_worker_survives_a_store_that_goes_away(
 async def test_an_event_type_that_no_rule_handles_is_logged_once(store: Store, quick: Settings) -> None:
     events = [Event(event_type=one) for one in ("order.shiped", "order.shiped", "product.updated", "comment.deleted", "x")]
     await add(store, *events)
-    before = REGISTRY.get_sample_value("bongsu_events_unheard_total") or 0.0
-    worker = EventWorker(store, catalogue(quick), quick, FanOut(Templates.load(), quick))
+    before = REGISTRY.get_sample_value("bongsu_events_unhandled_total") or 0.0
+    worker = worker_of(store, catalogue(quick), quick)
     with capture_logs() as lines:
         await finish(worker, store)
     logged = [line["event_type"] for line in lines if line["event"] == "no rule handles this event type"]
     assert sorted(logged) == ["order.shiped", "x"]
-    assert REGISTRY.get_sample_value("bongsu_events_unheard_total") == before + 3
-    assert {(await fate(store, one)).status for one in events} == {EventStatus.DONE}
+    assert REGISTRY.get_sample_value("bongsu_events_unhandled_total") == before + 3
+    statuses = [(await fate(store, one)).status.value for one in events]
+    assert statuses == ["UNHANDLED", "UNHANDLED", "DONE", "DONE", "UNHANDLED"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from bongsu.backoff import doubling
-from bongsu.loop import Loop
-from bongsu.telemetry import LOOP_CRASHES
+from bongsu.runtime.backoff import doubling
+from bongsu.runtime.loop import Loop
+from bongsu.runtime.telemetry import LOOP_CRASHES
 
 FOREVER = 3600
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bongsu.particles import Ending, ending, eul, eun, euro, iga, wa
+from bongsu.render.particles import Ending, ending, eul, eun, euro, iga, wa
 
 syllables = st.characters(min_codepoint=ord("가"), max_codepoint=ord("힣"))
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bongsu.fanout import Decision, EventInProgress
+from bongsu.decide.progress import Decision, EventInProgress
+from bongsu.decide.worker import EventWorker
 from bongsu.model import (
     Action,
     Audience,
@@ -28,14 +29,12 @@ from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Query, Store, Transaction, outbox
 from bongsu.store.devices import put_device
-from bongsu.store.outbox import LockedClaims
-from bongsu.worker import EventWorker
 from tests.conftest import KEYS
 from tests.deciding import (
     IN_APP,
     NOON,
     Clock,
-    ClockedFanOut,
+    ClockedDecider,
     decide,
     deliveries,
     did,
@@ -137,14 +136,14 @@ async def test_who_follows_later_is_not_told_and_who_left_is(store: Store, setti
     async with store.transaction() as tx:
         await outbox.add(tx, [said()])
     rules = says(Selected("SELECT who FROM follows"))
-    worker = EventWorker(store, rules, settings, ClockedFanOut(settings, Clock(), 2))
+    worker = EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), 2))
     await worker.tick()
     assert len(await told(store)) == 4
     await run(store, "DELETE FROM follows", "INSERT INTO follows VALUES ('m-999')")
     # Another takes over what this one had begun.
     await worker.stop()
     await run(store, f"UPDATE bongsu_events SET due = {store.dialect.now}")
-    await work(EventWorker(store, rules, settings, ClockedFanOut(settings, Clock(), 4)))
+    await work(EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), 4)))
     assert await told(store) == dict.fromkeys(everyone, 1)
     assert await rows(store, "SELECT * FROM bongsu_portions") == []
 
@@ -156,7 +155,7 @@ async def test_an_event_that_failed_half_way_leaves_no_portions_and_asks_anew(st
     async with store.transaction() as tx:
         await outbox.add(tx, [said()])
     kind = NoticeType("SAID", IN_APP)
-    worker = EventWorker(store, says(Selected("SELECT who FROM follows"), kind), once, Breaking(settings, steps=2))
+    worker = EventWorker(store, says(Selected("SELECT who FROM follows"), kind), once, Breaking(store, settings, steps=2))
     await work(worker)
     assert len(await told(store)) == 4
     ((status,),) = await rows(store, "SELECT status FROM bongsu_events")
@@ -167,7 +166,9 @@ async def test_an_event_that_failed_half_way_leaves_no_portions_and_asks_anew(st
         "DELETE FROM follows WHERE who = 'm-008'",
         f"UPDATE bongsu_events SET status = 'PENDING', attempts = 0, due = {store.dialect.now}",
     )
-    await work(EventWorker(store, says(Selected("SELECT who FROM follows"), kind), once, Breaking(settings, steps=99)))
+    await work(
+        EventWorker(store, says(Selected("SELECT who FROM follows"), kind), once, Breaking(store, settings, steps=99))
+    )
     assert await told(store) == dict.fromkeys(everyone[:-1], 1)
 
 
@@ -185,19 +186,18 @@ async def test_several_selects_of_an_event_take_turns(store: Store, settings: Se
     assert await rows(store, "SELECT * FROM bongsu_portions") == []
 
 
-class Breaking(ClockedFanOut):
+class Breaking(ClockedDecider):
     """Decides two at a time, so many steps, and no more."""
 
-    def __init__(self, settings: Settings, steps: int) -> None:
-        super().__init__(settings, Clock(), 2)
+    def __init__(self, store: Store, settings: Settings, steps: int) -> None:
+        super().__init__(store, settings, Clock(), 2)
         self._steps = steps
 
-    async def decide(self, tx: Transaction, events: Sequence[EventInProgress], held: LockedClaims) -> Decision:
-        decision = await super().decide(tx, events, held)
+    async def decide_step(self, events: Sequence[EventInProgress]) -> Decision:
         self._steps -= 1
         if self._steps < 0:
             raise ValueError("no more")
-        return decision
+        return await super().decide_step(events)
 
 
 async def followers(store: Store, count: int) -> list[str]:
@@ -277,7 +277,7 @@ async def test_who_is_told_days_after_the_others_is_not_told_the_same_within_the
     rules = says(Listed(tuple("abcd")), subject="p1")
     async with store.transaction() as tx:
         await outbox.add(tx, [said()])
-    worker = EventWorker(store, rules, settings, ClockedFanOut(settings, clock, 1))
+    worker = EventWorker(store, rules, settings, ClockedDecider(store, settings, clock, 1))
     await worker.tick()
     assert await told(store) == {"a": 1, "b": 1}
     clock.forward(days=3)
@@ -315,9 +315,9 @@ async def test_a_step_says_how_many_deliveries_there_are_to_be(
     decided: list[int] = []
     async with store.transaction() as tx:
         await outbox.add(tx, [said()])
-    fanout = ClockedFanOut(settings, Clock())
+    decider = ClockedDecider(store, settings, Clock())
     rules = says(audience, kind)
-    await work(EventWorker(store, rules, settings, fanout, lambda decision: decided.append(decision.deliveries)))
+    await work(EventWorker(store, rules, settings, decider, lambda decision: decided.append(decision.deliveries)))
     assert decided == [expected]
     assert len(await deliveries(store)) == expected
 

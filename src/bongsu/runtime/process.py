@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import socket
 from collections.abc import Iterator
 
 # New objects between two looks for garbage among them; Python's own 700 are gone with every seventh of a portion of rows.
 GARBAGE_LOOKS = 50_000
+
+
+def process_name() -> str:
+    """`host:pid`: who holds a claim or runs a job."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 @contextlib.contextmanager

@@ -1,0 +1,1 @@
+"""Deciding: events become notifications, deliveries and suppressions, in bounded steps."""

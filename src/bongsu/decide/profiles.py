@@ -1,0 +1,60 @@
+"""The profiles of members (locale, time zone, quiet hours) that steps have met, and what each means at a moment.
+
+A step is given what follows from each profile instead of looking it up for each member: members are many, profiles few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from bongsu.decide.quiet_hours import Quiet, local_day, quiet_until
+from bongsu.runtime import telemetry
+from bongsu.store.decisions import Profile, ProfileRow
+
+# Profiles given with each step. More would cost every step; members with another profile cost theirs a second attempt.
+MOST = 256
+
+_log = telemetry.log("bongsu.decide")
+
+
+class Profiles:
+    def __init__(self, default_zone: ZoneInfo) -> None:
+        self._default_zone = default_zone
+        # Those met last come last. The first is that of members who have set nothing.
+        self._known = {Profile(): None}
+        self.locales = [""]
+
+    def remember(self, profiles: Sequence[Profile]) -> None:
+        """All of these, which a step needs, however many they are; of the others those met last."""
+        for profile in profiles:
+            self._known.pop(profile, None)
+            self._known[profile] = None
+        for profile in list(self._known)[: max(0, len(self._known) - max(MOST, len(profiles)))]:
+            del self._known[profile]
+        self.locales = sorted({profile.locale for profile in self._known})
+
+    def rows(self, now: datetime) -> list[ProfileRow]:
+        return [self._row(profile, now) for profile in self._known]
+
+    def _row(self, profile: Profile, now: datetime) -> ProfileRow:
+        zone = _zone(profile.timezone) or self._default_zone
+        due = None
+        if profile.quiet_start >= 0:
+            due = quiet_until(now, zone, Quiet(profile.quiet_start, profile.quiet_end))
+        day = local_day(now, zone)
+        return ProfileRow(profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, day, due or now)
+
+
+@lru_cache(maxsize=1024)
+def _zone(name: str) -> ZoneInfo | None:
+    """None when there is none, or none of that name on this machine; the default time zone is used then."""
+    if not name:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        _log.error("unknown time zone of a member, using the default", timezone=name)
+        return None

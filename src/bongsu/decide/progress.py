@@ -1,0 +1,110 @@
+"""Events being decided: how far each has come, and what a step has decided."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from bongsu.model import Notice
+from bongsu.runtime import telemetry
+from bongsu.store.decisions import DecisionRows, Message
+from bongsu.store.outbox import Begun, ClaimedEvent
+
+
+@dataclass
+class EventInProgress:
+    """A claimed event, its notices, and how far it has come: the current notice, and the last member decided of it."""
+
+    claimed: ClaimedEvent
+    notices: Sequence[Notice]
+    notice: int = 0
+    after: str = ""
+    # Messages already written, by notice and locale.
+    messages: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    @property
+    def event_id(self) -> UUID:
+        return self.claimed.event.event_id
+
+    @property
+    def claim(self) -> tuple[UUID, int]:
+        return self.event_id, self.claimed.epoch
+
+    @property
+    def is_done(self) -> bool:
+        """No notice is left to decide."""
+        return self.notice >= len(self.notices)
+
+    @property
+    def is_long(self) -> bool:
+        """The audience of the current notice did not fit into a step, so it may take many more."""
+        return bool(self.after)
+
+    @property
+    def current_notice(self) -> Notice:
+        return self.notices[self.notice]
+
+    @property
+    def dedup_key(self) -> tuple[str, str]:
+        return self.current_notice.type.name, self.current_notice.subject
+
+    @property
+    def own_messages(self) -> list[int]:
+        """What the current notice has written in earlier steps."""
+        return [message_id for (notice, _), message_id in self.messages.items() if notice == self.notice]
+
+    def resume(self, begun: Begun) -> None:
+        self.notice, self.after = json.loads(begun.cursor)
+        self.messages.update(begun.messages)
+
+    def position_after(self, cursor: str | None) -> tuple[int, str]:
+        """Where it continues: behind that member, or with the next notice."""
+        return (self.notice + 1, "") if cursor is None else (self.notice, cursor)
+
+
+@dataclass
+class Decision:
+    """What a step leads to. It holds once its transaction is committed; call `settle` then."""
+
+    finished: list[EventInProgress] = field(default_factory=list)
+    # Events that continue, and from where.
+    unfinished: list[tuple[EventInProgress, tuple[int, str]]] = field(default_factory=list)
+    # Events that another worker has claimed meanwhile. Nothing was decided for them.
+    lost: list[EventInProgress] = field(default_factory=list)
+    new_messages: list[tuple[EventInProgress, Message]] = field(default_factory=list)
+    # Messages of earlier steps of which more members are notified.
+    used_again: list[int] = field(default_factory=list)
+    # What was decided for the members; None if there were none.
+    rows: DecisionRows | None = None
+    # How many deliveries it made.
+    deliveries: int = 0
+    # Recipients by notice type and reason; no reason means notified.
+    counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+
+    @property
+    def events(self) -> list[EventInProgress]:
+        """Those that the step has advanced."""
+        return [*self.finished, *(event for event, _ in self.unfinished)]
+
+    @property
+    def contents(self) -> list[Message]:
+        return [message for _, message in self.new_messages]
+
+    @property
+    def cursors(self) -> dict[tuple[UUID, int], str]:
+        return {event.claim: json.dumps(position, ensure_ascii=False) for event, position in self.unfinished}
+
+    def settle(self) -> None:
+        """Advance the events in memory to where the store now has them, and count for the metrics."""
+        for event, message in self.new_messages:
+            event.messages[message.notice, message.locale] = message.message_id
+        for event, position in self.unfinished:
+            event.notice, event.after = position
+        for (type_name, reason), count in self.counts.items():
+            if reason is None:
+                telemetry.NOTIFICATIONS.labels(type_name).inc(count)
+            else:
+                telemetry.SUPPRESSIONS.labels(type_name, reason).inc(count)

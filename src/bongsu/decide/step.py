@@ -1,0 +1,227 @@
+"""Decide: an event's notices become inbox rows, deliveries and suppressions, for a bounded number of members at a time.
+
+One step is one transaction: the cursor, the dedup window, the daily caps, the inbox and the deliveries change together or
+not at all. Locks are taken in one order everywhere: dedup keys, events, members by id. All times are the store's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from bongsu.channel_table import to_bits
+from bongsu.decide.audience import NextRecipients, Recipients, Remainder
+from bongsu.decide.messages import MessageIds, Messages
+from bongsu.decide.profiles import Profiles
+from bongsu.decide.progress import Decision, EventInProgress
+from bongsu.errors import BadTemplate
+from bongsu.model import Notice
+from bongsu.render.templates import Templates
+from bongsu.settings import Settings
+from bongsu.store import Store, decisions, members, outbox
+from bongsu.store.audience_snapshots import NoticeKey
+from bongsu.store.decisions import DecisionInputs, DedupKey, NoticeRow, StepChanges
+from bongsu.store.lanes import LANE_OF
+from bongsu.store.outbox import LockedClaims
+from bongsu.store.query import Transaction
+
+# Members decided in one transaction: enough that its fixed cost is nothing per member, few enough that it holds its locks
+# for well under a second and a crash repeats little.
+CHUNK = 10_000
+
+
+class NotPrepared(Exception):
+    """Some recipients are no members yet, or have profiles that this process has not met. The step was rolled back."""
+
+    def __init__(self, recipients: Recipients) -> None:
+        super().__init__("members or their profiles changed while they were being decided")
+        self.recipients = recipients
+
+
+class Decider:
+    """Decides the notices of events, step by step."""
+
+    def __init__(self, store: Store, templates: Templates, settings: Settings, chunk: int = CHUNK) -> None:
+        self._store = store
+        self._settings = settings
+        self._next_recipients = NextRecipients(chunk)
+        self._profiles = Profiles(settings.zone)
+        self._messages = Messages(templates)
+
+    async def decide_step(self, events: Sequence[EventInProgress]) -> Decision:
+        """Decide one bounded step of these events. Everything commits together or not at all.
+
+        Events there was no room for are not in the decision. Of each event only the current notice is decided, so that one
+        cursor says how far the event has come.
+        """
+        try:
+            return await self._decide(events)
+        except NotPrepared as step:
+            await self._prepare(step.recipients)
+            return await self._decide(events)
+
+    async def _decide(self, events: Sequence[EventInProgress]) -> Decision:
+        async with self._store.transaction() as tx:
+            held = await self.lock_claims(tx, events)
+            decision = Decision(lost=[event for event in events if event.claim not in held.claims])
+            open_events = [event for event in events if event.claim in held.claims]
+            together = _decidable_together(open_events)
+            recipients = await self._next_recipients.find(tx, _remainders(together), held.now)
+            if not recipients.is_empty:
+                await self._decide_members(tx, decision, together, recipients, held)
+            self._advance(decision, open_events, together, recipients)
+            decision.deliveries = await decisions.apply_decision(tx, decision.rows, self._changes(decision))
+        decision.settle()
+        return decision
+
+    # --- the parts of a step, in order ------------------------------------------------------------------------------
+
+    async def lock_claims(self, tx: Transaction, events: Sequence[EventInProgress]) -> LockedClaims:
+        """Lock the dedup keys, then the events; draw ids for as many messages as the step may need."""
+        names = []
+        messages = 0
+        for event in events:
+            if event.is_done:
+                continue
+            if self._may_be_duplicate(event):
+                names.append(" ".join(event.dedup_key))
+            # A missing template is reported only when a recipient needs it.
+            with contextlib.suppress(BadTemplate):
+                messages += self._messages.count_new(event, self._profiles.locales)
+        return await outbox.lock_claims(tx, [event.claim for event in events], names, messages)
+
+    async def _decide_members(
+        self,
+        tx: Transaction,
+        decision: Decision,
+        events: Sequence[EventInProgress],
+        recipients: Recipients,
+        held: LockedClaims,
+    ) -> None:
+        """Decide for each recipient, and render the messages they have. This locks the members, in id order."""
+        ids = self._messages.assign_ids(events, self._profiles.locales, held.message_ids)
+        rows = await decisions.decide_members(tx, recipients.members, self._inputs(events, ids, held.now))
+        if rows.is_incomplete:
+            raise NotPrepared(recipients)
+        needed = {one.message_id for one in rows.counts if one.message_id is not None}
+        notified = rows.notified_messages
+        decision.rows = rows
+        decision.new_messages = await self._messages.render_new(tx, events, ids, needed, notified, held.now)
+        decision.used_again = sorted(notified & {one for event in events for one in event.own_messages})
+        for one in rows.counts:
+            decision.counts[events[one.place].current_notice.type.name, one.reason] += one.recipients
+
+    @staticmethod
+    def _advance(
+        decision: Decision, events: Sequence[EventInProgress], together: Sequence[EventInProgress], recipients: Recipients
+    ) -> None:
+        """Which events are finished with this step, and from where the others continue."""
+        decision.finished = [event for event in events if event.is_done]
+        for place in recipients.members:
+            event = together[place]
+            position = event.position_after(recipients.cursor(place))
+            if position[0] >= len(event.notices):
+                decision.finished.append(event)
+            else:
+                decision.unfinished.append((event, position))
+
+    def _changes(self, decision: Decision) -> StepChanges:
+        return StepChanges(
+            lease_seconds=self._settings.lease_seconds,
+            new_messages=decision.contents,
+            used_again=decision.used_again,
+            finished=[event.claim for event in decision.finished],
+            cursors=decision.cursors,
+        )
+
+    async def _prepare(self, recipients: Recipients) -> None:
+        """Insert members that are missing and learn the others' profiles, so that the step can be decided.
+
+        In a transaction of its own: rows inserted under the step's locks would break the lock order.
+        """
+        async with self._store.transaction() as tx:
+            missing = await decisions.find_missing_members(tx, recipients.members)
+            await members.ensure_members(tx, missing)
+            self._profiles.remember(await decisions.find_profiles(tx, recipients.members))
+
+    # --- what the decision depends on -------------------------------------------------------------------------------
+
+    def _inputs(self, events: Sequence[EventInProgress], ids: MessageIds, now: datetime) -> DecisionInputs:
+        keys = self._number_keys(events)
+        return DecisionInputs(
+            notices=[_notice_row(place, event.current_notice, keys[place]) for place, event in enumerate(events)],
+            profiles=self._profiles.rows(now),
+            contents=[
+                (place, locale, ids[place, self._messages.content_locale(event.current_notice, locale)])
+                for place, event in enumerate(events)
+                for locale in self._profiles.locales
+            ],
+            keys=self._dedup_keys(events, keys, now),
+            own_messages=[one for event in events for one in event.own_messages],
+            daily_limit=self._settings.daily_limit,
+            now=now,
+        )
+
+    def _number_keys(self, events: Sequence[EventInProgress]) -> list[int]:
+        """For each event the number of its dedup key: the same number where one may be a duplicate of the other."""
+        numbers: dict[tuple[str, str], int] = {}
+        keys = (
+            event.dedup_key if self._dedup_hours(event.current_notice) > 0 else (str(event.event_id), "") for event in events
+        )
+        return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+    def _dedup_keys(self, events: Sequence[EventInProgress], keys: Sequence[int], now: datetime) -> list[DedupKey]:
+        """Of each key once: notices with the same key have the same type here, and so the same window."""
+        windows: dict[int, DedupKey] = {}
+        for event, number in zip(events, keys, strict=True):
+            if number not in windows and self._may_be_duplicate(event):
+                since = now - timedelta(hours=self._dedup_hours(event.current_notice))
+                windows[number] = DedupKey(number, *event.dedup_key, since)
+        return list(windows.values())
+
+    def _may_be_duplicate(self, event: EventInProgress) -> bool:
+        if self._dedup_hours(event.current_notice) <= 0:
+            return False
+        # With the event itself as subject, it can only be a duplicate of another of the event's own notices.
+        is_only = sum((one.type.name, one.subject) == event.dedup_key for one in event.notices) == 1
+        return event.current_notice.subject != str(event.event_id) or not is_only
+
+    def _dedup_hours(self, notice: Notice) -> float:
+        own = notice.type.duplicate_hours
+        return self._settings.duplicate_hours if own is None else own
+
+
+def _decidable_together(events: Iterable[EventInProgress]) -> list[EventInProgress]:
+    """Those whose current notices one statement can decide.
+
+    Of events with the same dedup key only those of the same type: with another window or cap, which of them is the duplicate
+    would depend on more than their order. And one that continues goes alone: the others are duplicates of what it has sent
+    before, it is not. Those behind one that has to wait wait too.
+    """
+    first: dict[tuple[str, str], EventInProgress] = {}
+    closed: set[tuple[str, str]] = set()
+    together = []
+    for event in events:
+        if event.is_done:
+            continue
+        key = event.dedup_key
+        other = first.setdefault(key, event)
+        is_alike = event.current_notice.type == other.current_notice.type and not event.is_long and not other.is_long
+        if other is event or (is_alike and key not in closed):
+            together.append(event)
+        else:
+            closed.add(key)
+    return together
+
+
+def _remainders(events: Sequence[EventInProgress]) -> list[Remainder]:
+    return [
+        Remainder(place, event.current_notice.audience, NoticeKey(event.event_id, event.notice), event.after)
+        for place, event in enumerate(events)
+    ]
+
+
+def _notice_row(place: int, notice: Notice, key: int) -> NoticeRow:
+    kind = notice.type
+    return NoticeRow(place, key, kind.name, to_bits(kind.channels), kind.is_critical, LANE_OF[kind.priority])

@@ -1,0 +1,1 @@
+"""The text of notifications: templates, and Korean particles."""

@@ -1,0 +1,107 @@
+"""A store that is locked or slow is no event's fault: nothing is counted as an attempt, and nothing fails."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+
+import psycopg
+import pytest
+
+from bongsu.decide.worker import EventWorker
+from bongsu.errors import StoreBusy, StoreTooSlow
+from bongsu.model import Event, Listed, Selected
+from bongsu.settings import Settings
+from bongsu.store import Share, Store, migrate, outbox, postgres, sqlite
+from tests.deciding import Clock, ClockedDecider, decide, fates, rows, said, says, work
+from tests.store.limits import limit
+
+LOCK_SECONDS = 0.1
+
+
+@contextlib.contextmanager
+def locked(settings: Settings) -> Iterator[None]:
+    """The inbox table on PostgreSQL, as while an index is built; the file on SQLite."""
+    if settings.is_embedded:
+        with contextlib.closing(sqlite3.connect(settings.data_dir / "bongsu.db", isolation_level=None)) as rival:
+            rival.execute("BEGIN IMMEDIATE")
+            yield
+        return
+    with psycopg.connect(settings.database_url) as operator:
+        operator.execute("LOCK TABLE bongsu_notifications IN SHARE MODE")
+        yield
+
+
+@pytest.fixture
+async def store(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    """Waits for locks no longer than a test should."""
+    limit(monkeypatch, Share.WORK, lock_seconds=LOCK_SECONDS, wait_seconds=LOCK_SECONDS)
+    monkeypatch.setattr(sqlite, "BUSY_MILLISECONDS", int(LOCK_SECONDS * 1000))
+    store = Store.open(settings)
+    await migrate(store)
+    yield store
+    await store.close()
+
+
+async def published(store: Store, count: int) -> list[Event]:
+    events = [said(str(number)) for number in range(count)]
+    async with store.transaction() as tx:
+        await outbox.add(tx, events)
+    return events
+
+
+async def decided_in_vain(store: Store, settings: Settings, worker: EventWorker, error: type[Exception]) -> None:
+    """More often than an event may be attempted, and more often than it may crash workers."""
+    for _ in range(settings.max_retries + outbox.SUSPECT_AFTER + outbox.DEATHS_ALONE + 2):
+        claimed = await worker._claim()
+        assert claimed
+        with locked(settings), pytest.raises(error):
+            await worker._begin(claimed)
+        await worker._give_back()
+    found = await rows(store, "SELECT DISTINCT status, attempts, claims, error FROM bongsu_events")
+    assert [tuple(row) for row in found] == [("PENDING", 0, 0, None)]
+
+
+async def test_events_decided_while_the_store_is_locked_use_no_attempt(store: Store, settings: Settings) -> None:
+    soon = settings.model_copy(update={"retry_base_seconds": 0.0})
+    await published(store, 3)
+    worker = EventWorker(store, says(Listed(("a",))), soon, ClockedDecider(store, soon, Clock()))
+    await decided_in_vain(store, soon, worker, StoreBusy)
+    await work(worker)
+    assert await fates(store) == {"a": {"TOLD": 3}}
+
+
+async def test_a_statement_that_takes_too_long_uses_no_attempt(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if settings.is_embedded:
+        pytest.skip("SQLite has no limit for how long a statement may take")
+    limit(monkeypatch, Share.WORK, lock_seconds=60)
+    monkeypatch.setattr(postgres, "STATEMENT_SECONDS", LOCK_SECONDS)
+    slow = Store.open(settings)
+    # The one that is tried alone, because it may be what is slow, waits for as long as a lease.
+    soon = settings.model_copy(update={"retry_base_seconds": 0.0, "lease_seconds": 0.0})
+    await published(store, 3)
+    worker = EventWorker(slow, says(Listed(("a",))), soon, ClockedDecider(slow, soon, Clock()))
+    await decided_in_vain(slow, soon, worker, StoreTooSlow)
+    await work(worker)
+    await slow.close()
+    assert await fates(store) == {"a": {"TOLD": 3}}
+
+
+async def test_a_users_select_that_takes_too_long_fails_its_event_alone(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if settings.is_embedded:
+        pytest.skip("SQLite has no limit for how long a statement may take")
+    monkeypatch.setattr(postgres, "STATEMENT_SECONDS", 0.3)
+    slow = Store.open(settings)
+    once = settings.model_copy(update={"max_retries": 0})
+    rules = says(lambda e: Selected("SELECT 'a' FROM pg_sleep(60)") if e.ref_id == "slow" else Listed(("a",)))
+    await decide(slow, once, rules, said("1"), said("slow"), said("2"))
+    await slow.close()
+    assert await fates(store) == {"a": {"TOLD": 2}}
+    ((ref_id, error),) = await rows(store, "SELECT ref_id, error FROM bongsu_events WHERE status = 'FAILED'")
+    assert ref_id == "slow"
+    assert error.startswith("bongsu.errors.BadAudience: canceling statement due to statement timeout")

@@ -1,0 +1,203 @@
+"""The store takes no writes for longer than a lease: what a live dispatcher knows is recorded, nothing is sent twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from bongsu.deliver.channels.callback import GuardedSender
+from bongsu.deliver.dispatcher import SHARE, Dispatcher
+from bongsu.errors import StoreError, StoreRefused
+from bongsu.model import Channel, NoticeType
+from bongsu.outcome import Accepted, Outcome, Outgoing
+from bongsu.settings import Settings
+from bongsu.store import Store
+from bongsu.store import deliveries as statements
+from bongsu.store.deliveries import DeliveryResult, Success
+from tests.deciding import rows
+from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, run, states
+from tests.read_only import read_only
+
+EACH = 100
+
+
+class Gated:
+    """Accepts everything once its gate is open, and remembers what it was given."""
+
+    channel = Channel.PUSH
+
+    def __init__(self) -> None:
+        self.sent: Counter[int] = Counter()
+        self.gate = asyncio.Event()
+
+    async def send(self, outgoing: Outgoing) -> Outcome:
+        self.sent[outgoing.delivery_id] += 1
+        await self.gate.wait()
+        return Accepted(f"ref-{outgoing.delivery_id}")
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def short(settings: Settings) -> Settings:
+    """A lease of a second."""
+    return settings.model_copy(update={"lease_seconds": 1.0, "send_timeout_seconds": 0.4, "retry_base_seconds": 0.01})
+
+
+@contextlib.asynccontextmanager
+async def running(*dispatchers: Dispatcher) -> AsyncIterator[None]:
+    for one in dispatchers:
+        await one.start()
+    yield
+    for one in dispatchers:
+        await one.stop()
+
+
+@contextlib.asynccontextmanager
+async def outage(settings: Settings) -> AsyncIterator[None]:
+    """In threads: the store of this process goes on meanwhile."""
+    fault = read_only(settings)
+    await asyncio.to_thread(fault.__enter__)
+    yield
+    await asyncio.to_thread(fault.__exit__, None, None, None)
+
+
+async def until_no_rows(store: Store, query: str) -> None:
+    """Connections may be terminated meanwhile."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(StoreError):
+                if not await rows(store, query):
+                    return
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside another dispatcher"])
+async def test_what_is_known_is_recorded_after_an_outage_longer_than_a_lease(
+    store: Store, short: Settings, others: int
+) -> None:
+    for kind in (MOST_ONCE, LEAST_ONCE):
+        await one_delivery(store, short, kind, *(f"m{number:03}" for number in range(EACH)))
+    patient = short.model_copy(update={"send_timeout_seconds": 30})
+    sender = Gated()
+    ours = Dispatcher(store, GuardedSender(sender), patient, concurrency=2 * EACH * SHARE)
+    ours._lease = 1.0
+    rivals = [Dispatcher(store, GuardedSender(sender), short) for _ in range(others)]
+    async with running(ours):
+        async with asyncio.timeout(30):
+            while len(sender.sent) < 2 * EACH:
+                await asyncio.sleep(0.01)
+        async with running(*rivals):
+            for one in rivals:
+                await asyncio.wait_for(one.idle.wait(), 10)
+            async with outage(short):
+                sender.gate.set()
+                for one in (ours, *rivals):
+                    one.crashed.clear()
+                await until_no_rows(store, f"SELECT 1 FROM bongsu_deliveries WHERE due > {store.dialect.now}")
+                # With a lease this short a single statement may wait for longer than it.
+                for one in (ours, *rivals):
+                    await asyncio.wait_for(one.crashed.wait(), 30)
+            await until_no_rows(store, "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING')")
+    assert Counter(await states(store, "status, code")) == {("SUCCESS", None): 2 * EACH}
+    assert set(sender.sent.values()) == {1}
+    assert [row[0] for row in await states(store, "attempts")] == [1] * 2 * EACH
+
+
+async def test_recording_goes_on_while_claiming_fails(
+    store: Store, short: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await one_delivery(store, short, MOST_ONCE, "a", "b")
+    sender = Prompt()
+    dispatcher = Dispatcher(store, sender, short)
+    await dispatcher.tick()
+
+    async def refuse(*_arguments: Any) -> Any:
+        raise StoreRefused("read-only")
+
+    monkeypatch.setattr(statements, "claim", refuse)
+    async with running(dispatcher):
+        for recorded, on_outcome in enumerate(sender.under_way):
+            on_outcome(Accepted())
+            sending = "SELECT 1 FROM bongsu_deliveries WHERE status = 'SENDING'"
+            await until_no_rows(store, f"{sending} LIMIT 1 OFFSET {1 - recorded}")
+    assert [row[0] for row in await states(store, "status")] == ["SUCCESS"] * 2
+
+
+async def test_nothing_is_claimed_while_known_outcomes_wait(
+    store: Store, short: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await one_delivery(store, short, MOST_ONCE, "a")
+    sender = Prompt()
+    dispatcher = Dispatcher(store, sender, short)
+    await dispatcher.tick()
+    await one_delivery(store, short, LEAST_ONCE, "b")
+    record, refusals = statements.record, [StoreRefused("read-only")] * 3
+
+    async def refuse(store: Store, results: Sequence[DeliveryResult | Success]) -> set[int]:
+        if refusals:
+            raise refusals.pop()
+        return await record(store, results)
+
+    monkeypatch.setattr(statements, "record", refuse)
+    sender.under_way[0](Accepted())
+    claimed_before = None
+    while refusals:
+        with contextlib.suppress(StoreRefused):
+            await dispatcher.tick()
+        if claimed_before is None:
+            # The first refusal comes while the next are claimed; from then on nothing is.
+            claimed_before = len(sender.under_way)
+        assert len(sender.under_way) == claimed_before
+    await dispatcher.tick()
+    assert (await states(store, "status"))[0] == ("SUCCESS",)
+    for on_outcome in sender.under_way[1:]:
+        on_outcome(Accepted())
+    await dispatcher.stop()
+
+
+@pytest.mark.parametrize("kind", [MOST_ONCE, LEAST_ONCE])
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_lease_that_ended_unnoticed_is_no_reason_to_forget(
+    store: Store, short: Settings, monkeypatch: pytest.MonkeyPatch, kind: NoticeType, is_known: bool
+) -> None:
+    """As after a sleep of the machine, which its monotonic clock may not count."""
+    await one_delivery(store, short, kind, "a")
+    sender = Prompt()
+    dispatcher = Dispatcher(store, sender, short.model_copy(update={"send_timeout_seconds": 30}))
+    monkeypatch.setattr("bongsu.deliver.dispatcher.LINGER_SECONDS", 3600)
+    await dispatcher.tick()
+    if is_known:
+        sender.under_way[0](Accepted("ref"))
+        dispatcher._is_to_record = False
+    await run(store, "UPDATE bongsu_deliveries SET due = created_at")
+    await dispatcher.tick()
+    if not is_known:
+        sender.under_way[0](Accepted("ref"))
+    await dispatcher.stop()
+    assert len(sender.under_way) == 1
+    assert await states(store, "status, reference, attempts, epoch") == [("SUCCESS", "ref", 1, 2)]
+
+
+async def test_after_an_outage_a_dispatcher_waits_before_it_claims(
+    store: Store, short: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then the others have recorded what they know."""
+    await one_delivery(store, short, LEAST_ONCE, "a")
+    sender = Prompt()
+    dispatcher = Dispatcher(store, sender, short)
+    dispatcher._reached -= dispatcher._lease
+    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
+    for _ in range(3):
+        await dispatcher.tick()
+    assert sender.under_way == []
+    dispatcher._claim_from = 0.0
+    await dispatcher.tick()
+    assert len(sender.under_way) == 1
+    sender.under_way[0](Accepted())
+    await dispatcher.stop()
