@@ -66,6 +66,7 @@ class Outbound:
     async def carry(self) -> float:
         """Ours: claim, send and record until nothing is left."""
         began = time.perf_counter()
+        self.dispatcher.wake()
         while await self.dispatcher.tick():
             pass
         seconds = time.perf_counter() - began

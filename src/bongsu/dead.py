@@ -110,7 +110,7 @@ def _bare(cursor: str) -> Place:
         case ["e", str(died_at), str(event_id)]:
             with contextlib.suppress(ValueError, OverflowError):
                 moment = datetime.fromisoformat(died_at)
-                if moment.tzinfo is not None and 1970 <= moment.astimezone(UTC).year:
+                if moment.tzinfo is not None and moment.astimezone(UTC).year >= 1970:
                     return Place(Kind.EVENT, moment, UUID(event_id))
     raise no_cursor()
 

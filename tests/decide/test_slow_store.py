@@ -72,11 +72,10 @@ async def test_events_decided_while_the_store_is_locked_use_no_attempt(store: St
     assert await fates(store) == {"a": {"TOLD": 3}}
 
 
+@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
 async def test_a_statement_that_takes_too_long_uses_no_attempt(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if settings.is_embedded:
-        pytest.skip("SQLite has no limit for how long a statement may take")
     limit(monkeypatch, Share.WORK, lock_seconds=60)
     monkeypatch.setattr(postgres, "STATEMENT_SECONDS", LOCK_SECONDS)
     slow = Store.open(settings)
@@ -90,11 +89,10 @@ async def test_a_statement_that_takes_too_long_uses_no_attempt(
     assert await fates(store) == {"a": {"TOLD": 3}}
 
 
+@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
 async def test_a_users_select_that_takes_too_long_fails_its_event_alone(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if settings.is_embedded:
-        pytest.skip("SQLite has no limit for how long a statement may take")
     monkeypatch.setattr(postgres, "STATEMENT_SECONDS", 0.3)
     slow = Store.open(settings)
     once = settings.model_copy(update={"max_retries": 0})

@@ -176,6 +176,7 @@ async def test_a_lease_that_ended_unnoticed_is_no_reason_to_forget(
         sender.under_way[0](Accepted("ref"))
         dispatcher._is_to_record = False
     await run(store, "UPDATE bongsu_deliveries SET due = created_at")
+    dispatcher.wake()
     await dispatcher.tick()
     if not is_known:
         sender.under_way[0](Accepted("ref"))

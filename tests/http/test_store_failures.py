@@ -88,11 +88,10 @@ async def test_a_full_disk_is_answered_as_unavailable(
 TABLES = ("members", "preferences", "devices", "products", "behaviors", "notifications", "messages")
 
 
+@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
 async def test_locked_tables_are_answered_as_busy_soon(
     api: httpx.AsyncClient, store: Store, member_token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if store.dialect.name == "sqlite":
-        pytest.skip("SQLite has no table locks")
     for share in (Share.MEMBERS, Share.INGEST):
         monkeypatch.setitem(shares.SHARES, share, Limits(connections=30, wait_seconds=1, lock_seconds=0.2))
     async with store.transaction() as tx:
@@ -105,11 +104,10 @@ async def test_locked_tables_are_answered_as_busy_soon(
         assert answer.status_code < 500, answer.text
 
 
+@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
 async def test_when_all_connections_are_in_use_the_next_call_is_answered_as_busy(
     api: httpx.AsyncClient, store: Store, member_token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if store.dialect.name == "sqlite":
-        pytest.skip("SQLite has one writer, which is waited for")
     monkeypatch.setitem(shares.SHARES, Share.MEMBERS, Limits(connections=1, wait_seconds=0.2, lock_seconds=2))
     async with store.share(Share.MEMBERS).transaction() as tx:
         await tx.fetch(same("SELECT 1")())

@@ -97,6 +97,10 @@ class Dispatcher(Loop):
         self._is_behind = False
         self._contents: OrderedDict[int, MessageContent] = OrderedDict()
         self._turn = 0
+        # Whether more may be due: at the start, when woken for it, and after a claim that was full. Else the store is asked
+        # once in a poll interval, and not after every outcome.
+        self._is_more_due = True
+        self._look_at = 0.0
         # When the store last took a write, when all leases were last renewed, and when claiming is allowed again.
         self._reached = self._renewed = time.monotonic()
         self._claim_from = 0.0
@@ -116,7 +120,7 @@ class Dispatcher(Loop):
         elif self._is_to_record and self._recording is None:
             # At the same time: the next deliveries are sent while the results of the last ones are recorded.
             self._recording = asyncio.create_task(self._record(), name=f"bongsu-{self.name}-record")
-            self._recording.add_done_callback(lambda _task: self.wake())
+            self._recording.add_done_callback(lambda _task: self._go_on())
         await self._renew_leases()
         moved += await self._claim_and_send()
         moved += await self._recorded()
@@ -125,6 +129,12 @@ class Dispatcher(Loop):
         return moved + len(self._results) + (self._recording is not None)
 
     def wake(self) -> None:
+        """Deliveries may be due."""
+        self._is_more_due = True
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """There is an outcome, or the results are recorded."""
         super().wake()
         self._woken.set()
 
@@ -154,13 +164,16 @@ class Dispatcher(Loop):
         """A part of the slots: many enough to make the statement cheap, few enough to send some while more are claimed."""
         free = self._concurrency - len(self._sending) - len(self._results) - len(self._being_recorded)
         portion = max(1, self._concurrency // SHARE)
-        if free < portion or time.monotonic() < self._claim_from:
+        now = time.monotonic()
+        if free < portion or now < self._claim_from or not (self._is_more_due or now >= self._look_at):
             return []
         lanes = TURNS[self._turn % len(TURNS)]
+        self._is_more_due, self._look_at = False, now + self._settings.poll_seconds
         claimed = await statements.claim(self._store, self.channel, lanes, portion, self._lease, process_name())
         self._reached = time.monotonic()
         if claimed:
             self._turn += 1
+            self._is_more_due |= len(claimed) == portion
         return self._without_held(claimed)
 
     def _without_held(self, claimed: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
@@ -256,7 +269,7 @@ class Dispatcher(Loop):
 
     def _end_linger(self) -> None:
         self._is_to_record = True
-        self.wake()
+        self._go_on()
 
     # --- record -------------------------------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ def _data(outgoing: Outgoing) -> dict[str, str]:
     if outgoing.is_silent:
         data |= {"title": outgoing.title, "body": outgoing.body}
     for key, value in outgoing.data.items():
-        data[_free_key(key, outgoing.data)] = value if isinstance(value, str) else _json(value)
+        data[_free_key(key, outgoing.data)] = value if isinstance(value, str) else _as_text(value)
     return data
 
 
@@ -115,6 +115,11 @@ def _free_key(key: str, taken: Mapping[str, Any]) -> str:
 
 def _is_reserved(key: str) -> bool:
     return key in OWN_KEYS or key in FCM_KEYS or key.startswith(FCM_PREFIXES)
+
+
+def _as_text(value: Any) -> str:
+    # Most that are no text are whole numbers: the encoder takes ten times as long to write the same.
+    return str(value) if type(value) is int else _json(value)
 
 
 _json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

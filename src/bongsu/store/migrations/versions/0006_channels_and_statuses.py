@@ -68,7 +68,9 @@ def _change_checks(connection: Connection) -> None:
     connection.exec_driver_sql("PRAGMA writable_schema = ON")
     for table, before, after in CHANGED_CHECKS:
         changed = connection.execute(
-            text("UPDATE sqlite_master SET sql = replace(sql, :before, :after) WHERE name = :table AND instr(sql, :before) > 0"),
+            text(
+                "UPDATE sqlite_master SET sql = replace(sql, :before, :after) WHERE name = :table AND instr(sql, :before) > 0"
+            ),
             {"table": table, "before": before, "after": after},
         )
         assert changed.rowcount == 1, f"{table} has no {before}"
