@@ -55,6 +55,7 @@ async def test_several_processes_write_to_one_file(store: Store, tmp_path: Path)
 
 async def test_a_file_that_stays_locked_is_named_and_heals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "BUSY_MILLISECONDS", 10)
+    limit(monkeypatch, Share.WORK, lock_seconds=0.05)
     store = Store.open(Settings(data_dir=tmp_path))
     await migrate(store)
     rival = sqlite3.connect(tmp_path / "bongsu.db", isolation_level=None)

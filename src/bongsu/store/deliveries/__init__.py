@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from operator import attrgetter
 
-from bongsu.model import Guarantee
+from bongsu.model import Guarantee, utc_now
 from bongsu.payload import read_payload
 from bongsu.store.deliveries import postgres, sqlite
 from bongsu.store.deliveries.rows import (
@@ -93,7 +93,7 @@ FIND_CONTENT = in_both(
     lambda d: (
         f"""
     SELECT m.message_id, m.event_id, m.type, m.title, m.body, m.ref_id, CAST(m.data AS text) AS data, m.guarantee, m.locale,
-           m.lane, m.expires_at
+           m.lane, m.expires_at, {d.now} AS now
     FROM {d.table("given", _MESSAGE, 1)} CROSS JOIN bongsu_messages AS m
     WHERE m.message_id = given.message_id"""
     )
@@ -208,7 +208,8 @@ def _content(dialect: Dialect, row: Row) -> MessageContent:
         guarantee=Guarantee(row["guarantee"]),
         locale=row["locale"],
         lane=row["lane"],
-        expires_at=None if row["expires_at"] is None else dialect.time(row["expires_at"]),
+        # By this process's clock, with which channels compare it: as much time is left as the store says.
+        expires_at=row["expires_at"] and utc_now() + (dialect.time(row["expires_at"]) - dialect.time(row["now"])),
     )
 
 

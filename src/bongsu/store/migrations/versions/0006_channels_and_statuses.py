@@ -69,7 +69,8 @@ def _change_checks(connection: Connection) -> None:
     for table, before, after in CHANGED_CHECKS:
         changed = connection.execute(
             text(
-                "UPDATE sqlite_master SET sql = replace(sql, :before, :after) WHERE name = :table AND instr(sql, :before) > 0"
+                "UPDATE sqlite_master SET sql = replace(sql, :before, :after) "
+                "WHERE name = :table AND instr(sql, :before) > 0"
             ),
             {"table": table, "before": before, "after": after},
         )
