@@ -13,8 +13,8 @@ import pytest
 from tests.debian import PackageMissing, find_or_install
 from tests.simulator.running import Simulator, simulating
 
-# Outages of a provider last longer than its breaker: half a minute each, so `make chaos` has them alone. tests/deliver has the
-# same behaviour without real time.
+# Outages of a provider last longer than its breaker, half a minute each: only `make chaos` has them. tests/deliver has
+# the same behaviour without real time.
 collect_ignore = [] if "CHAOS_FAULT_SECONDS" in os.environ else ["test_deliver_faults.py"]
 
 
