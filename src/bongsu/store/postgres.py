@@ -103,7 +103,7 @@ class PostgresDatabase:
         try:
             yield driver
         except (asyncio.CancelledError, StoreUnreachable):
-            # The server may still be at work on what nobody waits for. A new connection is cheaper than finding out.
+            # The server may still be running the cancelled statement. A new connection is cheaper than finding out.
             _terminate(driver)
             raise
         finally:
@@ -171,7 +171,7 @@ class PostgresDatabase:
         return True
 
     def terminate(self) -> None:
-        """End all connections at once, without a word to the server: every statement under way fails."""
+        """Close all connections at once, without a goodbye to the server: every statement under way fails."""
         self._is_closed = True
         for pool in self._pools.values():
             pool.terminate()
