@@ -37,7 +37,7 @@ _numbers = count(1)
 
 ADD_MESSAGE = same("""
     INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, ref_id, data,
-                                 channels, lane, guarantee, is_critical, created_at)
+                                 channels, priority, guarantee, is_critical, created_at)
     VALUES ($1, 0, 'ko', 'PRICE_DROP', 's', $2, $3, $4, '{}', 8, 1, 'at_most_once', false, now())
     RETURNING message_id""")
 ADD_NOTIFICATIONS = same("""

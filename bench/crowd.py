@@ -53,7 +53,7 @@ _BARE = (
     in_both(
         lambda d: (
             f"""
-    INSERT INTO bongsu_messages (message_id, event_id, notice, locale, type, subject, title, body, data, channels, lane,
+    INSERT INTO bongsu_messages (message_id, event_id, notice, locale, type, subject, title, body, data, channels, priority,
                                  guarantee, is_critical, created_at)
     VALUES (1, '01890000-0000-7000-8000-000000000000', 0, 'ko', 'T', 's', 't', 'b', '{{}}', 9, 0, 'at_most_once', false,
             {d.now})"""
@@ -69,7 +69,7 @@ _BARE = (
     in_both(
         lambda d: (
             f"""
-    INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
+    INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, rank, due, created_at)
     SELECT n.notification_id, n.member_id, 1, 'PUSH', d.device_id, 0, {d.now}, {d.now}
     FROM bongsu_notifications n JOIN bongsu_devices d ON d.member_id = n.member_id"""
         )

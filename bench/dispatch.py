@@ -26,7 +26,7 @@ from bongsu.model import Channel
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import LANES, Success
+from bongsu.store.deliveries import RANKS, Success
 
 TITLE = "dispatch to FCM"
 BARE_BUDGET = 0.65
@@ -171,7 +171,7 @@ class _Queue:
         self.finished = count
         await self.plain.execute(
             f"""INSERT INTO bongsu_deliveries
-                    (delivery_id, notification_id, member_id, message_id, channel, device_id, status, lane, due,
+                    (delivery_id, notification_id, member_id, message_id, channel, device_id, status, rank, due,
                      attempts, epoch, reference, created_at, finished_at)
                 SELECT n, n, 'member-' || n, 1, 'PUSH', 'phone', 'SUCCESS', 1, at, 1, 1,
                        'projects/shop/messages/' || n, at, at
@@ -188,7 +188,7 @@ class _Queue:
             await self.plain.execute(f"DELETE FROM bongsu_{table} WHERE delivery_id > {self.finished}")
         await self.plain.execute(
             f"""INSERT INTO bongsu_deliveries
-                    (delivery_id, notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
+                    (delivery_id, notification_id, member_id, message_id, channel, device_id, rank, due, created_at)
                 SELECT {self.finished} + n, {self.finished} + n, 'member-' || n, 2, 'PUSH', 'phone', 1, now(), now()
                 FROM generate_series(1, {BATCH * BATCHES}) AS n"""
         )
@@ -200,10 +200,10 @@ class _Queue:
 
     async def drain(self) -> None:
         """One batch."""
-        claimed = await statements.claim(self.store, Channel.PUSH, LANES, BATCH, 60, "bench")
+        claimed = await statements.claim(self.store, Channel.PUSH, RANKS, BATCH, 60, "bench")
         now = time.monotonic()
         successes = [Success(one.delivery_id, one.epoch, now, 40, "projects/shop/messages/1") for one in claimed]
-        recorded = await statements.record(self.store, successes)
+        recorded = await statements.record(self.store, Channel.PUSH, successes)
         assert len(claimed) == len(recorded) == BATCH, "the sides did different work"
 
 

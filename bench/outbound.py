@@ -29,8 +29,8 @@ NO_QUOTA = 600_000_000
 
 # A delivery on a channel ($1), to a device of that name ($2), for up to so many ($3) of the notifications.
 FILL = same("""
-    INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
-    SELECT n.notification_id, n.member_id, n.message_id, $1, $2, m.lane, now(), now()
+    INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, rank, due, created_at)
+    SELECT n.notification_id, n.member_id, n.message_id, $1, $2, m.priority + 2, now(), now()
     FROM bongsu_notifications n JOIN bongsu_messages m ON m.message_id = n.message_id LIMIT $3""")
 COUNT_SENT = same("SELECT count(*) AS count FROM bongsu_deliveries WHERE channel = 'PUSH' AND status = 'SUCCESS'")
 

@@ -39,7 +39,7 @@ _ADD_MANY_SUPPRESSIONS = same(f"""
     {_NUMBERED} SELECT $2, 's-' || {_NAME}, 'DUPLICATE', $3 FROM numbered""")
 
 _ADD_MANY_MESSAGES = same(f"""
-    INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, data, channels, lane,
+    INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, data, channels, priority,
                                  guarantee, is_critical, created_at)
     {_NUMBERED}
     SELECT $2, number, 'ko', 'POST_LIKE', 's', 't', 'b', '{{}}', 8, 1, 'at_most_once', false, $3 FROM numbered""")
@@ -74,7 +74,7 @@ async def say(
         ref_id="product-1",
         data="{}",
         channels=to_bits(channels),
-        lane=1,
+        priority=1,
         guarantee="at_most_once",
         is_critical=False,
         created_at=at,
@@ -105,7 +105,7 @@ async def tell(
             "channel": "PUSH",
             "device_id": f"d-{number}",
             "status": status,
-            "lane": 1,
+            "rank": 1,
             "due": at,
             "attempts": 1,
             "created_at": at,

@@ -20,7 +20,15 @@ import httpx
 
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(
-    ["tests.processes", "tests.killed_worker", "bongsu.cli", "bongsu.publishing", "bongsu.doctor", "bongsu.dead_desk"]
+    [
+        "tests.processes",
+        "tests.killed_worker",
+        "bongsu.cli",
+        "bongsu.publishing",
+        "bongsu.doctor",
+        "bongsu.dead_desk",
+        "bongsu.event_desk",
+    ]
 )
 
 BONGSU = [sys.executable, "-c", "from bongsu.cli import main; main()"]

@@ -12,6 +12,9 @@ from uuid import uuid4
 import jwt
 import pytest
 
+from bongsu.doctor import _worst_clock
+from bongsu.store import Store
+from bongsu.store.processes import Process, put_process, remove_process
 from tests.processes import BONGSU, bongsu
 
 
@@ -26,6 +29,11 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("bongsu: ")
     return line
+
+
+def unwrapped(done: subprocess.CompletedProcess[str]) -> str:
+    """What it printed, without the line breaks of a narrow terminal."""
+    return " ".join(done.stdout.split())
 
 
 def test_the_version_is_told() -> None:
@@ -154,6 +162,50 @@ def test_the_doctor_of_a_house_not_built_yet_touches_nothing(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_the_doctor_lists_the_clock_of_each_process_and_names_the_worst(
+    store: Store, environment: dict[str, str]
+) -> None:
+    async with store.transaction() as tx:
+        await put_process(tx, "right:1", ["api", "gateway"], 0.25)
+    good = bongsu("doctor", environment=environment)
+    assert good.returncode == 0, good.stdout
+    assert "right:1 (api, gateway) is 0.250 s ahead of the store's" in unwrapped(good)
+    async with store.transaction() as tx:
+        await put_process(tx, "wrong:1", ["clock"], -30.0)
+        await put_process(tx, "worst:1", ["worker"], 7200.0)
+    bad = bongsu("doctor", environment=environment)
+    assert bad.returncode == 1
+    [mark] = [line for line in bad.stdout.splitlines() if "✗" in line]
+    assert mark.split()[:2] == ["✗", "clock"]
+    for line in (
+        "right:1 (api, gateway) is 0.250 s ahead of the store's",
+        "wrong:1 (clock) is 30.000 s behind the store's",
+        "worst:1 (worker) runs on a machine whose clock is 7200.000 s ahead of the store's. Correct",
+    ):
+        assert line in unwrapped(bad)
+    here = "this machine's is " if environment["BONGSU_DATABASE_URL"] else "the embedded store uses this machine's own"
+    assert here in unwrapped(bad)
+    async with store.transaction() as tx:
+        await remove_process(tx, "wrong:1")
+        await remove_process(tx, "worst:1")
+    assert bongsu("doctor", environment=environment).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "named"),
+    [
+        (0.0, [], None),
+        (0.9, [-0.9], None),
+        (2.0, [], "This machine's clock is 2.000 s ahead of the store's"),
+        (2.0, [-3.0, 0.1], "h:0 (worker) runs on a machine whose clock is 3.000 s behind the store's"),
+        (-4.0, [3.0], "This machine's clock is 4.000 s behind the store's"),
+    ],
+)
+def test_the_worst_clock_is_named_if_it_is_too_far_off(here: float, there: list[float], named: str | None) -> None:
+    processes = [Process(f"h:{number}", ("worker",), seconds) for number, seconds in enumerate(there)]
+    assert _worst_clock(here, processes) == named
+
+
 def test_the_doctor_minds_weak_keys(environment: dict[str, str]) -> None:
     done = bongsu("doctor", environment={**environment, "BONGSU_JWT_SECRET": "s", "COLUMNS": "300"})
     assert done.returncode == 1
@@ -175,5 +227,6 @@ def test_the_doctor_names_what_is_wrong_and_the_cure(environment: dict[str, str]
     for cure in ("correct BONGSU_REDIS_URL", "Start the broker", "has no private_key, project_id"):
         assert cure in done.stdout
     if environment["BONGSU_DATABASE_URL"]:
-        assert "Run `bongsu migrate`" in done.stdout
+        # Once: the clock has no processes to list, and no second finding about it.
+        assert done.stdout.count("Run `bongsu migrate`") == 1
     assert "did you mean" in bongsu("doctor", environment={"BONGSU_PROT": "1"}).stdout

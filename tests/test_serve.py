@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -32,6 +33,11 @@ def eventually(look: Callable[[], Any], wanted: Any, seconds: float = 30) -> Non
 
 def status_of(client: httpx.Client, event_id: str) -> str:
     return str(client.get(f"/api/events/{event_id}").json()["status"])
+
+
+def is_listed(environment: dict[str, str], process: str) -> bool:
+    """Whether the doctor lists such a process."""
+    return process in " ".join(bongsu("doctor", environment=environment).stdout.split())
 
 
 def test_an_event_goes_in_and_comes_out_done(migrated: dict[str, str]) -> None:
@@ -60,11 +66,14 @@ def test_roles_in_processes_of_their_own_do_the_same_together(migrated: dict[str
                 assert door.get("/readyz").status_code == 200
                 # How it is, and no more: events go in by the API's door.
                 assert door.post("/api/events", json={"eventType": "x"}).status_code == 404
+        for one, role in ((worker, "worker"), (clock, "clock"), (gateway, "gateway"), (api, "api")):
+            eventually(partial(is_listed, environment, f":{one.process.pid} ({role}) is "), True)
         # With a minute between polls, only a signal can be what makes the worker quick; one may be lost, not ten.
         for _ in range(10):
             answer = client.post("/api/events", json={"eventType": "product.updated"}).json()
         eventually(lambda: status_of(client, answer["events"][0]["eventId"]), "DONE")
         assert [one.terminate() for one in (api, gateway, clock, worker)] == [0, 0, 0, 0]
+    assert not is_listed(environment, ") is ")
 
 
 def test_what_another_process_published_is_found_by_polling(migrated: dict[str, str]) -> None:

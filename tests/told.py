@@ -27,7 +27,7 @@ _ADD_MESSAGES = in_both(
     lambda d: (
         f"""
     INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, ref_id, data,
-                                 channels, lane, guarantee, is_critical, created_at, told_at)
+                                 channels, priority, guarantee, is_critical, created_at, told_at)
     {_NUMBERED}
     SELECT $2, number, 'ko', $3, '', $4, $5, $6, $7, 8, 1, 'at_most_once', false, {d.now}, {d.now}
     FROM numbered ORDER BY number"""

@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic.json_schema import models_json_schema
 from starlette.types import ASGIApp
 
-from bongsu import clock, dead, history, inbox, members
+from bongsu import clock, dead, events, history, inbox, members
 from bongsu.errors import BongsuError
 from bongsu.http import problems
 from bongsu.http.auth import Gate
@@ -67,6 +67,7 @@ def build_api(
         app.include_router(inbox.router(gate, store, on_read))
         app.include_router(direct.router(gate, intake, ingest))
         app.include_router(history.router(gate, store))
+        app.include_router(events.router(gate, store))
         app.include_router(dead.router(gate, store, signals or LocalSignals()))
         app.include_router(clock.router(gate, settings, store, signals or LocalSignals()))
     if intake is not None or gateway is not None:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from rich.markup import escape
 from rich.panel import Panel
 
-from bongsu import cli_dead, cli_jobs
+from bongsu import cli_dead, cli_events, cli_jobs
 from bongsu.errors import BadCommand, BadEvent, BongsuError
 from bongsu.keys import Keys
 from bongsu.model import Event
@@ -35,6 +35,7 @@ app = typer.Typer(
     help="봉수 — an event goes in, the right people hear about it, once.",
 )
 app.add_typer(cli_dead.app, name="dead")
+app.add_typer(cli_events.app, name="event")
 app.add_typer(cli_jobs.app, name="job")
 
 

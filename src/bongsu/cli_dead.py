@@ -6,12 +6,11 @@ import sys
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from pydantic import ValidationError
 
-from bongsu.errors import BadCommand, ReplayWithoutFilter
+from bongsu.errors import ReplayWithoutFilter
 from bongsu.runtime import telemetry
 from bongsu.settings import Settings
-from bongsu.terminal import err, out, run
+from bongsu.terminal import err, out, read_options, run
 
 if TYPE_CHECKING:
     from bongsu.dead import DeadFilter
@@ -123,11 +122,4 @@ def _filter(shape: type[_F], *values: str | int | None) -> _F:
     for name, change in (("kind", str.lower), ("state", str.upper), ("channel", _channel_name)):
         if name in given:
             given[name] = change(str(given[name]))
-    try:
-        return shape.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = str(first["loc"][0]) if first["loc"] else ""
-        where = f"{_OPTIONS.get(name, f'--{name}')} " if name else ""
-        message = first["msg"].replace("Input should be", "must be")
-        raise BadCommand(f"{where}{message}") from None
+    return read_options(shape, given, _OPTIONS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
@@ -24,6 +24,8 @@ from bongsu.errors import (
     BrokerUnreachable,
     ClockSkewed,
     RedisUnreachable,
+    StoreNotMigrated,
+    StoreTooNew,
 )
 from bongsu.keys import Keys
 from bongsu.model import utc_now
@@ -33,7 +35,8 @@ from bongsu.rules import Rules, catalogue, load_app
 from bongsu.settings import Settings
 from bongsu.store import Store, check
 from bongsu.store.channels import load_channels
-from bongsu.store.skew import WARN_SECONDS, measure_skew
+from bongsu.store.processes import Process, find_seen
+from bongsu.store.skew import SEEN_SECONDS, WARN_SECONDS, measure_skew
 from bongsu.store.store import sqlite_path
 
 TIMEOUT_SECONDS = 5
@@ -144,18 +147,50 @@ async def _store(settings: Settings) -> str:
 
 
 async def _clock(settings: Settings) -> str:
-    """Whether this machine's clock agrees with the store's, which is the one that counts."""
-    if settings.is_embedded:
-        return "the embedded store uses this machine's own"
+    """Whether the clocks of this machine and of each running process agree with the store's, which everything due uses."""
+    here = "the embedded store uses this machine's own"
+    if settings.is_embedded and not (settings.data_dir.exists() and sqlite_path(settings).exists()):
+        return here
     store = Store.open(settings)
     try:
         skew = await measure_skew(store)
+        processes = await _running_processes(store)
     finally:
         await store.close()
-    words = f"{abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} the store's"
-    if abs(skew) > WARN_SECONDS:
-        raise ClockSkewed(f"This machine's clock is {words}")
-    return f"this machine's is {words}"
+    if not settings.is_embedded:
+        here = f"this machine's is {_in_words(skew)}"
+    lines = [here, *(f"{_describe(process)} is {_in_words(process.skew_seconds)}" for process in processes)]
+    if problem := _worst_clock(skew, processes):
+        raise ClockSkewed("\n".join([*lines, problem]))
+    return "\n".join(lines)
+
+
+async def _running_processes(store: Store) -> list[Process]:
+    """Those seen lately. None if the store has another version's tables, which its own finding reports."""
+    try:
+        await check(store)
+    except (StoreNotMigrated, StoreTooNew):
+        return []
+    async with store.read() as tx:
+        return await find_seen(tx, SEEN_SECONDS)
+
+
+def _worst_clock(skew: float, processes: Sequence[Process]) -> str | None:
+    """The clock that is off the most, if that is too much. `skew` is this machine's."""
+    clocks = [
+        (skew, "This machine's clock"),
+        *((process.skew_seconds, f"{_describe(process)} runs on a machine whose clock") for process in processes),
+    ]
+    worst, whose = max(clocks, key=lambda clock: abs(clock[0]))
+    return f"{whose} is {_in_words(worst)}" if abs(worst) > WARN_SECONDS else None
+
+
+def _describe(process: Process) -> str:
+    return f"{process.name} ({', '.join(process.roles)})"
+
+
+def _in_words(skew: float) -> str:
+    return f"{abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} the store's"
 
 
 async def _redis(settings: Settings) -> str:

@@ -117,13 +117,17 @@ class NoSuchDeadLetter(BongsuError):
     """`bongsu dead list` and `GET /api/admin/dead` show the dead letters; what was replayed or carried is none any more."""
 
 
+class NoSuchEvent(BongsuError):
+    """`bongsu event list` and `GET /api/admin/events` show the events there are."""
+
+
 class ReplayWithoutFilter(BongsuError):
     """Replaying everything there is has to be said: name what to replay by at least one of id, kind, state, code, channel,
     type, userId, eventId, from and to."""
 
 
 class ClockSkewed(BongsuError):
-    """Correct this machine's clock (NTP). Notifications use the store's time; tokens and log lines use this one."""
+    """Correct that machine's clock (NTP). Notifications use the store's time; tokens and log lines use the machine's own."""
 
 
 class ProviderUnreachable(BongsuError):

@@ -40,6 +40,8 @@ class Outgoing:
     is_silent: bool = False
     # Which attempt this is, the first being 1: waits that a provider leaves to us double with it.
     attempt: int = 1
+    # It goes before others where a quota or connections are short.
+    is_critical: bool = False
 
 
 class Scope(StrEnum):

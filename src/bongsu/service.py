@@ -193,7 +193,7 @@ class Service:
     ) -> str | None:
         """Start the roles from the bottom up, each to be stopped by the stack; return the address that is served, if any."""
         await roles.enter_async_context(running(base.signals))
-        await roles.enter_async_context(running(SkewMonitor(base.store)))
+        await roles.enter_async_context(running(SkewMonitor(base.store, self._roles)))
         await roles.enter_async_context(running(ChannelRefresh(base.store)))
         if self._is_demo:
             await demo.refuse_strangers(base.store, self._settings)

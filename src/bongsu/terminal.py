@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
+from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.table import Table
+
+from bongsu.errors import BadCommand
 
 out = Console()
 err = Console(stderr=True)
 _T = TypeVar("_T")
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def run(work: Coroutine[Any, Any, _T]) -> _T:
@@ -22,6 +26,18 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run(work)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(work)
+
+
+def read_options(shape: type[_Model], given: Mapping[str, object], options: Mapping[str, str]) -> _Model:
+    """Options as the query of an endpoint, whose names they are given by; `options` has those that are spelt otherwise."""
+    try:
+        return shape.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else ""
+        where = f"{options.get(name, f'--{name}')} " if name else ""
+        message = first["msg"].replace("Input should be", "must be")
+        raise BadCommand(f"{where}{message}") from None
 
 
 def show(console: Console, table: Table) -> None:

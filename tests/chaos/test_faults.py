@@ -304,6 +304,9 @@ def test_a_process_with_a_wrong_clock_does_everything_at_the_right_time(
         )
         skew = float(metric.split()[1])
         assert abs(skew - {"+2h": 7200, "-2h": -7200, "+30s": 30}[offset]) < 25
+        # The doctor runs by the right clock and names the process.
+        named = f":{shop.served.process.pid} (api, clock, gateway, worker) runs on a machine whose clock is "
+        until(lambda: named in " ".join(bongsu("doctor", environment=environment).stdout.split()), "named by the doctor")
         report(f"clock {offset}: all of it", seconds=round(time.monotonic() - began, 2))
 
 

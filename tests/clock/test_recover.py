@@ -114,7 +114,7 @@ async def test_an_abandoned_claim_is_settled_as_a_dispatcher_would(
         assert (said, woken) == ("1 unknown", [])
     # The old claim can no longer be recorded.
     late = statements.DeliveryResult(one, claimed.epoch, statements.DeliveryStatus.SUCCESS)
-    assert await statements.record(store, [late]) == set()
+    assert await statements.record(store, "PUSH", [late]) == set()
 
 
 async def test_many_go_in_batches_of_every_channel_and_lane(store: Store) -> None:
@@ -123,7 +123,7 @@ async def test_many_go_in_batches_of_every_channel_and_lane(store: Store) -> Non
         often, once = await message(tx), await message(tx, "at_most_once")
         gone = await message(tx, expires=LONG_AGO)
         for number in range(7):
-            where = {"channel": ("PUSH", "SMS", "EMAIL")[number % 3], "lane": number % 2 * 2}
+            where = {"channel": ("PUSH", "SMS", "EMAIL")[number % 3], "rank": number % 2 * 2}
             await delivery(tx, often, "FAIL", f"m-{number}", is_retryable=True, **where)
             await delivery(tx, once, "SENDING", f"m-{number}", due=old, **where)
             await delivery(tx, gone, "READY", f"m-{number}", due=old, **where)

@@ -14,7 +14,7 @@ import pytest
 
 from bongsu.deliver import dispatcher as module
 from bongsu.deliver.channels.callback import CallbackSender, GuardedSender, OnOutcome
-from bongsu.deliver.dispatcher import SHARE, TURNS, Dispatcher
+from bongsu.deliver.dispatcher import SHARE, Dispatcher
 from bongsu.errors import StoreTooSlow, StoreUnreachable
 from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
 from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
@@ -24,6 +24,7 @@ from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
 from bongsu.store.delivery_history import find_attempts
 from bongsu.store.query import Transaction, same
+from bongsu.store.ranks import RANKS, SHARED_TURNS
 from tests.deciding import decide, members, rows, said, says
 from tests.dying import LONG_AGO, delivery, message
 
@@ -83,9 +84,9 @@ async def run(store: Store, statement: str) -> None:
 
 
 async def claim(
-    store: Store, lanes: Sequence[int] = (0, 1, 2), limit: int = 10, lease: float = 60, worker: str = "w"
+    store: Store, ranks: Sequence[int] = RANKS, limit: int = 10, lease: float = 60, worker: str = "w"
 ) -> list[ClaimedDelivery]:
-    return await statements.claim(store, Channel.PUSH, lanes, limit, lease, worker)
+    return await statements.claim(store, Channel.PUSH, ranks, limit, lease, worker)
 
 
 async def attempts(store: Store) -> list[str]:
@@ -277,8 +278,8 @@ async def test_a_stale_claim_records_nothing(store: Store, settings: Settings) -
     (old,) = await claim(store, lease=-1, worker="stale")
     (new,) = await claim(store, worker="living")
     late = DeliveryResult(old.delivery_id, old.epoch, DeliveryStatus.FAIL, "X", began=time.monotonic())
-    assert await statements.record(store, [late]) == set()
-    assert await statements.record(store, [Success(old.delivery_id, old.epoch, time.monotonic(), 1)]) == set()
+    assert await statements.record(store, "PUSH", [late]) == set()
+    assert await statements.record(store, "PUSH", [Success(old.delivery_id, old.epoch, time.monotonic(), 1)]) == set()
     assert new.epoch == 2
     assert await states(store, "status, epoch, attempts") == [("SENDING", 2, 0)]
     # But something was sent.
@@ -294,8 +295,8 @@ async def test_a_result_that_is_recorded_twice_counts_once(store: Store, setting
     result: DeliveryResult | Success = Success(one, epoch, began, 1)
     if status is not DeliveryStatus.SUCCESS:
         result = DeliveryResult(one, epoch, status, status.value, began=began)
-    assert await statements.record(store, [result]) == {one}
-    assert await statements.record(store, [result]) == set()
+    assert await statements.record(store, "PUSH", [result]) == {one}
+    assert await statements.record(store, "PUSH", [result]) == set()
     assert await states(store, "status, attempts, leased_by") == [(status, 1, None)]
     assert await attempts(store) == [status]
 
@@ -306,6 +307,7 @@ async def test_an_attempt_is_dated_by_the_stores_clock(store: Store, settings: S
     began = time.monotonic() - 3600
     await statements.record(
         store,
+        "PUSH",
         [
             Success(accepted.delivery_id, accepted.epoch, began, 1),
             DeliveryResult(refused.delivery_id, refused.epoch, DeliveryStatus.FAIL, "X", began=began),
@@ -333,7 +335,7 @@ async def test_a_claim_that_is_renewed_at_this_moment_can_be_recorded(
         result = DeliveryResult(one, epoch, DeliveryStatus.FAIL, "X")
     async with store.transaction() as tx:
         await statements.renew(tx, [(one, epoch)], 60)
-        recorded = asyncio.create_task(statements.record(store, [result]))
+        recorded = asyncio.create_task(statements.record(store, "PUSH", [result]))
         await asyncio.sleep(0.2)
         assert not recorded.done()
     assert await recorded == {one}
@@ -361,20 +363,20 @@ async def test_high_goes_first_and_low_is_not_starved(store: Store, settings: Se
     await carry(store, sender, settings, concurrency=2 * SHARE)
     order = [one.type for one in sender.sent]
     assert order[:10] == ["HIGH"] * 10
-    assert "LOW" in order[: 4 * len(TURNS)]
+    assert "LOW" in order[: 4 * len(SHARED_TURNS)]
     assert order.index("NORMAL") < order.index("LOW")
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1,)])
-async def test_a_claim_goes_by_lanes_and_then_by_due_times(store: Store, order: tuple[int, ...]) -> None:
+async def test_a_claim_goes_by_ranks_and_then_by_due_times(store: Store, order: tuple[int, ...]) -> None:
     async with store.transaction() as tx:
         message_id = await message(tx)
-        places = [(lane, age) for age in (1, 3, 2) for lane in (0, 1, 2)]
+        places = [(rank, age) for age in (1, 3, 2) for rank in (0, 1, 2)]
         ids = {
-            (lane, age): await delivery(tx, message_id, "READY", f"m-{lane}-{age}", lane=lane, due=timedelta(hours=-age))
-            for lane, age in places
+            (rank, age): await delivery(tx, message_id, "READY", f"m-{rank}-{age}", rank=rank, due=timedelta(hours=-age))
+            for rank, age in places
         }
-    oldest_first = [ids[lane, age] for lane in order for age in (3, 2, 1)]
+    oldest_first = [ids[rank, age] for rank in order for age in (3, 2, 1)]
     for _ in range(2):
         claimed = await claim(store, order, limit=2)
         assert [one.delivery_id for one in claimed] == oldest_first[:2]
@@ -393,7 +395,7 @@ async def test_each_channel_has_its_address(store: Store, channel: Channel) -> N
             message_id = await message(tx)
             for member in ("a", "nowhere"):
                 await delivery(tx, message_id, "READY", member, due=LONG_AGO, channel=one.value, device_id=device)
-    claimed = await statements.claim(store, channel, (0, 1, 2), 10, 60, "w")
+    claimed = await statements.claim(store, channel, RANKS, 10, 60, "w")
     found = {one.member_id: (one.address, one.platform, one.can_go) for one in claimed}
     platform = "ANDROID" if channel is Channel.PUSH else None
     assert found == {"a": (ADDRESSES[channel], platform, True), "nowhere": (None, None, False)}
@@ -468,10 +470,10 @@ async def test_one_outcome_that_cannot_be_stored_keeps_no_other_from_it(
     record = statements.record
     bad = (await states(store, "delivery_id"))[1][0]
 
-    async def picky(store: Store, results: Sequence[DeliveryResult | Success]) -> set[int]:
+    async def picky(store: Store, channel: str, results: Sequence[DeliveryResult | Success]) -> set[int]:
         if any(one.delivery_id == bad for one in results):
             raise ValueError("cannot be stored")
-        return await record(store, results)
+        return await record(store, channel, results)
 
     monkeypatch.setattr(statements, "record", picky)
     dispatcher = dispatching(store, Scripted(), quick)
@@ -592,9 +594,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     recorded: list[int] = []
     record = statements.record
 
-    async def count(store: Store, results: Sequence[DeliveryResult | Success]) -> set[int]:
+    async def count(store: Store, channel: str, results: Sequence[DeliveryResult | Success]) -> set[int]:
         recorded.append(len(results))
-        return await record(store, results)
+        return await record(store, channel, results)
 
     monkeypatch.setattr(statements, "record", count)
     return recorded

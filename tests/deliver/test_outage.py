@@ -139,10 +139,10 @@ async def test_nothing_is_claimed_while_known_outcomes_wait(
     await one_delivery(store, short, LEAST_ONCE, "b")
     record, refusals = statements.record, [StoreRefused("read-only")] * 3
 
-    async def refuse(store: Store, results: Sequence[DeliveryResult | Success]) -> set[int]:
+    async def refuse(store: Store, channel: str, results: Sequence[DeliveryResult | Success]) -> set[int]:
         if refusals:
             raise refusals.pop()
-        return await record(store, results)
+        return await record(store, channel, results)
 
     monkeypatch.setattr(statements, "record", refuse)
     sender.under_way[0](Accepted())

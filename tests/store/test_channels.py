@@ -20,7 +20,7 @@ from bongsu.store import Store, Transaction, migrate
 from bongsu.store import deliveries as statements
 from bongsu.store.channels import declare_channels, load_channels
 from bongsu.store.decisions import decide as decide_statements
-from bongsu.store.deliveries import LANES
+from bongsu.store.deliveries import RANKS
 from bongsu.store.devices import put_device
 from bongsu.store.members import find_member, find_preferences, put_member, put_preferences
 from tests.deciding import decide, deliveries, fates, rows, run, said, says
@@ -106,8 +106,8 @@ async def test_a_claim_has_the_address_of_the_moment(declared: Store, settings: 
     async with declared.transaction() as tx:
         await put_member(tx, "m", Member(addresses={"ALIMTALK": "0109", "KITE": "north"}))
         await put_member(tx, "gone", Member(phone="0103"))
-    assert await statements.claim(declared, "KITE", LANES, 10, 60, "w") == []
-    claimed = await statements.claim(declared, "ALIMTALK", LANES, 10, 60, "w")
+    assert await statements.claim(declared, "KITE", RANKS, 10, 60, "w") == []
+    claimed = await statements.claim(declared, "ALIMTALK", RANKS, 10, 60, "w")
     assert {one.member_id: (one.address, one.can_go) for one in claimed} == {"m": ("0109", True), "gone": (None, False)}
 
 

@@ -243,7 +243,7 @@ async def test_dead_letters_are_found_by_the_index_of_the_dead_alone(store: Stor
     send_many = in_both(
         lambda d: (
             f"""
-        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, lane, status, due, created_at)
+        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, rank, status, due, created_at)
         WITH RECURSIVE numbered (number) AS (
             SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < {FINISHED})
         SELECT number, 'm', 1, 'PUSH', 1, 'SUCCESS', {d.now}, {d.now} FROM numbered"""

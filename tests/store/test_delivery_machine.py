@@ -202,9 +202,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         )
         if status is SUCCESS and began is not None:
             result = Success(claim.delivery_id, claim.epoch, began, 40)
-        assert self.loop.run_until_complete(statements.record(self.store, [result])) == ours
+        assert self.loop.run_until_complete(statements.record(self.store, "PUSH", [result])) == ours
         # Recorded again, as after a lost connection, it changes nothing.
-        assert self.loop.run_until_complete(statements.record(self.store, [result])) == set()
+        assert self.loop.run_until_complete(statements.record(self.store, "PUSH", [result])) == set()
         if is_attempt:
             self.attempts.add((claim.delivery_id, claim.epoch))
         if ours:
@@ -263,9 +263,9 @@ def test_deliveries_behave_like_their_model(
     database: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = request.getfixturevalue("postgres_url") if database == "postgresql" else ""
-    # All of the model's deliveries are of one channel and lane: the job need not look at the others.
+    # All of the model's deliveries are of one channel and rank: the job need not look at the others.
     monkeypatch.setattr(recover, "names_with_deliveries", lambda: (Channel.PUSH,))
-    monkeypatch.setattr(recovery, "LANES", (1,))
+    monkeypatch.setattr(recovery, "RANKS", (1,))
     loop = asyncio.new_event_loop()
     store = Store.open(Settings(data_dir=Path(mkdtemp()), database_url=url))
     loop.run_until_complete(migrate(store))

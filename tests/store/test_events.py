@@ -20,7 +20,7 @@ _A_MESSAGE = in_both(
     lambda d: (
         f"""
     INSERT INTO bongsu_messages
-        (message_id, event_id, notice, locale, type, subject, title, body, data, channels, lane, guarantee, is_critical,
+        (message_id, event_id, notice, locale, type, subject, title, body, data, channels, priority, guarantee, is_critical,
          created_at)
     VALUES ($1, $2, 0, $3, 'x', '', 'title', 'body', '{{}}', 8, 1, 'at_least_once', false, {d.now})"""
     )

@@ -277,7 +277,7 @@ async def test_each_table_is_read_by_the_key_that_is_meant_for_it(store: Store) 
 async def deliver_many(tx: Transaction, count: int) -> None:
     """So many deliveries that succeeded, of the newest notifications."""
     add = same("""
-        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, lane, status, due, created_at)
+        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, rank, status, due, created_at)
         SELECT notification_id, member_id, message_id, 'PUSH', 1, 'SUCCESS', created_at, created_at
         FROM bongsu_notifications ORDER BY notification_id DESC LIMIT $1""")
     await tx.execute(add(count))

@@ -75,7 +75,7 @@ async def test_parameters_and_tables_arrive_as_they_were_given(store: Store) -> 
     statement = in_both(
         lambda d: (
             f"""
-        SELECT given.member_id, given.at, given.event_id, CAST($1 AS text) AS before, CAST($5 AS integer) AS behind
+        SELECT given.member_id, given.at, given.event_id, CAST($1 AS text) AS before, CAST($3 AS integer) AS behind
         FROM {d.table("given", COLUMNS, 2)} ORDER BY given.member_id"""
         )
     )

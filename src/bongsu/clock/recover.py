@@ -76,31 +76,31 @@ class Recovery:
         # If the store has just come back, leases have ended that live dispatchers are about to renew or to record.
         await asyncio.sleep(self._grace_seconds)
         for channel in names_with_deliveries():
-            for lane in statements.LANES:
-                await self._settle_abandoned(channel, lane, tally)
-                await self._expire(channel, lane, tally)
+            for rank in statements.RANKS:
+                await self._settle_abandoned(channel, rank, tally)
+                await self._expire(channel, rank, tally)
                 async with self._store.read() as tx:
-                    tally.is_any_stale |= await statements.is_any_stale(tx, channel, lane)
+                    tally.is_any_stale |= await statements.is_any_stale(tx, channel, rank)
         await self._give_rounds(tally)
         if tally.is_work:
             self._signals.send(DELIVERIES_TOPIC)
         return str(tally)
 
-    async def _settle_abandoned(self, channel: str, lane: int, tally: Tally) -> None:
+    async def _settle_abandoned(self, channel: str, rank: int, tally: Tally) -> None:
         is_more = True
         while is_more:
             async with self._store.single() as tx:
-                unknown, again = await statements.settle_abandoned(tx, channel, lane, self._batch)
+                unknown, again = await statements.settle_abandoned(tx, channel, rank, self._batch)
             tally.unknown += unknown
             tally.again += again
             _count(channel, "UNKNOWN", "ABANDONED", unknown)
             is_more = unknown + again == self._batch
 
-    async def _expire(self, channel: str, lane: int, tally: Tally) -> None:
+    async def _expire(self, channel: str, rank: int, tally: Tally) -> None:
         begin: datetime | None = _FIRST
         while begin is not None:
             async with self._store.single() as tx:
-                count, last = await statements.expire_stale(tx, channel, lane, begin, self._batch)
+                count, last = await statements.expire_stale(tx, channel, rank, begin, self._batch)
             tally.expired += count
             _count(channel, "FAIL", "EXPIRED", count)
             begin = last if count == self._batch else None

@@ -12,8 +12,8 @@ from bongsu.model import Notice
 from bongsu.render.templates import Templates
 from bongsu.store import decisions
 from bongsu.store.decisions import Message
-from bongsu.store.lanes import LANE_OF
 from bongsu.store.query import Transaction
+from bongsu.store.ranks import PRIORITY_NUMBER
 
 # Message ids by the place of their notice in the step and by the locale of the content.
 MessageIds = Mapping[tuple[int, str], int]
@@ -92,7 +92,7 @@ class Messages:
             ref_id=notice.ref_id,
             data=json.dumps(dict(notice.data), ensure_ascii=False, allow_nan=False, separators=(",", ":")),
             channels=to_bits(notice.type.channels),
-            lane=LANE_OF[notice.type.priority],
+            priority=PRIORITY_NUMBER[notice.type.priority],
             guarantee=notice.type.guarantee.value,
             is_critical=notice.type.is_critical,
             created_at=now,

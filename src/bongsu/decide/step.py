@@ -22,9 +22,9 @@ from bongsu.settings import Settings
 from bongsu.store import Store, decisions, members, outbox
 from bongsu.store.audience_snapshots import NoticeKey
 from bongsu.store.decisions import DecisionInputs, DedupKey, NoticeRow, StepChanges
-from bongsu.store.lanes import LANE_OF
 from bongsu.store.outbox import LockedClaims
 from bongsu.store.query import Transaction
+from bongsu.store.ranks import rank_of
 
 # Members decided in one transaction: enough that its fixed cost is nothing per member, few enough that it holds its locks
 # for well under a second and a crash repeats little.
@@ -224,4 +224,5 @@ def _remainders(events: Sequence[EventInProgress]) -> list[Remainder]:
 
 def _notice_row(place: int, notice: Notice, key: int) -> NoticeRow:
     kind = notice.type
-    return NoticeRow(place, key, kind.name, to_bits(kind.channels), kind.is_critical, LANE_OF[kind.priority])
+    rank = rank_of(kind.priority, is_critical=kind.is_critical, is_bulk=False)
+    return NoticeRow(place, key, kind.name, to_bits(kind.channels), kind.is_critical, rank)

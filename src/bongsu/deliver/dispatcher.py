@@ -27,7 +27,8 @@ from bongsu.runtime.process import process_name
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import LANES, ClaimedDelivery, DeliveryResult, DeliveryStatus, MessageContent, Success
+from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, MessageContent, Success
+from bongsu.store.ranks import CRITICAL, CRITICAL_BULK, RANKS, SHARED_PART, SHARED_TURNS, slots_for
 
 # Claim when this part of the slots is free, and as many; record when this part of them has results: statements then are
 # about many rows.
@@ -40,14 +41,6 @@ CONTENTS_CACHED = 1_000
 # tried to record what it knows and to renew its leases.
 GRACE_SECONDS = 2 * LAST_BACKOFF
 
-
-def _lanes_from(first: int) -> tuple[int, ...]:
-    """All lanes, this one before the others."""
-    return (first, *(lane for lane in LANES if lane != first))
-
-
-# Of sixteen claims, which lane is asked first: HIGH goes before NORMAL before LOW, and none waits for ever.
-TURNS = (LANES,) * 7 + (_lanes_from(1),) + (LANES,) * 7 + (_lanes_from(2),)
 
 DELIVERIES_TOPIC = "deliveries"
 
@@ -97,10 +90,10 @@ class Dispatcher(Loop):
         self._is_behind = False
         self._contents: OrderedDict[int, MessageContent] = OrderedDict()
         self._turn = 0
-        # Whether more may be due: at the start, when woken for it, and after a claim that was full. Else the store is asked
-        # once in a poll interval, and not after every outcome.
-        self._is_more_due = True
-        self._look_at = 0.0
+        # Whether more may be due, and whether critical ones may be: at the start, when woken for it, and after a claim that
+        # was full. Else the store is asked once in a poll interval, and not after every outcome.
+        self._is_more_due = self._is_critical_due = True
+        self._look_at = self._look_for_critical_at = 0.0
         # When the store last took a write, when all leases were last renewed, and when claiming is allowed again.
         self._reached = self._renewed = time.monotonic()
         self._claim_from = 0.0
@@ -130,7 +123,7 @@ class Dispatcher(Loop):
 
     def wake(self) -> None:
         """Deliveries may be due."""
-        self._is_more_due = True
+        self._is_more_due = self._is_critical_due = True
         self._go_on()
 
     def _go_on(self) -> None:
@@ -161,20 +154,56 @@ class Dispatcher(Loop):
         return len(claimed)
 
     async def _claim(self) -> list[ClaimedDelivery]:
-        """A part of the slots: many enough to make the statement cheap, few enough to send some while more are claimed."""
-        free = self._concurrency - len(self._sending) - len(self._results) - len(self._being_recorded)
-        portion = max(1, self._concurrency // SHARE)
+        """A part of the slots: many enough to make the statement cheap, few enough to send some while more are claimed.
+
+        While there are too few free slots for that, critical deliveries are claimed into the slots that are theirs alone.
+        """
         now = time.monotonic()
-        if free < portion or now < self._claim_from or not (self._is_more_due or now >= self._look_at):
+        if now < self._claim_from:
             return []
-        lanes = TURNS[self._turn % len(TURNS)]
-        self._is_more_due, self._look_at = False, now + self._settings.poll_seconds
-        claimed = await statements.claim(self._store, self.channel, lanes, portion, self._lease, process_name())
-        self._reached = time.monotonic()
-        if claimed:
-            self._turn += 1
-            self._is_more_due |= len(claimed) == portion
+        portion = max(1, self._concurrency // SHARE)
+        is_look = self._is_more_due or now >= self._look_at
+        if is_look and self._free_slots(RANKS[-1]) >= portion:
+            claimed = await self._claim_in_turn(portion, now)
+        elif self._is_critical_due or now >= self._look_for_critical_at:
+            claimed = await self._claim_critical(now)
+        else:
+            return []
         return self._without_held(claimed)
+
+    def _free_slots(self, rank: int) -> int:
+        used = len(self._sending) + len(self._results) + len(self._being_recorded)
+        return slots_for(rank, self._concurrency) - used
+
+    async def _claim_in_turn(self, portion: int, now: float) -> list[ClaimedDelivery]:
+        """By rank; now and then a part of it is for a later rank first, so that none starves."""
+        self._is_more_due = self._is_critical_due = False
+        self._look_at = self._look_for_critical_at = now + self._settings.poll_seconds
+        first = SHARED_TURNS[self._turn % len(SHARED_TURNS)]
+        claimed: list[ClaimedDelivery] = []
+        if first is not None:
+            claimed += await self._claim_ranks((first,), max(1, portion // SHARED_PART))
+        if len(claimed) < portion:
+            claimed += await self._claim_ranks(RANKS, portion - len(claimed))
+        self._turn += bool(claimed)
+        if len(claimed) == portion:
+            self._is_more_due = self._is_critical_due = True
+        return claimed
+
+    async def _claim_critical(self, now: float) -> list[ClaimedDelivery]:
+        for_few, for_many = self._free_slots(CRITICAL), self._free_slots(CRITICAL_BULK)
+        limit = for_many if for_many > 0 else for_few
+        if limit <= 0:
+            return []
+        self._is_critical_due, self._look_for_critical_at = False, now + self._settings.poll_seconds
+        claimed = await self._claim_ranks((CRITICAL, CRITICAL_BULK) if for_many > 0 else (CRITICAL,), limit)
+        self._is_critical_due |= len(claimed) == limit
+        return claimed
+
+    async def _claim_ranks(self, ranks: Sequence[int], limit: int) -> list[ClaimedDelivery]:
+        claimed = await statements.claim(self._store, self.channel, ranks, limit, self._lease, process_name())
+        self._reached = time.monotonic()
+        return claimed
 
     def _without_held(self, claimed: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
         """Those that this process does not hold yet. What it holds goes on under the newer claim.
@@ -250,17 +279,17 @@ class Dispatcher(Loop):
     def _on_outcome(self, sending: _Sending, outcome: object) -> None:
         if self._sending.get(sending.claimed.delivery_id) is not sending:
             return  # given up before
-        claimed, guarantee = sending.claimed, sending.content.guarantee
+        claimed, content = sending.claimed, sending.content
         del self._sending[claimed.delivery_id]
         if not isinstance(outcome, Outcome):
             self._log.error("a channel gave no outcome", channel=self.channel, gave=repr(outcome)[:100])
             outcome = Unknown("BAD_OUTCOME", "the channel returned something that is no outcome")
         millis = int((time.monotonic() - sending.began) * 1000)
         try:
-            result = result_of(claimed, guarantee, outcome, sending.began, millis, self._settings)
+            result = result_of(claimed, content, outcome, sending.began, millis, self._settings)
         except Exception as error:
             # A user's own channel may put anything into an outcome.
-            result = result_of(claimed, guarantee, self._crashed(error), sending.began, millis, self._settings)
+            result = result_of(claimed, content, self._crashed(error), sending.began, millis, self._settings)
         self._results.append(result)
         if not self._sending or len(self._results) >= self._concurrency // SHARE:
             self._end_linger()
@@ -297,7 +326,7 @@ class Dispatcher(Loop):
 
     async def _record_all(self, results: list[DeliveryResult | Success]) -> None:
         try:
-            recorded = await statements.record(self._store, results)
+            recorded = await statements.record(self._store, self.channel, results)
         except Exception as error:
             if isinstance(error, StoreError) or len(results) == 1:
                 # Kept, and recorded when the store is back. If this process dies before, they stay SENDING.

@@ -21,12 +21,13 @@ from bongsu.store.deliveries import (
     storable,
 )
 from bongsu.store.deliveries.rows import ABANDONED, EXPIRED
-from bongsu.store.lanes import PRIORITY_OF
+from bongsu.store.ranks import PRIORITY_OF
 
 PLATFORMS = {one.value: one for one in Platform}
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _NO_MESSAGE = "its message no longer exists"
+CANCELLED = DeliveryStatus.CANCELLED.value
 
 
 # --- before sending ---------------------------------------------------------------------------------------------------
@@ -36,10 +37,10 @@ def outgoing(claimed: ClaimedDelivery, content: MessageContent) -> Outgoing:
     assert claimed.address is not None
     return Outgoing(
         claimed.delivery_id, claimed.notification_id, claimed.member_id, claimed.address,
-        content.type, content.title, content.body, content.ref_id, content.data, PRIORITY_OF[content.lane],
+        content.type, content.title, content.body, content.ref_id, content.data, PRIORITY_OF[content.priority],
         PLATFORMS[claimed.platform] if claimed.platform else None, content.locale or None,
         collapse_id(claimed, content.event_id), content.expires_at,
-        attempt=claimed.attempts + 1,
+        attempt=claimed.attempts + 1, is_critical=content.is_critical,
     )  # fmt: skip
 
 
@@ -51,36 +52,45 @@ def collapse_id(claimed: ClaimedDelivery, event_id: str) -> str:
 
 def unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> DeliveryResult:
     """Why a delivery that was claimed must not be sent. If it was SENDING before, it may have arrived: UNKNOWN, not FAIL."""
+    code, detail = _why_unsent(claimed, content)
+    status = DeliveryStatus.CANCELLED if code == CANCELLED else DeliveryStatus.FAIL
+    if claimed.status == DeliveryStatus.SENDING:
+        status = DeliveryStatus.UNKNOWN
+    bulk = claimed.message_id if content is not None and content.is_bulk else None
+    return DeliveryResult(claimed.delivery_id, claimed.epoch, status, code, detail, is_attempt=False, bulk_message=bulk)
+
+
+def _why_unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> tuple[str, str]:  # noqa: PLR0911 (a reason each)
+    """Code and text of the first reason."""
     was_sending = claimed.status == DeliveryStatus.SENDING
-
-    def end(code: str, detail: str) -> DeliveryResult:
-        status = DeliveryStatus.UNKNOWN if was_sending else DeliveryStatus.FAIL
-        return DeliveryResult(claimed.delivery_id, claimed.epoch, status, code, detail, is_attempt=False)
-
     if content is None:
-        return end("NO_MESSAGE", _NO_MESSAGE)
-    if was_sending and content.guarantee is Guarantee.AT_MOST_ONCE:
-        return end("ABANDONED", ABANDONED)
+        return "NO_MESSAGE", _NO_MESSAGE
+    if was_sending and (content.guarantee is Guarantee.AT_MOST_ONCE or claimed.is_cancelled):
+        return "ABANDONED", ABANDONED
+    if claimed.is_cancelled:
+        return CANCELLED, "its event was cancelled before it was sent"
     if claimed.claims > MOST_CLAIMS:
-        return end("POISONED", f"{claimed.claims - 1} claims in a row ended without an outcome")
+        return "POISONED", f"{claimed.claims - 1} claims in a row ended without an outcome"
     if claimed.is_expired:
-        return end("EXPIRED", EXPIRED)
+        return "EXPIRED", EXPIRED
     if claimed.address is None:
-        return end("NO_ADDRESS", "the device or address is gone, invalid or without consent")
-    return end("NO_MESSAGE", _NO_MESSAGE)
+        return "NO_ADDRESS", "the device or address is gone, invalid or without consent"
+    return "NO_MESSAGE", _NO_MESSAGE
 
 
 # --- after sending ----------------------------------------------------------------------------------------------------
 
 
 def result_of(
-    claimed: ClaimedDelivery, guarantee: Guarantee, outcome: Outcome, began: float, millis: int, settings: Settings
+    claimed: ClaimedDelivery, content: MessageContent, outcome: Outcome, began: float, millis: int, settings: Settings
 ) -> DeliveryResult | Success:
     """The result of an attempt by its outcome. `began` is a time.monotonic()."""
+    bulk = claimed.message_id if content.is_bulk else None
     if isinstance(outcome, Accepted):
         reference = storable(outcome.reference)
-        return Success(claimed.delivery_id, claimed.epoch, began, millis, reference, outcome.is_simulated)
-    result = _transition(claimed, guarantee, outcome, settings)
+        return Success(claimed.delivery_id, claimed.epoch, began, millis, reference, outcome.is_simulated, bulk)
+    result = _transition(claimed, content.guarantee, outcome, settings)
+    result.bulk_message = bulk
     if not (isinstance(outcome, Retry) and outcome.is_held):
         result.began, result.millis = began, millis
     return result

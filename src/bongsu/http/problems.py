@@ -27,6 +27,7 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.BadEvent: 422,
     errors.NoSuchJob: 404,
     errors.NoSuchDeadLetter: 404,
+    errors.NoSuchEvent: 404,
     errors.ReplayWithoutFilter: 400,
     errors.StoreUnreachable: 503,
     errors.StoreLoginRefused: 503,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from bongsu.store.postgres import POSTGRES
 from bongsu.store.query import Query, Statement, Table
 
 NAMES = {"number": "bigint"}
 
 # Takes an advisory lock on each name, in the order given. SQLite has one writer, which has locked everything already.
 _LOCK = Statement(
-    postgres="SELECT count(pg_advisory_xact_lock(name.number)) AS locked FROM unnest(CAST($1 AS bigint[])) AS name(number)",
+    postgres=f"SELECT count(pg_advisory_xact_lock(name.number)) AS locked FROM {POSTGRES.table('name', NAMES, 1)}",
     sqlite="SELECT 0 AS locked",
 )
 

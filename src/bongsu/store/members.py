@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 from bongsu.channel_table import Address, ChannelSpec, from_bits, to_bits
 from bongsu.model import Member, Preferences, QuietHours, TypePreference
+from bongsu.store.postgres import POSTGRES
 from bongsu.store.query import Statement, Table, Transaction, in_both, same
+from bongsu.store.sqlite import SQLITE
 
 # --- members ----------------------------------------------------------------------------------------------------------
 
@@ -15,14 +17,14 @@ _MEMBER_ID = {"member_id": "text"}
 # Inserts the members that are missing. In id order (byte by byte, as the column compares), so that two callers who insert
 # the same ids cannot deadlock.
 _ENSURE_MEMBERS = Statement(
-    postgres="""
+    postgres=f"""
         INSERT INTO bongsu_members (member_id)
-        SELECT given.member_id FROM unnest(CAST($1 AS text[])) AS given(member_id)
+        SELECT given.member_id FROM {POSTGRES.table("given", _MEMBER_ID, 1)}
         ORDER BY given.member_id COLLATE "C"
         ON CONFLICT DO NOTHING""",
-    sqlite="""
+    sqlite=f"""
         INSERT INTO bongsu_members (member_id)
-        SELECT json_extract(value, '$[0]') FROM json_each($1) WHERE true
+        SELECT given.member_id FROM {SQLITE.table("given", _MEMBER_ID, 1)} WHERE true
         ON CONFLICT DO NOTHING""",
 )
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
 from bongsu.model import Action
+from bongsu.store.postgres import POSTGRES
 from bongsu.store.query import Statement, Table, Transaction
+from bongsu.store.sqlite import SQLITE
 
 
 class Interest(NamedTuple):
@@ -31,34 +33,31 @@ _ACTION = {"action": "text"}
 # Up to $2 member ids behind $1.
 FIND_EVERYONE = Statement(
     postgres="""
-        SELECT array_agg(next.member_id) AS member_ids FROM (
+        SELECT CAST(json_agg(next.member_id) AS text) AS member_ids FROM (
             SELECT member_id FROM bongsu_members WHERE member_id > $1 ORDER BY member_id LIMIT $2) AS next""",
     sqlite="""
         SELECT json_group_array(next.member_id) AS member_ids FROM (
             SELECT member_id FROM bongsu_members WHERE member_id > $1 ORDER BY member_id LIMIT $2) AS next""",
 )
 
-# For each interest (1–4) up to $6 member ids, of members with one of the actions (5). The primary key has them in id order.
+# For each interest ($1) up to $3 member ids, of members with one of the actions ($2). The primary key has them in id order.
 FIND_INTERESTED = Statement(
-    postgres="""
+    postgres=f"""
         SELECT given.place, (
-            SELECT array_agg(next.member_id) FROM (
+            SELECT CAST(json_agg(next.member_id) AS text) FROM (
                 SELECT b.member_id FROM bongsu_behaviors AS b
                 WHERE b.product_id = given.product_id AND b.member_id > given.after AND b.at >= given.since
-                  AND b.action = ANY (CAST($5 AS text[]))
-                GROUP BY b.member_id ORDER BY b.member_id LIMIT $6) AS next) AS member_ids
-        FROM unnest(CAST($1 AS integer[]), CAST($2 AS text[]), CAST($3 AS timestamptz[]), CAST($4 AS text[]))
-             AS given(place, product_id, since, after)""",
-    sqlite="""
+                  AND b.action = ANY (ARRAY(SELECT wanted.action FROM {POSTGRES.table("wanted", _ACTION, 2)}))
+                GROUP BY b.member_id ORDER BY b.member_id LIMIT $3) AS next) AS member_ids
+        FROM {POSTGRES.table("given", _INTEREST, 1)}""",
+    sqlite=f"""
         SELECT given.place, (
             SELECT json_group_array(next.member_id) FROM (
                 SELECT b.member_id FROM bongsu_behaviors AS b
                 WHERE b.product_id = given.product_id AND b.member_id > given.after AND b.at >= given.since
-                  AND b.action IN (SELECT json_extract(value, '$[0]') FROM json_each($5))
-                GROUP BY b.member_id ORDER BY b.member_id LIMIT $6) AS next) AS member_ids
-        FROM (SELECT json_extract(value, '$[0]') AS place, json_extract(value, '$[1]') AS product_id,
-                     json_extract(value, '$[2]') AS since, json_extract(value, '$[3]') AS after
-              FROM json_each($1)) AS given""",
+                  AND b.action IN (SELECT wanted.action FROM {SQLITE.table("wanted", _ACTION, 2)})
+                GROUP BY b.member_id ORDER BY b.member_id LIMIT $3) AS next) AS member_ids
+        FROM {SQLITE.table("given", _INTEREST, 1)}""",
 )
 
 
@@ -77,6 +76,6 @@ async def find_interested(
     return {row["place"]: _ids(row["member_ids"]) for row in rows}
 
 
-def _ids(stored: Any) -> list[str]:
-    """An array on PostgreSQL, a JSON list on SQLite. No id is NULL."""
-    return sorted(orjson.loads(stored) if isinstance(stored, str) else stored or [])
+def _ids(stored: str | None) -> list[str]:
+    """A JSON list; nothing on PostgreSQL if there are none."""
+    return sorted(orjson.loads(stored)) if stored else []

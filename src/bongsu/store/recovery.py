@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bongsu.store.deliveries.rows import ABANDONED, EXPIRED
-from bongsu.store.lanes import LANES
 from bongsu.store.query import Transaction, in_both
+from bongsu.store.ranks import RANKS
 
 __all__ = [
-    "LANES",
     "MOST_ROUNDS",
+    "RANKS",
     "STALE_SECONDS",
     "Rounds",
     "expire_stale",
@@ -66,14 +66,14 @@ GIVE_ROUNDS = in_both(
     )
 )
 
-# Ends with EXPIRED what is READY long after its due time and worth nothing any more, of a channel ($1) and lane ($2), in the
+# Ends with EXPIRED what is READY long after its due time and worth nothing any more, of a channel ($1) and rank ($2), in the
 # order of due times from $3 on, up to a limit ($4). Locks the rows; skips locked ones.
 EXPIRE_STALE = in_both(
     lambda d: (
         f"""
     WITH stale AS MATERIALIZED (
         SELECT d.delivery_id FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_due")}
-        WHERE d.status IN ('READY', 'SENDING') AND d.status = 'READY' AND d.channel = $1 AND d.lane = $2
+        WHERE d.status IN ('READY', 'SENDING') AND d.status = 'READY' AND d.channel = $1 AND d.rank = $2
           AND d.due >= $3 AND d.due < {d.after(f"-{STALE_SECONDS}")}
           AND (SELECT m.expires_at FROM bongsu_messages AS m WHERE m.message_id = d.message_id) <= {d.now}
         ORDER BY d.due LIMIT $4 {d.skip_locked})
@@ -85,18 +85,18 @@ EXPIRE_STALE = in_both(
     )
 )
 
-# One delivery of a channel ($1) and lane ($2) that is READY long after its due time, if there is one. Locks nothing.
+# One delivery of a channel ($1) and rank ($2) that is READY long after its due time, if there is one. Locks nothing.
 FIND_STALE = in_both(
     lambda d: (
         f"""
     SELECT 1 FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_due")}
-    WHERE d.status IN ('READY', 'SENDING') AND d.status = 'READY' AND d.channel = $1 AND d.lane = $2
+    WHERE d.status IN ('READY', 'SENDING') AND d.status = 'READY' AND d.channel = $1 AND d.rank = $2
       AND d.due < {d.after(f"-{STALE_SECONDS}")}
     LIMIT 1"""
     )
 )
 
-# Ends claims of a channel ($1) and lane ($2) whose leases ended while SENDING, up to a limit ($3): UNKNOWN if the message
+# Ends claims of a channel ($1) and rank ($2) whose leases ended while SENDING, up to a limit ($3): UNKNOWN if the message
 # must not arrive twice, else READY. A dispatcher that claimed them would do the same. It raises the epoch, as a claim does,
 # so that the old claim can no longer be recorded. Locks the rows; skips locked ones.
 SETTLE_ABANDONED = in_both(
@@ -106,7 +106,7 @@ SETTLE_ABANDONED = in_both(
         SELECT d.delivery_id,
                (SELECT m.guarantee FROM bongsu_messages AS m WHERE m.message_id = d.message_id) = 'at_most_once' AS is_final
         FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_due")}
-        WHERE d.status IN ('READY', 'SENDING') AND d.status = 'SENDING' AND d.channel = $1 AND d.lane = $2
+        WHERE d.status IN ('READY', 'SENDING') AND d.status = 'SENDING' AND d.channel = $1 AND d.rank = $2
           AND d.due <= {d.now}
         ORDER BY d.due LIMIT $3 {d.skip_locked})
     UPDATE bongsu_deliveries
@@ -129,18 +129,18 @@ async def give_rounds(tx: Transaction, behind: int, limit: int) -> Rounds:
     return Rounds(given, len(rows) - given, max((row["delivery_id"] for row in rows), default=None))
 
 
-async def expire_stale(tx: Transaction, channel: str, lane: int, begin: datetime, limit: int) -> tuple[int, datetime | None]:
+async def expire_stale(tx: Transaction, channel: str, rank: int, begin: datetime, limit: int) -> tuple[int, datetime | None]:
     """End what has expired while it waited; return how many, and the latest due time among them, to go on from there."""
-    rows = await tx.fetch(EXPIRE_STALE(channel, lane, begin, limit))
+    rows = await tx.fetch(EXPIRE_STALE(channel, rank, begin, limit))
     return len(rows), max((tx.dialect.time(row["due"]) for row in rows), default=None)
 
 
-async def is_any_stale(tx: Transaction, channel: str, lane: int) -> bool:
+async def is_any_stale(tx: Transaction, channel: str, rank: int) -> bool:
     """Whether something waits that should have been sent long ago."""
-    return bool(await tx.fetch(FIND_STALE(channel, lane)))
+    return bool(await tx.fetch(FIND_STALE(channel, rank)))
 
 
-async def settle_abandoned(tx: Transaction, channel: str, lane: int, limit: int) -> tuple[int, int]:
+async def settle_abandoned(tx: Transaction, channel: str, rank: int, limit: int) -> tuple[int, int]:
     """End claims whose leases ended while sending; return how many are UNKNOWN and how many will be sent again."""
-    statuses = [row["status"] for row in await tx.fetch(SETTLE_ABANDONED(channel, lane, limit))]
+    statuses = [row["status"] for row in await tx.fetch(SETTLE_ABANDONED(channel, rank, limit))]
     return statuses.count("UNKNOWN"), statuses.count("READY")

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-import orjson
-
 from bongsu.errors import StoreBusy
 from bongsu.runtime import telemetry
 from bongsu.store.failures import translated
@@ -57,10 +55,10 @@ class Sqlite:
     def index_hint(self, name: str) -> str:
         return f"INDEXED BY {name}"
 
-    def table(self, name: str, columns: Columns, first: int) -> str:
+    def table(self, name: str, columns: Columns, number: int) -> str:
         # Not VALUES: knowing how many rows there are, the planner would read a whole large table for a Bloom filter of it.
         fields = ", ".join(f"json_extract(value, '$[{place}]') AS {column}" for place, column in enumerate(columns))
-        return f"(SELECT {fields} FROM json_each(${first})) AS {name}"
+        return f"(SELECT {fields} FROM json_each(${number})) AS {name}"
 
     def time(self, stored: Any) -> datetime:
         return _EPOCH + timedelta(0, 0, stored)
@@ -235,17 +233,8 @@ def _commit(connection: sqlite3.Connection, _patience: Patience, _begins: bool) 
 
 
 def _parameters(given: tuple[Any, ...]) -> dict[str, Any]:
-    """By the number of each, which is its name. A Table has as many numbers as columns and is found by the first."""
-    parameters: dict[str, Any] = {}
-    number = 1
-    for one in given:
-        if type(one) is Table:
-            parameters[str(number)] = _as_json(one)
-            number += len(one.columns)
-        else:
-            parameters[str(number)] = _stored(one)
-            number += 1
-    return parameters
+    """By the number of each, which is its name."""
+    return {str(number): _as_json(one) if type(one) is Table else _stored(one) for number, one in enumerate(given, 1)}
 
 
 def _stored(value: Any) -> Any:
@@ -255,20 +244,7 @@ def _stored(value: Any) -> Any:
 
 
 def _as_json(table: Table) -> str:
-    rows: Sequence[Any] = table.rows
-    if "timestamptz" in table.columns.values():
-        rows = [[_stored(value) for value in row] for row in rows]
-    text = orjson.dumps(rows, default=_plain).decode()
-    if "\\u0000" in text and any("\0" in value for row in table.rows for value in row if isinstance(value, str)):
-        raise ValueError("a text holds a NUL character")  # json_extract would cut it off there; PostgreSQL refuses it too
-    return text
-
-
-def _plain(row: Any) -> tuple[Any, ...]:
-    """orjson takes a named tuple for an unknown type."""
-    if isinstance(row, tuple):
-        return tuple(row)
-    raise TypeError(row)
+    return table.to_json(_stored if "timestamptz" in table.columns.values() else None)
 
 
 def _open(path: Path, *, read_only: bool = False) -> sqlite3.Connection:

@@ -14,10 +14,8 @@ from bongsu.store import outbox
 from bongsu.store.decisions import postgres, sqlite
 from bongsu.store.decisions.rows import DECIDED, MESSAGE, MESSAGE_ID, DecisionRows, Message
 from bongsu.store.outbox import EventResult
-from bongsu.store.outbox.claims import CLAIM
+from bongsu.store.outbox.rows import CLAIM, CURSOR
 from bongsu.store.query import Query, Row, Statement, Table, Transaction, in_both
-
-_CURSOR = {**CLAIM, "cursor": "text"}
 
 APPLY_FEW = Statement(postgres.APPLY_FEW, sqlite="")  # only PostgreSQL has this path
 COUNT_ONE_NOTICE = Statement(postgres.COUNT_ONE_NOTICE, sqlite.COUNT_ONE_NOTICE)
@@ -101,7 +99,7 @@ async def _apply_few(tx: Transaction, rows: Sequence[Row], now: datetime, change
             Table(MESSAGE, changes.new_messages),
             Table(MESSAGE_ID, [(one,) for one in changes.used_again]),
             Table(CLAIM, changes.finished),
-            Table(_CURSOR, [(*claim, cursor) for claim, cursor in changes.cursors.items()]),
+            Table(CURSOR, [(*claim, cursor) for claim, cursor in changes.cursors.items()]),
             now,
             float(changes.lease_seconds),
         )

@@ -22,6 +22,7 @@ from bongsu.store.decisions.rows import (
     PROFILE,
 )
 from bongsu.store.devices import USABLE_DEVICE
+from bongsu.store.outbox.rows import CLAIM, CURSOR
 from bongsu.store.postgres import POSTGRES
 
 _PUSH, _IN_APP = BITS[Channel.PUSH], BITS[Channel.IN_APP]
@@ -52,22 +53,22 @@ _DECISION = f"""
             FROM bongsu_members AS x WHERE x.member_id = r.member_id FOR NO KEY UPDATE) AS m ON true),
     -- Then what holds for all members of one profile, computed once: the message, the day, the due time.
     notice_facts AS MATERIALIZED (
-        SELECT notice.place, notice.dedup, notice.type, notice.channels, notice.is_critical, notice.lane,
+        SELECT notice.place, notice.dedup, notice.type, notice.channels, notice.is_critical, notice.rank,
                profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, profile.day,
-               CASE WHEN notice.is_critical THEN CAST($22 AS timestamptz) ELSE profile.due END AS due, content.message_id
+               CASE WHEN notice.is_critical THEN CAST($7 AS timestamptz) ELSE profile.due END AS due, content.message_id
         FROM {POSTGRES.table("notice", NOTICE, 2)}
-        CROSS JOIN {POSTGRES.table("profile", PROFILE, 8)}
-        LEFT JOIN {POSTGRES.table("content", CONTENT, 14)}
+        CROSS JOIN {POSTGRES.table("profile", PROFILE, 3)}
+        LEFT JOIN {POSTGRES.table("content", CONTENT, 4)}
                ON content.place = notice.place AND content.locale = profile.locale),
     -- Then the few messages that can make a notice a duplicate. The caller holds the lock of each dedup key, so none is
     -- added meanwhile.
     recent_messages AS MATERIALIZED (
         SELECT given.dedup, m.message_id, given.since,
                count(*) OVER (PARTITION BY given.dedup) > {MANY_MESSAGES} AS are_many
-        FROM {POSTGRES.table("given", DEDUP_KEY, 17)}
+        FROM {POSTGRES.table("given", DEDUP_KEY, 5)}
         CROSS JOIN bongsu_messages AS m
         WHERE m.type = given.type AND m.subject = given.subject AND m.told_at > given.since
-          AND m.message_id NOT IN (SELECT own.message_id FROM {POSTGRES.table("own", MESSAGE_ID, 21)})),
+          AND m.message_id NOT IN (SELECT own.message_id FROM {POSTGRES.table("own", MESSAGE_ID, 6)})),
     -- Where a dedup key has many of them: who was notified. A member is notified once per window, so that is one lookup for
     -- each message instead of one for each message and recipient.
     notified_before AS MATERIALIZED (
@@ -79,7 +80,7 @@ _DECISION = f"""
         WHERE r.are_many),
     -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used.
     options AS (
-        SELECT l.place, l.member_id, l.is_missing, f.dedup, f.message_id, f.lane, f.due, f.day, f.is_critical,
+        SELECT l.place, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.due, f.day, f.is_critical,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
                f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {OWN_REACHABLE}) AS channels,
@@ -93,7 +94,7 @@ _DECISION = f"""
             WHERE x.member_id = l.member_id AND x.type = f.type OFFSET 0) AS p ON true),
     -- The decision: the first reason that applies. Scalar sub-selects with LIMIT, because EXISTS may read a whole table.
     decision AS (
-        SELECT o.place, o.member_id, o.dedup, o.message_id, o.channels, o.lane, o.due, o.day, o.is_critical, o.counted,
+        SELECT o.place, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical, o.counted,
                CASE -- Not decidable yet: the caller has to insert the member, or to learn the profile.
                     WHEN o.is_missing OR o.message_id IS NULL THEN '{MISSING}'
                     -- Opted out comes first: it holds whatever else does.
@@ -114,8 +115,8 @@ _DECISION = f"""
 # Last the daily cap, because only what is sent counts. Of one notice: what was counted before this step.
 _ONE_NOTICE = f"""
     SELECT place, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
-           channels, lane, due, day, is_critical,
-           coalesce(reason, CASE WHEN NOT is_critical AND counted >= CAST($23 AS integer)
+           channels, rank, due, day, is_critical,
+           coalesce(reason, CASE WHEN NOT is_critical AND counted >= CAST($8 AS integer)
                                  THEN '{Reason.RATE_LIMITED}' END) AS reason
     FROM decision"""
 
@@ -133,11 +134,11 @@ _SEVERAL_NOTICES = f""",
     decided AS (
         SELECT *, coalesce(reason, CASE
                       WHEN NOT is_critical AND min(used) OVER (PARTITION BY member_id, dedup, reason IS NULL)
-                           > CAST($23 AS integer) THEN '{Reason.RATE_LIMITED}'
+                           > CAST($8 AS integer) THEN '{Reason.RATE_LIMITED}'
                       WHEN nth > 1 THEN '{Reason.DUPLICATE}' END) AS final_reason
         FROM caps ORDER BY member_id, place)
     SELECT place, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
-           channels, lane, due, day, is_critical, final_reason AS reason
+           channels, rank, due, day, is_critical, final_reason AS reason
     FROM decided"""
 
 # Returns a decided row for each recipient. Locks the members' rows in id order.
@@ -152,7 +153,7 @@ DECIDE_MANY_OF_SEVERAL_NOTICES = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES
 CREATE_DECIDED = """
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_decided (
         place integer, member_id text COLLATE "C", message_id bigint, notification_id bigint, channels integer,
-        lane integer, due timestamptz, day integer, is_critical boolean, reason text) ON COMMIT DELETE ROWS"""
+        rank integer, due timestamptz, day integer, is_critical boolean, reason text) ON COMMIT DELETE ROWS"""
 # Plans by the values: given the first and last of many members, the planner sees whether their rows lie so close together
 # that reading them in a row is faster than looking up each.
 PREPARE_MANY = "SET LOCAL plan_cache_mode = force_custom_plan"
@@ -206,22 +207,22 @@ COUNT_SEVERAL_NOTICES = f"""
 # Inserts a delivery for each usable device and each other channel of the notified. $1 now, $2 all channels of the step's
 # notices, $3 and $4 the first and last member. Addresses are looked up when it is sent: they may have changed by then.
 ADD_DELIVERIES = f"""
-    INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
-    SELECT n.notification_id, n.member_id, n.message_id, '{Channel.PUSH}', d.device_id, n.lane, n.due,
+    INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, rank, due, created_at)
+    SELECT n.notification_id, n.member_id, n.message_id, '{Channel.PUSH}', d.device_id, n.rank, n.due,
            CAST($1 AS timestamptz)
     FROM bongsu_decided AS n CROSS JOIN bongsu_devices AS d
     WHERE {_IS_NOTIFIED} AND n.channels & {_PUSH} <> 0
       AND d.member_id = n.member_id AND d.member_id >= $3 AND d.member_id <= $4 AND {USABLE_DEVICE}
     UNION ALL
-    SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.lane, n.due, $1
+    SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.rank, n.due, $1
     FROM bongsu_decided AS n CROSS JOIN ({SINGLE_ADDRESS_CHANNELS}) AS c
     WHERE CAST($2 AS integer) & {SINGLE_ADDRESS_BITS} <> 0 AND n.reason IS NULL AND n.channels & c.bit <> 0"""
 
 # --- apply few --------------------------------------------------------------------------------------------------------
 
-# All of a small step in one round trip: stores what was decided (1–10), new messages (11–27), when known messages were used
-# again (28), which events are done (29, 30) and how far others came (31–33). 34 is now, 35 the lease in seconds. The rows of
-# members and events are locked already. Returns the number of deliveries.
+# All of a small step in one round trip: stores what was decided ($1), new messages ($2), when known messages were used again
+# ($3), which events are done ($4) and how far others came ($5). $6 is now, $7 the lease in seconds. The rows of members and
+# events are locked already. Returns the number of deliveries.
 APPLY_FEW = f"""
     WITH decided AS MATERIALIZED (SELECT * FROM {POSTGRES.table("given", DECIDED, 1)}),
     notified AS MATERIALIZED (SELECT * FROM decided WHERE reason IS NULL),
@@ -237,14 +238,14 @@ APPLY_FEW = f"""
         WHERE m.member_id = given.member_id),
     notifications AS (
         INSERT INTO bongsu_notifications (notification_id, member_id, message_id, channels, created_at)
-        SELECT notification_id, member_id, message_id, channels, CAST($34 AS timestamptz) FROM notified),
+        SELECT notification_id, member_id, message_id, channels, CAST($6 AS timestamptz) FROM notified),
     deliveries AS (
-        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
-        SELECT n.notification_id, n.member_id, n.message_id, '{Channel.PUSH}', d.device_id, n.lane, n.due, $34
+        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, rank, due, created_at)
+        SELECT n.notification_id, n.member_id, n.message_id, '{Channel.PUSH}', d.device_id, n.rank, n.due, $6
         FROM notified AS n JOIN bongsu_devices AS d ON d.member_id = n.member_id AND {USABLE_DEVICE}
         WHERE n.channels & {_PUSH} <> 0
         UNION ALL
-        SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.lane, n.due, $34
+        SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.rank, n.due, $6
         FROM notified AS n
         CROSS JOIN LATERAL (
             SELECT name FROM ({SINGLE_ADDRESS_CHANNELS}) AS x WHERE n.channels & x.bit <> 0 OFFSET 0) AS c
@@ -252,22 +253,22 @@ APPLY_FEW = f"""
         RETURNING 1),
     suppressions AS (
         INSERT INTO bongsu_suppressions (message_id, member_id, reason, created_at)
-        SELECT message_id, member_id, reason, $34 FROM decided WHERE reason IS NOT NULL),
+        SELECT message_id, member_id, reason, $6 FROM decided WHERE reason IS NOT NULL),
     new_messages AS (
         INSERT INTO bongsu_messages ({", ".join(MESSAGE)})
-        SELECT {", ".join(MESSAGE)} FROM {POSTGRES.table("given", MESSAGE, 11)}),
+        SELECT {", ".join(MESSAGE)} FROM {POSTGRES.table("given", MESSAGE, 2)}),
     used_again AS (
-        UPDATE bongsu_messages AS m SET told_at = $34
-        FROM {POSTGRES.table("given", MESSAGE_ID, 28)}
-        WHERE m.message_id = given.message_id AND (m.told_at IS NULL OR m.told_at < $34)),
+        UPDATE bongsu_messages AS m SET told_at = $6
+        FROM {POSTGRES.table("given", MESSAGE_ID, 3)}
+        WHERE m.message_id = given.message_id AND (m.told_at IS NULL OR m.told_at < $6)),
     done AS (
         UPDATE bongsu_events AS e
         SET status = 'DONE', claims = 0, leased_by = NULL, error = NULL, finished_at = {POSTGRES.now}
-        FROM unnest(CAST($29 AS uuid[]), CAST($30 AS integer[])) AS given(event_id, epoch)
+        FROM {POSTGRES.table("given", CLAIM, 4)}
         WHERE e.event_id = given.event_id AND e.epoch = given.epoch AND e.leased_by IS NOT NULL),
     continued AS (
         UPDATE bongsu_events AS e
-        SET fanout_cursor = given.cursor, claims = 1, due = {POSTGRES.after("$35")}
-        FROM unnest(CAST($31 AS uuid[]), CAST($32 AS integer[]), CAST($33 AS text[])) AS given(event_id, epoch, cursor)
+        SET fanout_cursor = given.cursor, claims = 1, due = {POSTGRES.after("$7")}
+        FROM {POSTGRES.table("given", CURSOR, 5)}
         WHERE e.event_id = given.event_id AND e.epoch = given.epoch AND e.leased_by IS NOT NULL)
     SELECT count(*) AS deliveries FROM deliveries"""

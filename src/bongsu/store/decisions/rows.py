@@ -35,13 +35,15 @@ class Message(NamedTuple):
     ref_id: str | None
     data: str
     channels: int
-    lane: int
+    priority: int
     guarantee: str
     is_critical: bool
     created_at: datetime
     expires_at: datetime | None = None
     # When a member was last notified of it; None as long as no member was.
     told_at: datetime | None = None
+    # Whether its notice's audience did not fit into one step. Its recipients and deliveries are then counted as they change.
+    is_bulk: bool = False
 
 
 MESSAGE = {
@@ -56,12 +58,13 @@ MESSAGE = {
     "ref_id": "text",
     "data": "text",
     "channels": "integer",
-    "lane": "integer",
+    "priority": "integer",
     "guarantee": "text",
     "is_critical": "boolean",
     "created_at": "timestamptz",
     "expires_at": "timestamptz",
     "told_at": "timestamptz",
+    "is_bulk": "boolean",
 }
 MESSAGE_ID = {"message_id": "bigint"}
 
@@ -74,7 +77,7 @@ class NoticeRow(NamedTuple):
     type: str
     channels: int
     is_critical: bool
-    lane: int
+    rank: int
 
 
 NOTICE = {
@@ -83,7 +86,7 @@ NOTICE = {
     "type": "text",
     "channels": "integer",
     "is_critical": "boolean",
-    "lane": "integer",
+    "rank": "integer",
 }
 
 
@@ -154,7 +157,7 @@ DECIDED = {
     "message_id": "bigint",
     "notification_id": "bigint",
     "channels": "integer",
-    "lane": "integer",
+    "rank": "integer",
     "due": "timestamptz",
     "day": "integer",
     "is_critical": "boolean",

@@ -38,22 +38,22 @@ _DECISION = f"""
         FROM recipients AS r LEFT JOIN bongsu_members AS m ON m.member_id = r.member_id),
     -- Then what holds for all members of one profile, computed once: the message, the day, the due time.
     notice AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", NOTICE, 2)}),
-    profile AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", PROFILE, 8)}),
-    content AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", CONTENT, 14)}),
+    profile AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", PROFILE, 3)}),
+    content AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", CONTENT, 4)}),
     notice_facts AS MATERIALIZED (
-        SELECT notice.place, notice.dedup, notice.type, notice.channels, notice.is_critical, notice.lane,
+        SELECT notice.place, notice.dedup, notice.type, notice.channels, notice.is_critical, notice.rank,
                profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, profile.day,
-               CASE WHEN notice.is_critical THEN $22 ELSE profile.due END AS due, content.message_id
+               CASE WHEN notice.is_critical THEN $7 ELSE profile.due END AS due, content.message_id
         FROM notice CROSS JOIN profile
         LEFT JOIN content ON content.place = notice.place AND content.locale = profile.locale),
     -- Then the few messages that can make a notice a duplicate.
     recent_messages AS MATERIALIZED (
         SELECT given.dedup, m.message_id, given.since,
                count(*) OVER (PARTITION BY given.dedup) > {MANY_MESSAGES} AS are_many
-        FROM {SQLITE.table("given", DEDUP_KEY, 17)}
+        FROM {SQLITE.table("given", DEDUP_KEY, 5)}
         CROSS JOIN bongsu_messages AS m INDEXED BY bongsu_messages_recent
         WHERE m.type = given.type AND m.subject = given.subject AND m.told_at > given.since
-          AND m.message_id NOT IN (SELECT own.message_id FROM {SQLITE.table("own", MESSAGE_ID, 21)})),
+          AND m.message_id NOT IN (SELECT own.message_id FROM {SQLITE.table("own", MESSAGE_ID, 6)})),
     -- Where a dedup key has many of them: who was notified. A member is notified once per window, so that is one lookup for
     -- each message instead of one for each message and recipient.
     notified_before AS MATERIALIZED (
@@ -62,7 +62,7 @@ _DECISION = f"""
         WHERE r.are_many AND n.message_id = r.message_id AND n.created_at > r.since),
     -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used.
     options AS (
-        SELECT l.place, l.member_id, l.is_missing, f.dedup, f.message_id, f.lane, f.due, f.day, f.is_critical,
+        SELECT l.place, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.due, f.day, f.is_critical,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
                f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {OWN_REACHABLE}) AS channels,
@@ -74,7 +74,7 @@ _DECISION = f"""
         LEFT JOIN bongsu_preferences AS p ON p.member_id = l.member_id AND p.type = f.type),
     -- The decision: the first reason that applies.
     decision AS (
-        SELECT o.place, o.member_id, o.dedup, o.message_id, o.channels, o.lane, o.due, o.day, o.is_critical, o.counted,
+        SELECT o.place, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical, o.counted,
                CASE -- Not decidable yet: the caller has to insert the member, or to learn the profile.
                     WHEN o.is_missing OR o.message_id IS NULL THEN '{MISSING}'
                     -- Opted out comes first: it holds whatever else does.
@@ -97,8 +97,8 @@ _IDS_BEFORE = "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = '
 
 # Last the daily cap, because only what is sent counts. Of one notice: what was counted before this step.
 _ONE_NOTICE = f"""
-    SELECT place, member_id, message_id, {_IDS_BEFORE}, channels, lane, due, day, is_critical,
-           coalesce(reason, CASE WHEN NOT is_critical AND counted >= $23 THEN '{Reason.RATE_LIMITED}' END) AS reason
+    SELECT place, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical,
+           coalesce(reason, CASE WHEN NOT is_critical AND counted >= $8 THEN '{Reason.RATE_LIMITED}' END) AS reason
     FROM decision"""
 
 # Of several: as if they were decided one after the other.
@@ -112,16 +112,16 @@ _SEVERAL_NOTICES = f""",
                   OVER (PARTITION BY member_id ORDER BY place ROWS UNBOUNDED PRECEDING) AS used
         FROM repeats)
     -- min(used) is that of the key's first. Over the cap it is not sent, and then nor is another a duplicate of it.
-    SELECT place, member_id, message_id, {_IDS_BEFORE}, channels, lane, due, day, is_critical,
+    SELECT place, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical,
            coalesce(reason, CASE
-               WHEN NOT is_critical AND min(used) OVER (PARTITION BY member_id, dedup, reason IS NULL) > $23
+               WHEN NOT is_critical AND min(used) OVER (PARTITION BY member_id, dedup, reason IS NULL) > $8
                     THEN '{Reason.RATE_LIMITED}'
                WHEN nth > 1 THEN '{Reason.DUPLICATE}' END) AS reason
     FROM caps ORDER BY member_id, place"""
 
 # Inserts a decided row for each recipient into bongsu_decided.
 _INSERT_DECIDED = """
-    INSERT INTO bongsu_decided (place, member_id, message_id, ids_before, channels, lane, due, day, is_critical, reason)"""
+    INSERT INTO bongsu_decided (place, member_id, message_id, ids_before, channels, rank, due, day, is_critical, reason)"""
 DECIDE_MANY_OF_ONE_NOTICE = f"{_INSERT_DECIDED}{_DECISION}{_ONE_NOTICE}"
 DECIDE_MANY_OF_SEVERAL_NOTICES = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES}"
 
@@ -129,7 +129,7 @@ DECIDE_MANY_OF_SEVERAL_NOTICES = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES
 CREATE_DECIDED = """
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_decided (
         number integer PRIMARY KEY, ids_before integer, notification_id integer AS (ids_before + number),
-        place integer, member_id text, message_id integer, channels integer, lane integer, due integer, day integer,
+        place integer, member_id text, message_id integer, channels integer, rank integer, due integer, day integer,
         is_critical boolean, reason text)"""
 # Empties it. It still has the rows of the step before.
 PREPARE_MANY = "DELETE FROM bongsu_decided"
@@ -176,11 +176,11 @@ COUNT_SEVERAL_NOTICES = f"""
 # Inserts a delivery for each usable device and each other channel of the notified. $1 now, $2 all channels of the step's
 # notices. Addresses are looked up when it is sent: they may have changed by then.
 ADD_DELIVERIES = f"""
-    INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, lane, due, created_at)
-    SELECT n.notification_id, n.member_id, n.message_id, '{Channel.PUSH}', d.device_id, n.lane, n.due, $1
+    INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, rank, due, created_at)
+    SELECT n.notification_id, n.member_id, n.message_id, '{Channel.PUSH}', d.device_id, n.rank, n.due, $1
     FROM bongsu_decided AS n CROSS JOIN bongsu_devices AS d
     WHERE n.reason IS NULL AND n.channels & {_PUSH} <> 0 AND d.member_id = n.member_id AND {USABLE_DEVICE}
     UNION ALL
-    SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.lane, n.due, $1
+    SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.rank, n.due, $1
     FROM bongsu_decided AS n CROSS JOIN ({SINGLE_ADDRESS_CHANNELS}) AS c
     WHERE $2 & {SINGLE_ADDRESS_BITS} <> 0 AND n.reason IS NULL AND n.channels & c.bit <> 0"""

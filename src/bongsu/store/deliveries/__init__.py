@@ -20,8 +20,8 @@ from bongsu.model import Guarantee, utc_now
 from bongsu.payload import read_payload
 from bongsu.store.deliveries import postgres, sqlite
 from bongsu.store.deliveries.rows import (
-    LANE,
     MOST_CLAIMS,
+    RANK,
     ClaimedDelivery,
     DeliveryResult,
     DeliveryStatus,
@@ -29,13 +29,14 @@ from bongsu.store.deliveries.rows import (
     Success,
     storable,
 )
-from bongsu.store.lanes import LANES
+from bongsu.store.message_counts import count_ended
 from bongsu.store.query import Dialect, Row, Statement, Table, Transaction, in_both
+from bongsu.store.ranks import RANKS
 from bongsu.store.store import Store
 
 __all__ = [
-    "LANES",
     "MOST_CLAIMS",
+    "RANKS",
     "ClaimedDelivery",
     "DeliveryResult",
     "DeliveryStatus",
@@ -76,12 +77,12 @@ _DEVICE = {"member_id": "text", "device_id": "text", "token": "text"}
 # Leases due deliveries on PostgreSQL; on SQLite it only finds them. See postgres.py and sqlite.py.
 CLAIM = Statement(postgres=postgres.CLAIM, sqlite=sqlite.FIND_DUE)
 
-# Leases the deliveries that were found on SQLite, for some seconds ($5) and an owner ($6); makes SENDING what can go.
+# Leases the deliveries that were found on SQLite, for some seconds ($2) and an owner ($3); makes SENDING what can go.
 LEASE = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_deliveries
-    SET epoch = given.epoch, claims = given.claims, due = {d.after("$5")}, leased_by = $6,
+    SET epoch = given.epoch, claims = given.claims, due = {d.after("$2")}, leased_by = $3,
         status = CASE WHEN given.can_go THEN 'SENDING' ELSE status END
     FROM {d.table("given", _LEASED, 1)}
     WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
@@ -93,7 +94,7 @@ FIND_CONTENT = in_both(
     lambda d: (
         f"""
     SELECT m.message_id, m.event_id, m.type, m.title, m.body, m.ref_id, CAST(m.data AS text) AS data, m.guarantee, m.locale,
-           m.lane, m.expires_at, {d.now} AS now
+           m.priority, m.expires_at, m.is_critical, m.is_bulk, {d.now} AS now
     FROM {d.table("given", _MESSAGE, 1)} CROSS JOIN bongsu_messages AS m
     WHERE m.message_id = given.message_id"""
     )
@@ -104,7 +105,7 @@ RENEW = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_deliveries
-    SET due = {d.after("$3")}
+    SET due = {d.after("$2")}
     FROM {d.table("given", _CLAIM, 1)}
     WHERE bongsu_deliveries.delivery_id = given.delivery_id AND bongsu_deliveries.epoch = given.epoch
           AND leased_by IS NOT NULL"""
@@ -170,10 +171,10 @@ INVALIDATE_DEVICES = in_both(
 
 
 async def claim(
-    store: Store, channel: str, lanes: Sequence[int], limit: int, lease_seconds: float, worker: str
+    store: Store, channel: str, ranks: Sequence[int], limit: int, lease_seconds: float, worker: str
 ) -> list[ClaimedDelivery]:
-    """Lease due deliveries, those of an earlier lane first. What can go is SENDING: it is committed, and may be sent."""
-    asked = Table(LANE, [(lane,) for lane in lanes])
+    """Lease due deliveries, those of an earlier rank first. What can go is SENDING: it is committed, and may be sent."""
+    asked = Table(RANK, [(rank,) for rank in ranks])
     if store.dialect.name == "postgresql":
         async with store.single() as tx:
             rows = await tx.fetch(CLAIM(channel, asked, limit, float(lease_seconds), worker))
@@ -188,7 +189,8 @@ async def claim(
 
 def _as_claimed(row: Row) -> ClaimedDelivery:
     """SQLite has no booleans."""
-    return ClaimedDelivery._make(row)._replace(is_expired=bool(row["is_expired"]), can_go=bool(row["can_go"]))
+    is_expired, is_cancelled, can_go = (bool(row[name]) for name in ("is_expired", "is_cancelled", "can_go"))
+    return ClaimedDelivery._make(row)._replace(is_expired=is_expired, is_cancelled=is_cancelled, can_go=can_go)
 
 
 async def find_content(tx: Transaction, message_ids: Sequence[int]) -> dict[int, MessageContent]:
@@ -207,9 +209,11 @@ def _content(dialect: Dialect, row: Row) -> MessageContent:
         data=dict(read_payload(row["data"])),
         guarantee=Guarantee(row["guarantee"]),
         locale=row["locale"],
-        lane=row["lane"],
+        priority=row["priority"],
         # By this process's clock, with which channels compare it: as much time is left as the store says.
         expires_at=row["expires_at"] and utc_now() + (dialect.time(row["expires_at"]) - dialect.time(row["now"])),
+        is_critical=bool(row["is_critical"]),
+        is_bulk=bool(row["is_bulk"]),
     )
 
 
@@ -218,21 +222,29 @@ async def renew(tx: Transaction, claims: Sequence[tuple[int, int]], lease_second
     await tx.execute(RENEW(Table(_CLAIM, sorted(claims)), float(lease_seconds)))
 
 
-async def record(store: Store, results: Sequence[DeliveryResult | Success]) -> set[int]:
+async def record(store: Store, channel: str, results: Sequence[DeliveryResult | Success]) -> set[int]:
     """Store results, the attempts they are of, and invalid devices; return the deliveries whose claims were still open."""
     # In the order of their ids, so that two that record cannot deadlock.
     ordered = sorted(results, key=attrgetter("delivery_id"))
     successes = [one for one in ordered if isinstance(one, Success)]
     others = [one for one in ordered if isinstance(one, DeliveryResult)]
+    are_counted = any(one.bulk_message is not None for one in ordered)
     # Successes alone are one statement, unless a claim was lost: then its attempt is added by another.
-    async with store.transaction() if others else store.single() as tx:
+    async with store.transaction() if others or are_counted else store.single() as tx:
         now = time.monotonic()
         recorded = await _record_successes(tx, successes, now)
         recorded |= await _record_others(tx, others)
         # Also those whose claims were lost: something was sent all the same.
         await _add_attempts(tx, [*others, *(one for one in successes if one.delivery_id not in recorded)], now)
         await _invalidate_devices(tx, {one.invalid_device for one in others if one.invalid_device is not None})
+        if are_counted:
+            ended = [(one.bulk_message, channel, _status(one)) for one in ordered if one.delivery_id in recorded]
+            await count_ended(tx, ended)
     return recorded
+
+
+def _status(result: DeliveryResult | Success) -> str:
+    return (DeliveryStatus.SUCCESS if isinstance(result, Success) else result.status).value
 
 
 async def _record_successes(tx: Transaction, successes: Sequence[Success], now: float) -> set[int]:
@@ -264,9 +276,7 @@ async def _add_attempts(tx: Transaction, results: Sequence[DeliveryResult | Succ
 
 
 def _attempt_code(result: DeliveryResult | Success) -> str:
-    if isinstance(result, Success):
-        return DeliveryStatus.SUCCESS.value
-    return result.code or result.status.value
+    return (not isinstance(result, Success) and result.code) or _status(result)
 
 
 async def _invalidate_devices(tx: Transaction, devices: set[tuple[str, str, str]]) -> None:

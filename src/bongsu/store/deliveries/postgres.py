@@ -2,34 +2,36 @@
 
 from bongsu.channel_table import Channel
 from bongsu.store.channel_bits import IS_BY_COLUMN, IS_OWN, MEMBER_ADDRESS
-from bongsu.store.deliveries.rows import CLAIMED_COLUMNS, LANE, MOST_CLAIMS
+from bongsu.store.deliveries.rows import CLAIMED_COLUMNS, MOST_CLAIMS, RANK
 from bongsu.store.devices import USABLE_DEVICE
 from bongsu.store.postgres import POSTGRES
 
-# Leases due deliveries of a channel ($1), lane by lane in the order given ($2), oldest first, up to a limit ($3), for some
-# seconds ($4) and an owner ($5); makes SENDING what can go. Locks their rows; skips those being claimed right now.
+# Leases due deliveries of a channel ($1), rank by rank in the order given ($2), oldest first, up to a limit ($3), for some
+# seconds ($4) and an owner ($5); makes SENDING what can go. Locks their rows; skips those being claimed right now. Locks
+# their messages against being cancelled at this moment: what a cancellation counts as not sent is not being claimed.
 #
 # About speed only: LATERAL with OFFSET 0 and ANY(ARRAY(…)) look the rows up by their keys. How many a LIMIT leaves is not
 # known when the statement is planned, and for the thousands that the planner expects it would read whole tables.
 CLAIM = f"""
     WITH due AS MATERIALIZED (
         SELECT next.*
-        FROM {POSTGRES.table("asked", LANE, 2)}
+        FROM {POSTGRES.table("asked", RANK, 2)}
         CROSS JOIN LATERAL (
             SELECT delivery_id, epoch + 1 AS epoch, status, attempts, claims + 1 AS claims, series, notification_id,
                    member_id, message_id, device_id
             FROM bongsu_deliveries
-            WHERE status IN ('READY', 'SENDING') AND channel = $1 AND lane = asked.lane AND due <= now()
+            WHERE status IN ('READY', 'SENDING') AND channel = $1 AND rank = asked.rank AND due <= now()
             ORDER BY due LIMIT $3
             FOR UPDATE SKIP LOCKED) AS next
         LIMIT $3),
     addressed AS (
-        SELECT due.*, message.guarantee, coalesce(message.expires_at <= now(), false) AS is_expired, device.platform,
+        SELECT due.*, message.guarantee, coalesce(message.expires_at <= now(), false) AS is_expired,
+               message.cancelled_at IS NOT NULL AS is_cancelled, device.platform,
                CASE $1 WHEN '{Channel.PUSH}' THEN device.token {MEMBER_ADDRESS}ELSE own.address END AS address
         FROM due
         LEFT JOIN LATERAL (
-            SELECT guarantee, expires_at FROM bongsu_messages
-            WHERE message_id = due.message_id OFFSET 0) AS message ON true
+            SELECT guarantee, expires_at, cancelled_at FROM bongsu_messages
+            WHERE message_id = due.message_id FOR KEY SHARE) AS message ON true
         LEFT JOIN LATERAL (
             SELECT d.platform, CASE WHEN {USABLE_DEVICE} THEN d.token END AS token FROM bongsu_devices AS d
             WHERE d.member_id = due.member_id AND d.device_id = due.device_id OFFSET 0) AS device ON true
@@ -40,8 +42,8 @@ CLAIM = f"""
             SELECT address FROM bongsu_addresses
             WHERE member_id = due.member_id AND channel = $1 AND {IS_OWN} OFFSET 0) AS own ON true),
     claimed AS MATERIALIZED (
-        SELECT *, guarantee IS NOT NULL AND address IS NOT NULL AND NOT is_expired AND claims <= {MOST_CLAIMS}
-                  AND NOT (status = 'SENDING' AND guarantee = 'at_most_once') AS can_go
+        SELECT *, guarantee IS NOT NULL AND address IS NOT NULL AND NOT is_expired AND NOT is_cancelled
+                  AND claims <= {MOST_CLAIMS} AND NOT (status = 'SENDING' AND guarantee = 'at_most_once') AS can_go
         FROM addressed),
     updated AS (
         UPDATE bongsu_deliveries

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from bongsu.model import Guarantee
 
-LANE = {"lane": "integer"}
+RANK = {"rank": "integer"}
 # A delivery that was claimed so often in a row without a result is not sent again: it seems to crash its dispatchers.
 MOST_CLAIMS = 6
 # A provider that asks for a longer wait gets a day.
@@ -22,13 +22,15 @@ ABANDONED = "the lease ended without an outcome: it may have arrived"
 
 
 class DeliveryStatus(StrEnum):
-    """READY until it is claimed to be sent; SENDING until the result is recorded; then one of three final ones."""
+    """READY until it is claimed to be sent; SENDING until the result is recorded; then one of the final ones. CANCELLED:
+    its event was cancelled before it was claimed."""
 
     READY = "READY"
     SENDING = "SENDING"
     SUCCESS = "SUCCESS"
     FAIL = "FAIL"
     UNKNOWN = "UNKNOWN"
+    CANCELLED = "CANCELLED"
 
 
 class ClaimedDelivery(NamedTuple):
@@ -49,6 +51,7 @@ class ClaimedDelivery(NamedTuple):
     address: str | None
     platform: str | None
     is_expired: bool
+    is_cancelled: bool
     # Whether this claim made it SENDING. If not, it must not be sent, and the dispatcher records why.
     can_go: bool
 
@@ -69,8 +72,11 @@ class MessageContent:
     data: dict[str, Any]
     guarantee: Guarantee
     locale: str
-    lane: int
+    priority: int
     expires_at: datetime | None
+    is_critical: bool = False
+    # Whether the results of its deliveries are counted (bongsu_message_counts).
+    is_bulk: bool = False
 
 
 class Success(NamedTuple):
@@ -83,6 +89,8 @@ class Success(NamedTuple):
     millis: int
     reference: str | None = None
     is_simulated: bool = False
+    # Its message, if the results of that are counted.
+    bulk_message: int | None = None
 
 
 @dataclass(slots=True)
@@ -105,6 +113,8 @@ class DeliveryResult:
     millis: int = 0
     # Member, device and token that the provider no longer knows. With the token, because it may have been replaced since.
     invalid_device: tuple[str, str, str] | None = None
+    # Its message, if the results of that are counted.
+    bulk_message: int | None = None
 
     def __post_init__(self) -> None:
         self.code, self.detail, self.reference = storable(self.code), storable(self.detail), storable(self.reference)

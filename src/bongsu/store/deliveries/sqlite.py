@@ -5,24 +5,25 @@ postgres.py does both in one statement. On SQLite RETURNING cannot name the colu
 
 from bongsu.channel_table import Channel
 from bongsu.store.channel_bits import IS_BY_COLUMN, IS_OWN, MEMBER_ADDRESS
-from bongsu.store.deliveries.rows import CLAIMED_COLUMNS, LANE, MOST_CLAIMS
+from bongsu.store.deliveries.rows import CLAIMED_COLUMNS, MOST_CLAIMS, RANK
 from bongsu.store.devices import USABLE_DEVICE
 from bongsu.store.sqlite import SQLITE
 
-# Due deliveries of a channel ($1), lane by lane in the order given ($2), oldest first, up to a limit ($3), as they will be
+# Due deliveries of a channel ($1), rank by rank in the order given ($2), oldest first, up to a limit ($3), as they will be
 # once they are claimed. No locks: the one writer holds them all.
 #
-# CROSS JOIN keeps the order of the lanes, and within each the index is in the order of due times: nothing is sorted.
+# CROSS JOIN keeps the order of the ranks, and within each the index is in the order of due times: nothing is sorted.
 FIND_DUE = f"""
     WITH due AS (
         SELECT delivery_id, epoch + 1 AS epoch, status, attempts, claims + 1 AS claims, series, notification_id,
                member_id, message_id, device_id
-        FROM {SQLITE.table("asked", LANE, 2)}
+        FROM {SQLITE.table("asked", RANK, 2)}
         CROSS JOIN bongsu_deliveries INDEXED BY bongsu_deliveries_due
-        WHERE status IN ('READY', 'SENDING') AND channel = $1 AND bongsu_deliveries.lane = asked.lane AND due <= {SQLITE.now}
+        WHERE status IN ('READY', 'SENDING') AND channel = $1 AND bongsu_deliveries.rank = asked.rank AND due <= {SQLITE.now}
         LIMIT $3),
     addressed AS (
-        SELECT due.*, message.guarantee, coalesce(message.expires_at <= {SQLITE.now}, false) AS is_expired, d.platform,
+        SELECT due.*, message.guarantee, coalesce(message.expires_at <= {SQLITE.now}, false) AS is_expired,
+               message.cancelled_at IS NOT NULL AS is_cancelled, d.platform,
                CASE $1 WHEN '{Channel.PUSH}' THEN CASE WHEN {USABLE_DEVICE} THEN d.token END
                        {MEMBER_ADDRESS}ELSE own.address END AS address
         FROM due
@@ -31,7 +32,7 @@ FIND_DUE = f"""
         LEFT JOIN bongsu_members AS member ON member.member_id = due.member_id AND {IS_BY_COLUMN}
         LEFT JOIN bongsu_addresses AS own ON own.member_id = due.member_id AND own.channel = $1 AND {IS_OWN}),
     claimed AS (
-        SELECT *, guarantee IS NOT NULL AND address IS NOT NULL AND NOT is_expired AND claims <= {MOST_CLAIMS}
-                  AND NOT (status = 'SENDING' AND guarantee = 'at_most_once') AS can_go
+        SELECT *, guarantee IS NOT NULL AND address IS NOT NULL AND NOT is_expired AND NOT is_cancelled
+                  AND claims <= {MOST_CLAIMS} AND NOT (status = 'SENDING' AND guarantee = 'at_most_once') AS can_go
         FROM addressed)
     SELECT {CLAIMED_COLUMNS} FROM claimed"""

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from operator import itemgetter
 from uuid import UUID
 
-from bongsu.store.outbox.rows import READ_COLUMNS, SUSPECT_AFTER, ClaimedEvent, EventResult, read_event
+from bongsu.store.outbox.rows import CLAIM, READ_COLUMNS, SUSPECT_AFTER, ClaimedEvent, EventResult, read_event
 from bongsu.store.query import Query, Table, Transaction, as_uuid, in_both
 
-CLAIM = {"event_id": "uuid", "epoch": "integer"}
 _RESULT = {**CLAIM, "status": "text", "error": "text", "after_seconds": "double precision"}
 # SQLite's own name for the index of the primary key. Without the hint it reads the whole table to find a few rows of it.
 EVENTS_BY_ID = "sqlite_autoindex_bongsu_events_1"
@@ -70,7 +69,7 @@ GIVE_BACK = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
-    SET claims = claims - 1, leased_by = NULL, due = {d.after("$3")}
+    SET claims = claims - 1, leased_by = NULL, due = {d.after("$2")}
     FROM {d.table("given", CLAIM, 1)}
     WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL"""
     )
@@ -81,7 +80,7 @@ RENEW = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
-    SET due = {d.after("$3")}
+    SET due = {d.after("$2")}
     FROM {d.table("given", CLAIM, 1)}
     WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL
     RETURNING bongsu_events.event_id"""

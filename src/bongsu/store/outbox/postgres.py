@@ -1,6 +1,7 @@
 """Statements of the outbox whose shape differs on PostgreSQL. sqlite.py has the same names."""
 
-from bongsu.store.outbox.rows import NEW_EVENT
+from bongsu.store.locks import NAMES
+from bongsu.store.outbox.rows import CLAIM, NEW_EVENT
 from bongsu.store.postgres import POSTGRES
 
 # Inserts the events whose id is not there yet and returns those ids. Waits for another transaction that inserts the same id.
@@ -14,14 +15,14 @@ INSERT = f"""
 
 # Returns which claims are open, so many new message ids, and the store's time. Locks the names, then the events in id order:
 # `names.locked` makes the first a condition of the second, and rows are locked after they are sorted.
-LOCK_CLAIMS = """
+LOCK_CLAIMS = f"""
     WITH names AS MATERIALIZED (
         SELECT count(pg_advisory_xact_lock(name.number)) AS locked
-        FROM unnest(CAST($1 AS bigint[])) AS name(number)),
+        FROM {POSTGRES.table("name", NAMES, 1)}),
     held AS MATERIALIZED (
         SELECT e.event_id, e.epoch
         FROM names
-        CROSS JOIN unnest(CAST($2 AS uuid[]), CAST($3 AS integer[])) AS given(event_id, epoch)
+        CROSS JOIN {POSTGRES.table("given", CLAIM, 2)}
         JOIN bongsu_events AS e ON e.event_id = given.event_id AND e.epoch = given.epoch
         WHERE names.locked >= 0 AND e.leased_by IS NOT NULL
         ORDER BY e.event_id
@@ -29,4 +30,4 @@ LOCK_CLAIMS = """
     SELECT now() AS now,
            CAST((SELECT json_agg(json_build_array(held.event_id, held.epoch)) FROM held) AS text) AS claims,
            CAST((SELECT json_agg(nextval('bongsu_messages_message_id_seq'))
-                 FROM generate_series(1, CAST($4 AS integer))) AS text) AS message_ids"""
+                 FROM generate_series(1, CAST($3 AS integer))) AS text) AS message_ids"""

@@ -11,10 +11,10 @@ from uuid import UUID
 
 from bongsu.store import locks
 from bongsu.store.outbox import postgres, sqlite
-from bongsu.store.outbox.claims import CLAIM, EVENTS_BY_ID
+from bongsu.store.outbox.claims import EVENTS_BY_ID
+from bongsu.store.outbox.rows import CLAIM, CURSOR
 from bongsu.store.query import Query, Statement, Table, Transaction, as_uuid, in_both
 
-_CURSOR = {**CLAIM, "cursor": "text"}
 _ID = {"event_id": "uuid"}
 
 LOCK_CLAIMS = Statement(postgres.LOCK_CLAIMS, sqlite.LOCK_CLAIMS)
@@ -25,8 +25,8 @@ SAVE_CURSORS = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
-    SET fanout_cursor = given.cursor, claims = 1, due = {d.after("$4")}
-    FROM {d.table("given", _CURSOR, 1)}
+    SET fanout_cursor = given.cursor, claims = 1, due = {d.after("$2")}
+    FROM {d.table("given", CURSOR, 1)}
     WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL"""
     )
 )
@@ -63,7 +63,7 @@ async def lock_claims(
 
 def save_cursors_query(cursors: Mapping[tuple[UUID, int], str], lease_seconds: float) -> Query:
     rows = [(event_id, epoch, cursor) for (event_id, epoch), cursor in cursors.items()]
-    return SAVE_CURSORS(Table(_CURSOR, rows), float(lease_seconds))
+    return SAVE_CURSORS(Table(CURSOR, rows), float(lease_seconds))
 
 
 @dataclass(frozen=True)

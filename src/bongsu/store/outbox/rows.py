@@ -18,6 +18,10 @@ from bongsu.store.query import Dialect, Row, as_uuid
 SUSPECT_AFTER = 3
 DEATHS_ALONE = 3
 
+# Names a claim.
+CLAIM = {"event_id": "uuid", "epoch": "integer"}
+# And how far it has come.
+CURSOR = {**CLAIM, "cursor": "text"}
 # The columns of a new event, in the order in which `NewEvent` has them. PostgreSQL reads an array of texts and casts each
 # to jsonb in less time than an array of jsonb.
 NEW_EVENT = {

@@ -1,6 +1,6 @@
 """Statements of the outbox whose shape differs on SQLite. postgres.py has the same names."""
 
-from bongsu.store.outbox.rows import NEW_EVENT
+from bongsu.store.outbox.rows import CLAIM, NEW_EVENT
 from bongsu.store.sqlite import SQLITE
 
 # Inserts the events whose id is not there yet and returns those ids. WHERE true tells SQLite's parser where SELECT ends.
@@ -14,13 +14,12 @@ INSERT = f"""
 # Returns which claims are open, so many new message ids, and the store's time. No locks: the one writer holds them all.
 LOCK_CLAIMS = f"""
     WITH RECURSIVE numbers(number) AS (
-        SELECT 1 WHERE $4 > 0 UNION ALL SELECT number + 1 FROM numbers WHERE number < $4)
+        SELECT 1 WHERE $3 > 0 UNION ALL SELECT number + 1 FROM numbers WHERE number < $3)
     SELECT {SQLITE.now} AS now,
            (SELECT json_group_array(json_array(e.event_id, e.epoch))
-            FROM json_each($2) AS given
+            FROM {SQLITE.table("given", CLAIM, 2)}
             CROSS JOIN bongsu_events AS e
-            WHERE e.event_id = json_extract(given.value, '$[0]') AND e.epoch = json_extract(given.value, '$[1]')
-                  AND e.leased_by IS NOT NULL) AS claims,
+            WHERE e.event_id = given.event_id AND e.epoch = given.epoch AND e.leased_by IS NOT NULL) AS claims,
            (SELECT json_group_array(number + coalesce(
                 (SELECT max(seq) FROM sqlite_sequence WHERE name = 'bongsu_messages'), 0))
             FROM numbers) AS message_ids"""
