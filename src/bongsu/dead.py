@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -37,6 +38,8 @@ from bongsu.store.history import LARGEST_ID
 
 # Rows that one transaction replays.
 BATCH = 1_000
+# A replay of more is bulk.
+FEW = 100
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -157,13 +160,16 @@ class Replay:
         self._signals = signals
         self._who = who
         self._asked = asked
+        # Cancelled events are replayed only by a filter that names them.
+        is_named = asked.filters.event_id is not None or asked.filters.id is not None
+        self._filters = replace(asked.filters, with_cancelled=is_named)
         self._new_series = new_series
         self._batch = batch
 
     async def count(self) -> int:
         """How many it would be now."""
         async with self._store.read() as tx:
-            return await statements.count(tx, self._asked.filters)
+            return await statements.count(tx, self._filters)
 
     async def run(self, progress: Callable[[int], None] = lambda _done: None) -> tuple[int, int]:
         """How many matched, and how many were replayed. Workers are woken after each batch."""
@@ -173,8 +179,10 @@ class Replay:
         place: Place | None = Place()
         while place is not None:
             async with self._store.transaction() as tx:
-                rows = await statements.find_page(tx, self._asked.filters, place, self._batch)
-                again = await statements.replay(tx, rows, new_series=self._new_series)
+                rows = await statements.find_page(tx, self._filters, place, self._batch)
+                # Many at once go behind everything else that is to be sent, unless they are critical.
+                is_bulk = matched + len(rows) > FEW
+                again = await statements.replay(tx, rows, new_series=self._new_series, is_bulk=is_bulk)
                 await statements.continue_audit(tx, audit, len(rows), again)
             matched, replayed = matched + len(rows), replayed + again
             self._wake({row.kind for row in rows})

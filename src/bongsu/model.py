@@ -179,6 +179,8 @@ class NoticeType:
     duplicate_hours: float | None = None
     # How long a push, an SMS or a mail about it is worth sending. None: for ever.
     expires_hours: float | None = None
+    # To how many members a minute it is sent, at most; they have it in the inbox at once. None: as fast as channels take it.
+    pace_per_minute: int | None = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.devices import put_device
 from bongsu.store.query import same
+from bongsu.store.ranks import BULK
 from tests.dying import LONG_AGO, SOON, column, delivery, message, one_delivery
 
 KEPT = ("status", "attempts", "rounds", "epoch", "series", "code", "due", "finished_at")
@@ -39,7 +40,7 @@ async def test_what_may_yet_go_gets_another_round(store: Store, woken: list[byte
     assert await column(store, one, *FATE) == ("READY", 0, 3, 3, 5, False)
     assert await column(store, one, "finished_at") is None
     assert len(woken) == 1
-    (claimed,) = await statements.claim(store, Channel.PUSH, (1,), 10, 60, "w")
+    (claimed,) = await statements.claim(store, Channel.PUSH, (BULK + 1,), 10, 60, "w")
     assert (claimed.delivery_id, claimed.epoch, claimed.attempts) == (one, 4, 0)
 
 

@@ -20,7 +20,7 @@ from bongsu.runtime.signals import LocalSignals
 from bongsu.store import Store, Transaction, dead_letters, outbox, stats
 from bongsu.store.dead_letters import DeadRow, Filters, Kind, State
 from bongsu.store.query import in_both, same
-from bongsu.store.recovery import GIVE_ROUNDS, SETTLE_ABANDONED
+from bongsu.store.recovery import FIND_RETRYABLE, SETTLE_ABANDONED
 from tests.dying import column, delivery, failed_event, message, one_delivery
 from tests.plans import generic_plan
 
@@ -228,7 +228,7 @@ INDEXES = {
     dead_letters.COUNT_EVENTS: "bongsu_events_dead",
     # On PostgreSQL either by its id or, where few are dead, among them.
     dead_letters.EVENT_BY_ID: "bongsu_events_",
-    GIVE_ROUNDS: "bongsu_deliveries_retryable",
+    FIND_RETRYABLE: "bongsu_deliveries_retryable",
     SETTLE_ABANDONED: "bongsu_deliveries_due",
     stats.COUNT_OPEN: "bongsu_deliveries_due",
     stats.COUNT_DEAD: "bongsu_deliveries_dead",

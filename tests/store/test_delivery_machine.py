@@ -27,6 +27,7 @@ from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import MOST_CLAIMS, ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
 from bongsu.store.devices import put_device
 from bongsu.store.query import in_both, same
+from bongsu.store.ranks import RANKS
 from bongsu.store.recovery import MOST_ROUNDS
 from tests.dying import delivery, message
 
@@ -140,7 +141,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def take(self, limit: int) -> list[ClaimedDelivery]:
         free = {key for key, one in self.model.items() if one.is_open and not one.is_leased}
-        claim = statements.claim(self.store, Channel.PUSH, (0, 1, 2), limit, 3600, "w")
+        claim = statements.claim(self.store, Channel.PUSH, RANKS, limit, 3600, "w")
         claimed = self.loop.run_until_complete(claim)
         assert len(claimed) == min(limit, len(free))
         for one in claimed:
@@ -263,9 +264,9 @@ def test_deliveries_behave_like_their_model(
     database: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = request.getfixturevalue("postgres_url") if database == "postgresql" else ""
-    # All of the model's deliveries are of one channel and rank: the job need not look at the others.
+    # All deliveries of the model are of one channel and of these ranks: the job need not look at the others.
     monkeypatch.setattr(recover, "names_with_deliveries", lambda: (Channel.PUSH,))
-    monkeypatch.setattr(recovery, "RANKS", (1,))
+    monkeypatch.setattr(recovery, "RANKS", (1, 6))
     loop = asyncio.new_event_loop()
     store = Store.open(Settings(data_dir=Path(mkdtemp()), database_url=url))
     loop.run_until_complete(migrate(store))

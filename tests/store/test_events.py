@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -234,7 +235,7 @@ async def test_how_far_a_claim_came_is_found_by_the_next(store: Store) -> None:
         for message_id, locale in ((first, "ko"), (second, "en")):
             await tx.execute(_A_MESSAGE(message_id, event.event_id, locale))
         begun = await outbox.find_begun(tx, [event.event_id, other.event_id])
-    assert begun == {event.event_id: outbox.Begun("[1, 'm']", {(0, "ko"): first, (0, "en"): second})}
+    assert begun == {event.event_id: outbox.Begun("[1, 'm']", {(0, "ko"): first, (0, "en"): second}, Counter({0: 0}))}
 
 
 async def test_a_failed_attempt_is_counted_and_waits(store: Store) -> None:

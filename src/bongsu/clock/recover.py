@@ -89,7 +89,7 @@ class Recovery:
     async def _settle_abandoned(self, channel: str, rank: int, tally: Tally) -> None:
         is_more = True
         while is_more:
-            async with self._store.single() as tx:
+            async with self._store.transaction() as tx:
                 unknown, again = await statements.settle_abandoned(tx, channel, rank, self._batch)
             tally.unknown += unknown
             tally.again += again
@@ -99,7 +99,7 @@ class Recovery:
     async def _expire(self, channel: str, rank: int, tally: Tally) -> None:
         begin: datetime | None = _FIRST
         while begin is not None:
-            async with self._store.single() as tx:
+            async with self._store.transaction() as tx:
                 count, last = await statements.expire_stale(tx, channel, rank, begin, self._batch)
             tally.expired += count
             _count(channel, "FAIL", "EXPIRED", count)
@@ -109,7 +109,7 @@ class Recovery:
         # In the order of ids: one that fails again meanwhile waits for the next run.
         behind: int | None = -1
         while behind is not None:
-            async with self._store.single() as tx:
+            async with self._store.transaction() as tx:
                 rounds = await statements.give_rounds(tx, behind, self._batch)
             tally.given += rounds.given
             tally.too_late += rounds.too_late

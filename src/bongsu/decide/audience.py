@@ -35,21 +35,32 @@ class Remainder:
 class Recipients:
     """The next members of some audiences, and which audiences have more of them."""
 
-    room: int
-    # By place, sorted. Audiences that are not here were not looked at.
+    limit: int
+    # By place, sorted. Audiences that are not here wait for another step.
     members: dict[int, list[str]] = field(default_factory=dict)
     unfinished: set[int] = field(default_factory=set)
+    count: int = 0
+
+    @property
+    def room(self) -> int:
+        return self.limit - self.count
 
     @property
     def is_empty(self) -> bool:
-        return not any(self.members.values())
+        return not self.count
 
     def add(self, place: int, member_ids: Sequence[str], *, is_more: bool = False) -> None:
-        """As many as there is room for. `is_more`: the audience has others beside these."""
+        """All of an audience; only the first of the step may be taken in part. `is_more`: it has others beside these.
+
+        So an audience is left unfinished only if it does not fit into a whole step: that makes it bulk.
+        """
+        is_part = is_more or len(member_ids) > self.room
+        if is_part and self.count:
+            return
         taken = list(member_ids[: self.room])
         self.members[place] = taken
-        self.room -= len(taken)
-        if is_more or len(taken) < len(member_ids):
+        self.count += len(taken)
+        if is_part:
             self.unfinished.add(place)
 
     def cursor(self, place: int) -> str | None:
@@ -65,7 +76,10 @@ class NextRecipients:
         self._together = MOST_TOGETHER
 
     async def find(self, tx: Transaction, remainders: Sequence[Remainder], now: datetime) -> Recipients:
-        """What fits into a step: lists first, then one kind of the others. The rest waits for the next step."""
+        """What fits into a step: lists first, then one kind of the others. The rest waits for the next step.
+
+        An audience whose size is not known beforehand has a step to itself, unless it is one of many that are small.
+        """
         found = Recipients(self._limit)
         others = []
         for one in remainders:
@@ -77,6 +91,8 @@ class NextRecipients:
         if not others or found.room <= 0:
             return found
         first = others[0]
+        if not isinstance(first.audience, Interested) and not found.is_empty:
+            return found
         match first.audience:
             case Selected() as selected:
                 await self._add_selected(tx, found, first, selected)
@@ -103,8 +119,7 @@ class NextRecipients:
         members = await recipients.find_interested(tx, interests, interested.actions, limit)
         for one in looked_up:
             ids = members[one.place]
-            if found.room > 0 or not ids:
-                found.add(one.place, ids, is_more=len(ids) == limit)
+            found.add(one.place, ids, is_more=len(ids) == limit)
         self._adapt(looked_up, found)
 
     def _adapt(self, looked_up: Sequence[Remainder], found: Recipients) -> None:

@@ -52,20 +52,26 @@ class Messages:
         ids: MessageIds,
         needed: Set[int],
         notified: Set[int],
+        bulk: Set[int],
         now: datetime,
     ) -> list[tuple[EventInProgress, Message]]:
-        """The messages that are needed and not written yet. Suppressions have one too; `notified` have a notification."""
+        """The messages that are needed and not written yet. Suppressions have one too; `notified` have a notification.
+
+        `bulk` are the places of notices whose audiences did not fit into one step.
+        """
         new = [
-            (events[place], locale, message_id)
+            (place, locale, message_id)
             for (place, locale), message_id in ids.items()
             if message_id in needed and message_id not in events[place].messages.values()
         ]
-        products = sorted({one for event, _, _ in new if (one := event.current_notice.product_id) is not None})
+        products = sorted({one for place, _, _ in new if (one := events[place].current_notice.product_id) is not None})
         names = await decisions.find_product_names(tx, products) if products else {}
-        return [
-            (event, self._render(event, locale, message_id, names, now if message_id in notified else None, now))
-            for event, locale, message_id in new
-        ]
+        written = []
+        for place, locale, message_id in new:
+            message = self._render(events[place], locale, message_id, names, now)
+            told_at = now if message_id in notified else None
+            written.append((events[place], message._replace(told_at=told_at, is_bulk=place in bulk)))
+        return written
 
     def _render(
         self,
@@ -73,7 +79,6 @@ class Messages:
         locale: str,
         message_id: int,
         product_names: Mapping[str, str],
-        notified_at: datetime | None,
         now: datetime,
     ) -> Message:
         notice = event.current_notice
@@ -97,5 +102,4 @@ class Messages:
             is_critical=notice.type.is_critical,
             created_at=now,
             expires_at=None if hours is None else now + timedelta(hours=hours),
-            told_at=notified_at,
         )

@@ -10,9 +10,9 @@ from datetime import datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from bongsu.decide.quiet_hours import Quiet, local_day, quiet_until
+from bongsu.decide.quiet_hours import Quiet, local_day, quiet_until, seconds_until_quiet
 from bongsu.runtime import telemetry
-from bongsu.store.decisions import Profile, ProfileRow
+from bongsu.store.decisions import Profile, ProfileRow, QuietProfile
 
 # Profiles given with each step. More would cost every step; members with another profile cost theirs a second attempt.
 MOST = 256
@@ -38,6 +38,18 @@ class Profiles:
 
     def rows(self, now: datetime) -> list[ProfileRow]:
         return [self._row(profile, now) for profile in self._known]
+
+    def quiet_rows(self, now: datetime) -> list[QuietProfile]:
+        """The quiet hours there are, as pacing needs them: counted from when a member of that profile may be sent to."""
+        found = {}
+        for profile in self._known:
+            if profile.quiet_start >= 0:
+                quiet = Quiet(profile.quiet_start, profile.quiet_end)
+                zone = _zone(profile.timezone) or self._default_zone
+                begin = quiet_until(now, zone, quiet) or now
+                key = (profile.timezone, profile.quiet_start, profile.quiet_end)
+                found[key] = QuietProfile(*key, seconds_until_quiet(begin, zone, quiet), quiet.seconds)
+        return list(found.values())
 
     def _row(self, profile: Profile, now: datetime) -> ProfileRow:
         zone = _zone(profile.timezone) or self._default_zone

@@ -24,6 +24,8 @@ class EventInProgress:
     after: str = ""
     # Messages already written, by notice and locale.
     messages: dict[tuple[int, str], int] = field(default_factory=dict)
+    # How many members were notified by the steps of the current notice so far.
+    notified: int = 0
 
     @property
     def event_id(self) -> UUID:
@@ -59,6 +61,7 @@ class EventInProgress:
     def resume(self, begun: Begun) -> None:
         self.notice, self.after = json.loads(begun.cursor)
         self.messages.update(begun.messages)
+        self.notified = begun.notified.get(self.notice, 0)
 
     def position_after(self, cursor: str | None) -> tuple[int, str]:
         """Where it continues: behind that member, or with the next notice."""
@@ -83,6 +86,8 @@ class Decision:
     deliveries: int = 0
     # Recipients by notice type and reason; no reason means notified.
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    # Members notified, by event.
+    notified: Counter[UUID] = field(default_factory=Counter)
 
     @property
     def events(self) -> list[EventInProgress]:
@@ -101,8 +106,9 @@ class Decision:
         """Advance the events in memory to where the store now has them, and count for the metrics."""
         for event, message in self.new_messages:
             event.messages[message.notice, message.locale] = message.message_id
-        for event, position in self.unfinished:
-            event.notice, event.after = position
+        for event, (notice, after) in self.unfinished:
+            event.notified = 0 if notice != event.notice else event.notified + self.notified[event.event_id]
+            event.notice, event.after = notice, after
         for (type_name, reason), count in self.counts.items():
             if reason is None:
                 telemetry.NOTIFICATIONS.labels(type_name).inc(count)

@@ -26,6 +26,11 @@ class Quiet:
             return self.start <= minute < self.end
         return minute >= self.start or minute < self.end
 
+    @property
+    def seconds(self) -> float:
+        """How long they last, on a day without a change of the clock."""
+        return (self.end - self.start) % (24 * 60) * 60.0
+
 
 def local_day(now: datetime, zone: ZoneInfo) -> int:
     """The day it is there, as a number that grows by one each midnight."""
@@ -40,6 +45,13 @@ def quiet_until(now: datetime, zone: ZoneInfo, quiet: Quiet) -> datetime | None:
     # The day after tomorrow too: a clock set forward may jump over tomorrow's end and land in the quiet again.
     ends = (end for days in range(3) for end in _moments(today + timedelta(days=days), quiet.end, zone))
     return min(end for end in ends if end > now and not _is_quiet(end, zone, quiet))
+
+
+def seconds_until_quiet(moment: datetime, zone: ZoneInfo, quiet: Quiet) -> float:
+    """From a moment that is not quiet until the quiet hours begin next."""
+    today = moment.astimezone(zone).date()
+    starts = (start for days in range(3) for start in _moments(today + timedelta(days=days), quiet.start, zone))
+    return min((start - moment).total_seconds() for start in starts if start > moment)
 
 
 def _is_quiet(moment: datetime, zone: ZoneInfo, quiet: Quiet) -> bool:

@@ -21,7 +21,7 @@ from bongsu.render.templates import Templates
 from bongsu.settings import Settings
 from bongsu.store import Store, decisions, members, outbox
 from bongsu.store.audience_snapshots import NoticeKey
-from bongsu.store.decisions import DecisionInputs, DedupKey, NoticeRow, StepChanges
+from bongsu.store.decisions import DecisionInputs, DedupKey, NoticeRow, PacedNotice, StepChanges
 from bongsu.store.outbox import LockedClaims
 from bongsu.store.query import Transaction
 from bongsu.store.ranks import rank_of
@@ -100,17 +100,20 @@ class Decider:
         held: LockedClaims,
     ) -> None:
         """Decide for each recipient, and render the messages they have. This locks the members, in id order."""
+        bulk = frozenset(one for one in recipients.members if one in recipients.unfinished or events[one].is_long)
         ids = self._messages.assign_ids(events, self._profiles.locales, held.message_ids)
-        rows = await decisions.decide_members(tx, recipients.members, self._inputs(events, ids, held.now))
+        rows = await decisions.decide_members(tx, recipients.members, self._inputs(events, ids, bulk, held.now))
         if rows.is_incomplete:
             raise NotPrepared(recipients)
         needed = {one.message_id for one in rows.counts if one.message_id is not None}
         notified = rows.notified_messages
         decision.rows = rows
-        decision.new_messages = await self._messages.render_new(tx, events, ids, needed, notified, held.now)
+        decision.new_messages = await self._messages.render_new(tx, events, ids, needed, notified, bulk, held.now)
         decision.used_again = sorted(notified & {one for event in events for one in event.own_messages})
         for one in rows.counts:
             decision.counts[events[one.place].current_notice.type.name, one.reason] += one.recipients
+            if one.reason is None:
+                decision.notified[events[one.place].event_id] += one.recipients
 
     @staticmethod
     def _advance(
@@ -147,10 +150,16 @@ class Decider:
 
     # --- what the decision depends on -------------------------------------------------------------------------------
 
-    def _inputs(self, events: Sequence[EventInProgress], ids: MessageIds, now: datetime) -> DecisionInputs:
+    def _inputs(
+        self, events: Sequence[EventInProgress], ids: MessageIds, bulk: frozenset[int], now: datetime
+    ) -> DecisionInputs:
         keys = self._number_keys(events)
+        paced = [one for place, event in enumerate(events) if (one := _paced_notice(place, event)) is not None]
         return DecisionInputs(
-            notices=[_notice_row(place, event.current_notice, keys[place]) for place, event in enumerate(events)],
+            notices=[
+                _notice_row(place, event.current_notice, keys[place], is_bulk=place in bulk)
+                for place, event in enumerate(events)
+            ],
             profiles=self._profiles.rows(now),
             contents=[
                 (place, locale, ids[place, self._messages.content_locale(event.current_notice, locale)])
@@ -161,6 +170,9 @@ class Decider:
             own_messages=[one for event in events for one in event.own_messages],
             daily_limit=self._settings.daily_limit,
             now=now,
+            bulk=bulk,
+            paced=paced,
+            quiet=self._profiles.quiet_rows(now) if paced else (),
         )
 
     def _number_keys(self, events: Sequence[EventInProgress]) -> list[int]:
@@ -222,7 +234,12 @@ def _remainders(events: Sequence[EventInProgress]) -> list[Remainder]:
     ]
 
 
-def _notice_row(place: int, notice: Notice, key: int) -> NoticeRow:
+def _paced_notice(place: int, event: EventInProgress) -> PacedNotice | None:
+    per_minute = event.current_notice.type.pace_per_minute
+    return None if per_minute is None else PacedNotice(place, 60 / per_minute, event.notified)
+
+
+def _notice_row(place: int, notice: Notice, key: int, *, is_bulk: bool) -> NoticeRow:
     kind = notice.type
-    rank = rank_of(kind.priority, is_critical=kind.is_critical, is_bulk=False)
+    rank = rank_of(kind.priority, is_critical=kind.is_critical, is_bulk=is_bulk)
     return NoticeRow(place, key, kind.name, to_bits(kind.channels), kind.is_critical, rank)

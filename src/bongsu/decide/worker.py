@@ -56,7 +56,8 @@ class EventWorker(Loop):
         self._settings = settings
         self._on_decided = on_decided
         self._worker = process_name()
-        # Claimed and not finished, at most a batch. If this process dies, their leases end and others claim them.
+        # Claimed and not finished: at most a batch, and as many with large audiences. If this process dies, their leases end
+        # and others claim them.
         self._in_progress: list[EventInProgress] = []
         # Claims to end as if they had never been made, by after how many seconds their events are due again.
         self._to_give_back: dict[float, list[ClaimedEvent]] = {}
@@ -95,7 +96,13 @@ class EventWorker(Loop):
     # --- claims -------------------------------------------------------------------------------------------------------
 
     async def _claim(self) -> list[ClaimedEvent]:
-        room = BATCH - len(self._in_progress)
+        """Events with large audiences take no room from the others: these are decided between two of their steps."""
+        large = [event for event in self._in_progress if event.is_long]
+        if len(large) > BATCH:
+            # They wait in the store until these are done.
+            self._release([event.claimed for event in large[BATCH:]], self._settings.lease_seconds)
+            await self._give_back()
+        room = BATCH - (len(self._in_progress) - len(large))
         if room <= 0:
             return []
         async with self._store.single() as tx:

@@ -38,6 +38,7 @@ from bongsu.model import Event, EventStatus, Guarantee, Id, Priority, Wire, utc_
 from bongsu.payload import Payload
 from bongsu.rules import DIRECT
 from bongsu.rules.engine import TYPE_NAME
+from bongsu.rules.fields import MOST_A_MINUTE
 from bongsu.runtime import telemetry
 from bongsu.store import Store, outbox, schedule
 
@@ -125,6 +126,9 @@ class NotificationRequest(Wire):
     guarantee: Guarantee | None = None
     critical: bool | None = None
     send_at: Annotated[AwareDatetime, AfterValidator(_near)] | None = None
+    pace_per_minute: Annotated[int, Field(ge=1, le=MOST_A_MINUTE)] | None = Field(
+        None, description="To how many members a minute it is sent, at most; the inbox has it at once"
+    )
     idempotency_key: Id | None = None
 
     def as_event(self) -> Event:

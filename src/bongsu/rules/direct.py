@@ -46,10 +46,12 @@ def _type(payload: Mapping[str, Any], types: Mapping[str, NoticeType]) -> Notice
     base = types.get(name) or NoticeType(name, UNDECLARED_CHANNELS)
     channels, priority, guarantee = (payload.get(key) for key in ("channels", "priority", "guarantee"))
     critical = fields.flag(payload, "critical")
+    pace = fields.pace_of(payload.get("pacePerMinute"), "payload.pacePerMinute")
     return replace(
         base,
         channels=base.channels if channels is None else fields.channels_of(channels, "payload.channels"),
         priority=base.priority if priority is None else fields.member_of(Priority, priority, "payload.priority"),
         guarantee=base.guarantee if guarantee is None else fields.member_of(Guarantee, guarantee, "payload.guarantee"),
         is_critical=base.is_critical if critical is None else critical,
+        pace_per_minute=base.pace_per_minute if pace is None else pace,
     )

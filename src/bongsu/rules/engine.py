@@ -17,7 +17,7 @@ from bongsu.channel_table import BUILT_IN, CHANNEL_NAME, Address
 from bongsu.errors import BadApp
 from bongsu.model import Audience, Event, Guarantee, Notice, NoticeType, Priority
 from bongsu.outcome import Sender
-from bongsu.rules.fields import channels_of, member_of
+from bongsu.rules.fields import channels_of, member_of, pace_of
 
 Rule = Callable[[Event], Iterable[Notice] | Notice | None]
 _Rule = TypeVar("_Rule", bound=Rule)
@@ -65,6 +65,7 @@ class Rules:
         critical: bool = False,
         duplicate_hours: float | None = None,
         expires_hours: float | None = None,
+        pace_per_minute: int | None = None,
     ) -> NoticeType:
         """Declare a notice type, under the name that preferences, history and texts know it by.
 
@@ -81,6 +82,7 @@ class Rules:
                 critical,
                 duplicate_hours,
                 expires_hours,
+                pace_of(pace_per_minute, "pace_per_minute"),
             )
         except ValueError as error:
             raise BadApp(f"Notice type {name}: {error}") from None

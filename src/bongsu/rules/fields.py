@@ -11,6 +11,9 @@ from bongsu.channel_table import channels
 
 _Enum = TypeVar("_Enum", bound=StrEnum)
 
+# More a minute is no pace: no provider takes as many.
+MOST_A_MINUTE = 10_000_000
+
 # As model.Id has it: what passes here can be a member's key on either database.
 _ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 
@@ -53,6 +56,13 @@ def flag(payload: Mapping[str, Any], key: str) -> bool | None:
     value = payload.get(key)
     if value is not None and not isinstance(value, bool):
         raise ValueError(f"payload.{key} must be true or false, not {value!r:.100}")
+    return value
+
+
+def pace_of(value: object, name: str) -> int | None:
+    """Members a minute."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_A_MINUTE):
+        raise ValueError(f"{name} must be a whole number of members a minute, 1 or more, not {value!r:.100}")
     return value
 
 

@@ -15,7 +15,9 @@ from uuid import UUID
 
 from bongsu.store.history import LARGEST_ID
 from bongsu.store.locks import lock_names
+from bongsu.store.message_counts import count_ended
 from bongsu.store.query import Dialect, Query, Row, Table, Transaction, as_uuid, in_both, same
+from bongsu.store.ranks import BULK
 
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 31, tzinfo=UTC)
@@ -54,6 +56,8 @@ class Filters:
     event_id: UUID | None = None
     since: datetime | None = None
     until: datetime | None = None
+    # Whether deliveries of cancelled events match too.
+    with_cancelled: bool = True
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -170,7 +174,8 @@ def _event_row(dialect: Dialect, row: Row) -> DeadRow:
 
 # --- deliveries -------------------------------------------------------------------------------------------------------
 
-# $1 lowest and $2 highest id, $3 state, $4 code, $5 channel, $6 member, $7 type, $8 event, $9 since, $10 until.
+# $1 lowest and $2 highest id, $3 state, $4 code, $5 channel, $6 member, $7 type, $8 event, $9 since, $10 until, $11 whether
+# those of cancelled events match too.
 # The message's columns are scalar subqueries: as a join, a planner might read all messages.
 _DELIVERY_MATCHES = f"""{_DEAD_DELIVERY} AND d.delivery_id BETWEEN $1 AND $2
       AND (CAST($3 AS text) IS NULL OR d.status = $3)
@@ -180,16 +185,19 @@ _DELIVERY_MATCHES = f"""{_DEAD_DELIVERY} AND d.delivery_id BETWEEN $1 AND $2
       AND (CAST($7 AS text) IS NULL OR (SELECT m.type FROM bongsu_messages m WHERE m.message_id = d.message_id) = $7)
       AND (CAST($8 AS uuid) IS NULL OR (SELECT m.event_id FROM bongsu_messages m WHERE m.message_id = d.message_id) = $8)
       AND (CAST($9 AS timestamptz) IS NULL OR d.finished_at >= $9)
-      AND (CAST($10 AS timestamptz) IS NULL OR d.finished_at < $10)"""
+      AND (CAST($10 AS timestamptz) IS NULL OR d.finished_at < $10)
+      AND (CAST($11 AS boolean) OR NOT EXISTS (
+          SELECT 1 FROM bongsu_messages m JOIN bongsu_cancellations c ON c.event_id = m.event_id
+          WHERE m.message_id = d.message_id))"""
 
-# Dead deliveries, newest first, by the index of the dead ones; content is joined to the rows of the page only. $11 limit.
+# Dead deliveries, newest first, by the index of the dead ones; content is joined to the rows of the page only. $12 limit.
 DELIVERIES = in_both(
     lambda d: (
         f"""
     WITH page AS MATERIALIZED (
         SELECT d.* FROM bongsu_deliveries d {d.index_hint("bongsu_deliveries_dead")}
         WHERE {_DELIVERY_MATCHES}
-        ORDER BY d.delivery_id DESC LIMIT $11)
+        ORDER BY d.delivery_id DESC LIMIT $12)
     SELECT page.delivery_id, page.status, page.code, page.detail, m.type, m.event_id, page.attempts, page.created_at,
            coalesce(page.finished_at, page.created_at) AS died_at, page.rounds, page.is_retryable, page.message_id,
            page.notification_id, page.member_id, page.channel, page.device_id, m.title
@@ -213,6 +221,7 @@ def _of_deliveries(filters: Filters, behind: Place) -> tuple[Any, ...]:
     of_message = (filters.type, filters.event_id)
     return (
         lowest, highest, state, filters.code, filters.channel, filters.member_id, *of_message, filters.since, filters.until,
+        filters.with_cancelled,
     )  # fmt: skip
 
 
@@ -270,6 +279,7 @@ async def count(tx: Transaction, filters: Filters) -> int:
 
 _EVENT_IDS = {"event_id": "uuid"}
 _DELIVERY_IDS = {"delivery_id": "bigint"}
+_MESSAGE_IDS = {"message_id": "bigint"}
 
 # Make dead events PENDING again. The epoch stays, so an earlier claim still cannot record a result; the fan-out's cursor
 # stays too, so members already decided are not decided again. Locks the rows. $1 ids.
@@ -281,30 +291,51 @@ _REPLAY_EVENTS = in_both(
     FROM {d.table("given", _EVENT_IDS, 1)} WHERE e.event_id = given.event_id AND {_DEAD_EVENT}"""
     )
 )
-# Make dead deliveries READY again, as new but for the epoch. Locks the rows. $1 ids, $2 what to add to the series, which is
-# part of the collapse id.
+# Make dead deliveries READY again, as new but for the epoch, and return their ids. Locks the rows. $1 ids, $2 what to add to
+# the series, which is part of the collapse id, $3 whether they are bulk from now on; critical ones never are.
 _REPLAY_DELIVERIES = in_both(
     lambda d: (
         f"""
-    UPDATE bongsu_deliveries AS d
+    UPDATE bongsu_deliveries
     SET status = 'READY', due = {d.now}, attempts = 0, rounds = 0, claims = 0, code = NULL, detail = NULL,
-        is_retryable = false, leased_by = NULL, finished_at = NULL, series = d.series + $2
-    FROM {d.table("given", _DELIVERY_IDS, 1)} WHERE d.delivery_id = given.delivery_id AND {_DEAD_DELIVERY}"""
+        is_retryable = false, leased_by = NULL, finished_at = NULL, series = series + $2,
+        rank = coalesce((
+            SELECT {BULK} + m.priority FROM bongsu_messages AS m
+            WHERE m.message_id = bongsu_deliveries.message_id AND NOT m.is_critical AND CAST($3 AS boolean)), rank)
+    FROM {d.table("given", _DELIVERY_IDS, 1)}
+    WHERE bongsu_deliveries.delivery_id = given.delivery_id AND status IN ('FAIL', 'UNKNOWN')
+    RETURNING bongsu_deliveries.delivery_id"""
     )
 )
 
 
-async def replay(tx: Transaction, rows: Sequence[DeadRow], *, new_series: bool = False) -> int:
+# Let these messages be sent again, if their event was cancelled and nothing of it waits any more: whoever replays their
+# deliveries has named the event. Locks the rows. $1 ids.
+_LIFT_CANCELLATIONS = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_messages AS m SET cancelled_at = NULL
+    FROM {d.table("given", _MESSAGE_IDS, 1)}
+    WHERE m.message_id = given.message_id AND m.cancelled_at IS NOT NULL AND EXISTS (
+        SELECT 1 FROM bongsu_cancellations AS c WHERE c.event_id = m.event_id AND c.finished_at IS NOT NULL)"""
+    )
+)
+
+
+async def replay(tx: Transaction, rows: Sequence[DeadRow], *, new_series: bool = False, is_bulk: bool = False) -> int:
     """Make these dead letters due again and return how many still were dead. Concurrent replays are serialised."""
     await tx.fetch(lock_names(["dead replay"]))
     events = [(row.event_id,) for row in rows if row.kind is Kind.EVENT]
-    deliveries = [(int(row.id),) for row in rows if row.kind is Kind.DELIVERY]
-    queries = []
-    if events:
-        queries.append(_REPLAY_EVENTS(Table(_EVENT_IDS, events)))
+    replayed = sum(await tx.execute(_REPLAY_EVENTS(Table(_EVENT_IDS, events)))) if events else 0
+    deliveries = {int(row.id): row for row in rows if row.kind is Kind.DELIVERY}
     if deliveries:
-        queries.append(_REPLAY_DELIVERIES(Table(_DELIVERY_IDS, deliveries), int(new_series)))
-    return sum(await tx.execute(*queries))
+        messages = {row.message_id for row in deliveries.values() if row.message_id is not None}
+        await tx.execute(_LIFT_CANCELLATIONS(Table(_MESSAGE_IDS, [(one,) for one in sorted(messages)])))
+        ids = Table(_DELIVERY_IDS, [(one,) for one in sorted(deliveries)])
+        again = [deliveries[row["delivery_id"]] for row in await tx.fetch(_REPLAY_DELIVERIES(ids, int(new_series), is_bulk))]
+        await count_ended(tx, ((row.message_id, row.channel or "", row.state.value) for row in again), by=-1)
+        replayed += len(again)
+    return replayed
 
 
 # --- audit ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from bongsu.store.query import Table, Transaction, in_both
+from bongsu.store.query import Query, Table, Transaction, in_both
 
 # Deliveries that were made; recipients with a notification, and those of them who have it in the inbox.
 MADE, NOTIFIED, IN_INBOX = "MADE", "NOTIFIED", "IN_INBOX"
@@ -31,10 +31,9 @@ ADD_COUNTS = in_both(
 )
 
 
-async def add_counts(tx: Transaction, counts: Mapping[tuple[int, str, str], int]) -> None:
+def add_counts_query(counts: Mapping[tuple[int, str, str], int]) -> Query:
     """Add to the counts of (message, channel, what). In one order, so that two that count cannot deadlock."""
-    if rows := [(*key, count) for key, count in sorted(counts.items()) if count]:
-        await tx.execute(ADD_COUNTS(Table(_COUNT, rows)))
+    return ADD_COUNTS(Table(_COUNT, [(*key, count) for key, count in sorted(counts.items()) if count]))
 
 
 async def count_ended(tx: Transaction, deliveries: Iterable[tuple[int | None, str, str]], by: int = 1) -> None:
@@ -43,4 +42,5 @@ async def count_ended(tx: Transaction, deliveries: Iterable[tuple[int | None, st
     for message_id, channel, status in deliveries:
         if message_id is not None and status in ENDED:
             counts[message_id, channel, status] += by
-    await add_counts(tx, counts)
+    if counts:
+        await tx.execute(add_counts_query(counts))

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bongsu.store.deliveries.rows import ABANDONED, EXPIRED
-from bongsu.store.query import Transaction, in_both
-from bongsu.store.ranks import RANKS
+from bongsu.store.message_counts import count_ended
+from bongsu.store.query import Table, Transaction, in_both
+from bongsu.store.ranks import BULK, RANKS
 
 __all__ = [
     "MOST_ROUNDS",
@@ -39,30 +40,42 @@ class Rounds:
     last_id: int | None
 
 
-# Makes retryable deliveries behind an id ($1) READY with all their attempts before them, in the order of ids, up to a limit
-# ($2); those that have expired or may have arrived and must not arrive twice stay, and are retryable no longer. The epoch
-# stays. Locks the rows; skips locked ones.
+_ID = {"delivery_id": "bigint"}
+
+# Retryable deliveries behind an id ($1), in the order of ids, up to a limit ($2), and whether each stays as it is: it has
+# expired, or was cancelled, or may have arrived and must not arrive twice. Locks the rows; skips locked ones.
+FIND_RETRYABLE = in_both(
+    lambda d: (
+        f"""
+    SELECT d.delivery_id, d.message_id, d.channel, d.status,
+           (SELECT coalesce(m.expires_at <= {d.now}, false) OR m.cancelled_at IS NOT NULL
+                   OR (d.status = 'UNKNOWN' AND m.guarantee = 'at_most_once')
+            FROM bongsu_messages AS m WHERE m.message_id = d.message_id) AS stays
+    FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_retryable")}
+    WHERE d.is_retryable AND d.rounds < {MOST_ROUNDS} AND d.status IN ('FAIL', 'UNKNOWN') AND d.delivery_id > $1
+    ORDER BY d.delivery_id LIMIT $2 {d.skip_locked}"""
+    )
+)
+
+# Makes these READY with all their attempts before them, as bulk unless they are critical. The epoch stays. They are locked.
 GIVE_ROUNDS = in_both(
     lambda d: (
         f"""
-    WITH retryable AS MATERIALIZED (
-        SELECT d.delivery_id,
-               coalesce((SELECT m.expires_at FROM bongsu_messages AS m WHERE m.message_id = d.message_id) <= {d.now}, false)
-               OR (d.status = 'UNKNOWN'
-                   AND (SELECT m.guarantee FROM bongsu_messages AS m WHERE m.message_id = d.message_id) = 'at_most_once')
-               AS stays
-        FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_retryable")}
-        WHERE d.is_retryable AND d.rounds < {MOST_ROUNDS} AND d.status IN ('FAIL', 'UNKNOWN') AND d.delivery_id > $1
-        ORDER BY d.delivery_id LIMIT $2 {d.skip_locked})
     UPDATE bongsu_deliveries
-    SET is_retryable = false,
-        status = CASE WHEN retryable.stays THEN status ELSE 'READY' END,
-        attempts = CASE WHEN retryable.stays THEN attempts ELSE 0 END,
-        rounds = CASE WHEN retryable.stays THEN rounds ELSE rounds + 1 END,
-        due = CASE WHEN retryable.stays THEN due ELSE {d.now} END,
-        finished_at = CASE WHEN retryable.stays THEN finished_at END
-    FROM retryable WHERE bongsu_deliveries.delivery_id = retryable.delivery_id
-    RETURNING bongsu_deliveries.delivery_id, status"""
+    SET is_retryable = false, status = 'READY', attempts = 0, rounds = rounds + 1, due = {d.now}, finished_at = NULL,
+        rank = coalesce((
+            SELECT {BULK} + m.priority FROM bongsu_messages AS m
+            WHERE m.message_id = bongsu_deliveries.message_id AND NOT m.is_critical), rank)
+    FROM {d.table("given", _ID, 1)} WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
+    )
+)
+
+# Leaves these as they are, and retryable no longer. They are locked.
+END_ROUNDS = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_deliveries SET is_retryable = false
+    FROM {d.table("given", _ID, 1)} WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
     )
 )
 
@@ -81,7 +94,7 @@ EXPIRE_STALE = in_both(
     SET status = 'FAIL', code = 'EXPIRED', detail = '{EXPIRED}', is_retryable = false, claims = 0, leased_by = NULL,
         finished_at = {d.now}
     FROM stale WHERE bongsu_deliveries.delivery_id = stale.delivery_id
-    RETURNING due"""
+    RETURNING due, message_id"""
     )
 )
 
@@ -97,14 +110,15 @@ FIND_STALE = in_both(
 )
 
 # Ends claims of a channel ($1) and rank ($2) whose leases ended while SENDING, up to a limit ($3): UNKNOWN if the message
-# must not arrive twice, else READY. A dispatcher that claimed them would do the same. It raises the epoch, as a claim does,
-# so that the old claim can no longer be recorded. Locks the rows; skips locked ones.
+# must not arrive twice or was cancelled, else READY. A dispatcher that claimed them would do the same. It raises the epoch,
+# as a claim does, so that the old claim can no longer be recorded. Locks the rows; skips locked ones.
 SETTLE_ABANDONED = in_both(
     lambda d: (
         f"""
     WITH abandoned AS MATERIALIZED (
         SELECT d.delivery_id,
-               (SELECT m.guarantee FROM bongsu_messages AS m WHERE m.message_id = d.message_id) = 'at_most_once' AS is_final
+               (SELECT m.guarantee = 'at_most_once' OR m.cancelled_at IS NOT NULL
+                FROM bongsu_messages AS m WHERE m.message_id = d.message_id) AS is_final
         FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_due")}
         WHERE d.status IN ('READY', 'SENDING') AND d.status = 'SENDING' AND d.channel = $1 AND d.rank = $2
           AND d.due <= {d.now}
@@ -117,21 +131,26 @@ SETTLE_ABANDONED = in_both(
         claims = CASE WHEN abandoned.is_final THEN 0 ELSE claims END,
         finished_at = CASE WHEN abandoned.is_final THEN {d.now} END
     FROM abandoned WHERE bongsu_deliveries.delivery_id = abandoned.delivery_id
-    RETURNING status"""
+    RETURNING status, message_id"""
     )
 )
 
 
 async def give_rounds(tx: Transaction, behind: int, limit: int) -> Rounds:
-    """Give retryable deliveries with a greater id than `behind` another round of attempts."""
-    rows = await tx.fetch(GIVE_ROUNDS(behind, limit))
-    given = sum(row["status"] == "READY" for row in rows)
-    return Rounds(given, len(rows) - given, max((row["delivery_id"] for row in rows), default=None))
+    """Give retryable deliveries with a greater id than `behind` another round of attempts. In a transaction."""
+    rows = await tx.fetch(FIND_RETRYABLE(behind, limit))
+    stay = [(row["delivery_id"],) for row in rows if row["stays"]]
+    again = [row for row in rows if not row["stays"]]
+    if rows:
+        await tx.execute(END_ROUNDS(Table(_ID, stay)), GIVE_ROUNDS(Table(_ID, [(row["delivery_id"],) for row in again])))
+        await count_ended(tx, ((row["message_id"], row["channel"], row["status"]) for row in again), by=-1)
+    return Rounds(len(again), len(stay), max((row["delivery_id"] for row in rows), default=None))
 
 
 async def expire_stale(tx: Transaction, channel: str, rank: int, begin: datetime, limit: int) -> tuple[int, datetime | None]:
     """End what has expired while it waited; return how many, and the latest due time among them, to go on from there."""
     rows = await tx.fetch(EXPIRE_STALE(channel, rank, begin, limit))
+    await count_ended(tx, ((row["message_id"], channel, "FAIL") for row in rows))
     return len(rows), max((tx.dialect.time(row["due"]) for row in rows), default=None)
 
 
@@ -142,5 +161,7 @@ async def is_any_stale(tx: Transaction, channel: str, rank: int) -> bool:
 
 async def settle_abandoned(tx: Transaction, channel: str, rank: int, limit: int) -> tuple[int, int]:
     """End claims whose leases ended while sending; return how many are UNKNOWN and how many will be sent again."""
-    statuses = [row["status"] for row in await tx.fetch(SETTLE_ABANDONED(channel, rank, limit))]
+    rows = await tx.fetch(SETTLE_ABANDONED(channel, rank, limit))
+    await count_ended(tx, ((row["message_id"], channel, row["status"]) for row in rows))
+    statuses = [row["status"] for row in rows]
     return statuses.count("UNKNOWN"), statuses.count("READY")

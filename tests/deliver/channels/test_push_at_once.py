@@ -21,7 +21,7 @@ class Portion:
     def __init__(self, left: int) -> None:
         self.left = left
 
-    def take(self) -> bool:
+    def take(self, *, is_first: bool = False) -> bool:
         is_there = self.left > 0
         self.left -= is_there
         return is_there

@@ -29,7 +29,7 @@ class Email:
             mail = compose(outgoing, self._from)
         except BadAddressError as error:
             return Gone("ADDRESS_INVALID", str(error))
-        async with self._lines.turns:
+        async with self._lines.turns.hold(outgoing):
             return await self._hand_over(mail)
 
     async def close(self) -> None:

@@ -118,7 +118,7 @@ class Push:
             return None
         call = _Call(outgoing, body, on_outcome)
         token = self._tokens.at_hand() if self._tokens is not None else ""
-        if token is None or not self._take():
+        if token is None or not self._take(outgoing):
             return asyncio.create_task(self._post_later(call))
         self._post(call, token)
         return None
@@ -143,9 +143,9 @@ class Push:
         is_urgent = outgoing.expires_at is not None and outgoing.expires_at <= now + timedelta(seconds=wait)
         return 0.0 if is_urgent else wait
 
-    def _take(self) -> bool:
+    def _take(self, outgoing: Outgoing) -> bool:
         """A place in the pace and a permit of the quota, if both are free now."""
-        if self._quota is not None and not self._quota.take():
+        if self._quota is not None and not self._quota.take(is_first=outgoing.is_critical):
             return False
         if self._pace.take(self._clock()):
             return True
@@ -156,7 +156,7 @@ class Push:
     async def _post_later(self, call: _Call, rejected: str = "") -> None:
         """Post it in its turn; or again with a new access token, if FCM rejected the one it was posted with."""
         try:
-            if not rejected and (hold := await self._wait_for_turn()) is not None:
+            if not rejected and (hold := await self._wait_for_turn(call.outgoing)) is not None:
                 call.on_outcome(hold)
                 return
             token = await self._tokens.get(rejected) if self._tokens is not None else ""
@@ -170,23 +170,24 @@ class Push:
         except Exception as error:
             self._crashed(call, error)
 
-    async def _wait_for_turn(self) -> Retry | None:
-        """Wait for a place in the pace and a permit of the quota; or why it cannot have one."""
-        if wait := self._pace.reserve(self._clock()):
+    async def _wait_for_turn(self, outgoing: Outgoing) -> Retry | None:
+        """Wait for a place in the pace and a permit of the quota; or why it cannot have one. Critical ones go first."""
+        is_first = outgoing.is_critical
+        if wait := self._pace.reserve(self._clock(), is_first=is_first):
             await asyncio.sleep(wait)
-        if self._quota is None or self._quota.take():
+        if self._quota is None or self._quota.take(is_first=is_first):
             return None
-        return await self._wait_for(self._quota)
+        return await self._wait_for(self._quota, is_first)
 
     def _give_back(self) -> None:
         self._pace.give_back()
         if self._quota is not None:
             self._quota.give_back()
 
-    async def _wait_for(self, quota: Quota) -> Retry | None:
+    async def _wait_for(self, quota: Quota, is_first: bool) -> Retry | None:
         """None when it may go. A quota that cannot be read is treated as used up."""
         try:
-            if await quota.wait():
+            if await quota.wait(is_first=is_first):
                 return None
         except StoreError as error:
             return held("QUOTA_UNKNOWN", 0.0, str(error))

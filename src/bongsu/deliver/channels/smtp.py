@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import aiosmtplib
 
 from bongsu.deliver.channels.email_message import Mail
+from bongsu.deliver.channels.limits.turns import Turns
 from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
 
 # Mail servers commonly allow ten or twenty from one client. Who finds all of them busy waits; what waits is bounded by what
@@ -202,7 +203,7 @@ class Lines:
     def __init__(self, server: Server, connections: int = CONNECTIONS, idle_seconds: float = IDLE_SECONDS) -> None:
         self._server = server
         # To be held while a mail is under way.
-        self.turns = asyncio.Semaphore(connections)
+        self.turns = Turns(connections)
         self._idle_seconds = idle_seconds
         self._idle: list[Line] = []
         self._quitting: set[asyncio.Task[None]] = set()

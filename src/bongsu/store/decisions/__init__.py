@@ -14,8 +14,10 @@ from bongsu.store.decisions.rows import (
     DedupKey,
     Message,
     NoticeRow,
+    PacedNotice,
     Profile,
     ProfileRow,
+    QuietProfile,
 )
 
 __all__ = [
@@ -25,8 +27,10 @@ __all__ = [
     "DedupKey",
     "Message",
     "NoticeRow",
+    "PacedNotice",
     "Profile",
     "ProfileRow",
+    "QuietProfile",
     "StepChanges",
     "add_messages_query",
     "apply_decision",

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
 from operator import or_
+from typing import Any
 from uuid import UUID
 
 from bongsu.model import EventStatus
 from bongsu.store import outbox
 from bongsu.store.decisions import postgres, sqlite
 from bongsu.store.decisions.rows import DECIDED, MESSAGE, MESSAGE_ID, DecisionRows, Message
+from bongsu.store.message_counts import IN_INBOX, MADE, NOTIFIED, add_counts_query
 from bongsu.store.outbox import EventResult
 from bongsu.store.outbox.rows import CLAIM, CURSOR
+from bongsu.store.postgres import POSTGRES
 from bongsu.store.query import Query, Row, Statement, Table, Transaction, in_both
 
 APPLY_FEW = Statement(postgres.APPLY_FEW, sqlite="")  # only PostgreSQL has this path
 COUNT_ONE_NOTICE = Statement(postgres.COUNT_ONE_NOTICE, sqlite.COUNT_ONE_NOTICE)
 COUNT_SEVERAL_NOTICES = Statement(postgres.COUNT_SEVERAL_NOTICES, sqlite.COUNT_SEVERAL_NOTICES)
 ADD_DELIVERIES = Statement(postgres.ADD_DELIVERIES, sqlite.ADD_DELIVERIES)
+# On PostgreSQL this adds and counts. On SQLite it counts what ADD_DELIVERIES has just added.
+ADD_COUNTED_DELIVERIES = Statement(postgres.ADD_COUNTED_DELIVERIES, sqlite.ADD_COUNTED_DELIVERIES)
 
 # Inserts the inbox rows of those who are notified.
 ADD_NOTIFICATIONS = Statement(
@@ -112,16 +118,41 @@ async def _apply_many(tx: Transaction, decided: DecisionRows, changes: StepChang
     first = min(ids[0] for ids in decided.recipients.values() if ids)
     last = max(ids[-1] for ids in decided.recipients.values() if ids)
     count_members = COUNT_ONE_NOTICE if len(notices) == 1 else COUNT_SEVERAL_NOTICES
-    deliveries, *_ = await tx.execute(
-        ADD_DELIVERIES(now, reduce(or_, (one.channels for one in notices)), first, last),
+    deliveries = (now, reduce(or_, (one.channels for one in notices)), first, last)
+    others = [
         ADD_NOTIFICATIONS(now),
         ADD_SUPPRESSIONS(now),
         count_members(first, last),
         *([add_messages_query(changes.new_messages)] if changes.new_messages else []),
         *([_mark_used_again(changes.used_again, now)] if changes.used_again else []),
         *_progress(changes),
-    )
-    return deliveries
+    ]
+    if not decided.inputs.bulk:
+        added, *_ = await tx.execute(ADD_DELIVERIES(*deliveries), *others)
+        return added
+    made = await _add_counted_deliveries(tx, deliveries)
+    await tx.execute(*others, add_counts_query(_counts(decided, made)))
+    return sum(made.values())
+
+
+async def _add_counted_deliveries(tx: Transaction, deliveries: tuple[Any, ...]) -> dict[tuple[int, str], int]:
+    """Returns how many by message and channel."""
+    if tx.dialect is POSTGRES:
+        rows = await tx.fetch(ADD_COUNTED_DELIVERIES(*deliveries))
+    else:
+        await tx.execute(ADD_DELIVERIES(*deliveries))
+        rows = await tx.fetch(ADD_COUNTED_DELIVERIES())
+    return {(row["message_id"], row["channel"]): row["count"] for row in rows}
+
+
+def _counts(decided: DecisionRows, made: Mapping[tuple[int, str], int]) -> Counter[tuple[int, str, str]]:
+    """What the step adds to the counts of its messages. Those that are not counted are left out when they are stored."""
+    counts = Counter({(message_id, channel, MADE): count for (message_id, channel), count in made.items()})
+    for one in decided.counts:
+        if one.message_id is not None:
+            counts[one.message_id, "", one.reason or NOTIFIED] += one.recipients
+            counts[one.message_id, "", IN_INBOX] += one.in_inbox
+    return counts
 
 
 def _progress(changes: StepChanges) -> list[Query]:

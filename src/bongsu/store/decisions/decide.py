@@ -7,13 +7,17 @@ from collections.abc import Sequence
 
 import orjson
 
+from bongsu.channel_table import Channel
+from bongsu.store.channel_bits import BITS
 from bongsu.store.decisions import postgres, sqlite
 from bongsu.store.decisions.rows import (
     CONTENT,
     DEDUP_KEY,
     MESSAGE_ID,
     NOTICE,
+    PACED_NOTICE,
     PROFILE,
+    QUIET_PROFILE,
     DecisionCount,
     DecisionInputs,
     DecisionRows,
@@ -22,6 +26,8 @@ from bongsu.store.decisions.rows import (
 )
 from bongsu.store.postgres import POSTGRES
 from bongsu.store.query import Query, Statement, Table, Transaction, in_both, same
+
+_IN_APP = BITS[Channel.IN_APP]
 
 # Below this, PostgreSQL takes longer to fill and empty the temporary table than to send the rows to us and back.
 FEW = 200
@@ -34,9 +40,14 @@ PREPARE_MANY = Statement(postgres.PREPARE_MANY, sqlite.PREPARE_MANY)
 FIND_MISSING_MEMBERS = Statement(postgres.FIND_MISSING_MEMBERS, sqlite.FIND_MISSING_MEMBERS)
 FIND_PROFILES = Statement(postgres.FIND_PROFILES, sqlite.FIND_PROFILES)
 
-# How many recipients of which notice have which message and reason.
-COUNT_DECIDED = same("""
-    SELECT place, message_id, reason, count(*) AS recipients FROM bongsu_decided GROUP BY place, message_id, reason""")
+# Spreads the due times of paced notices ($1), passing over quiet hours ($2), in bongsu_decided.
+SPREAD_DUE = Statement(postgres.SPREAD_DUE, sqlite.SPREAD_DUE)
+
+# How many recipients of which notice have which message and reason, and how many of them have it in the inbox.
+COUNT_DECIDED = same(f"""
+    SELECT place, message_id, reason, count(*) AS recipients,
+           sum(CASE WHEN reason IS NULL AND channels & {_IN_APP} <> 0 THEN 1 ELSE 0 END) AS in_inbox
+    FROM bongsu_decided GROUP BY place, message_id, reason""")
 
 _PRODUCT_ID = {"product_id": "text"}
 
@@ -56,21 +67,23 @@ async def decide_members(tx: Transaction, recipients: Recipients, inputs: Decisi
     A member may be a recipient of several notices; the earlier one counts first towards the daily cap. The caller holds the
     locks of the events and of the dedup keys.
     """
-    # SQLite empties its table for next to nothing, so there every step takes the path of many.
-    if tx.dialect is POSTGRES and sum(map(len, recipients.values())) < FEW:
-        return await _decide_few(tx, recipients, inputs)
-    return await _decide_many(tx, recipients, inputs)
+    # SQLite empties its table for next to nothing, so there every step takes the path of many; and so does one that counts
+    # or spreads its deliveries, which the path of few does not.
+    is_many = tx.dialect is not POSTGRES or sum(map(len, recipients.values())) >= FEW or inputs.bulk or inputs.paced
+    return await (_decide_many if is_many else _decide_few)(tx, recipients, inputs)
 
 
 async def _decide_few(tx: Transaction, recipients: Recipients, inputs: DecisionInputs) -> DecisionRows:
     rows = await tx.fetch(_query(DECIDE_FEW, recipients, inputs))
     counts = Counter((row["place"], row["message_id"], row["reason"]) for row in rows)
-    return DecisionRows([DecisionCount(*one, count) for one, count in counts.items()], recipients, inputs, rows)
+    # Of a step of few nothing is counted but its recipients.
+    return DecisionRows([DecisionCount(*one, count, in_inbox=0) for one, count in counts.items()], recipients, inputs, rows)
 
 
 async def _decide_many(tx: Transaction, recipients: Recipients, inputs: DecisionInputs) -> DecisionRows:
     decide = DECIDE_MANY_OF_ONE_NOTICE if len(inputs.notices) == 1 else DECIDE_MANY_OF_SEVERAL_NOTICES
-    await tx.execute(CREATE_DECIDED(), PREPARE_MANY(), _query(decide, recipients, inputs))
+    spread = [SPREAD_DUE(Table(PACED_NOTICE, inputs.paced), Table(QUIET_PROFILE, inputs.quiet))] if inputs.paced else []
+    await tx.execute(CREATE_DECIDED(), PREPARE_MANY(), _query(decide, recipients, inputs), *spread)
     counts = [DecisionCount(**dict(row)) for row in await tx.fetch(COUNT_DECIDED())]
     return DecisionRows(counts, recipients, inputs)
 

@@ -19,7 +19,9 @@ from bongsu.store.decisions.rows import (
     MESSAGE_ID,
     MISSING,
     NOTICE,
+    PACED_NOTICE,
     PROFILE,
+    QUIET_PROFILE,
 )
 from bongsu.store.devices import USABLE_DEVICE
 from bongsu.store.outbox.rows import CLAIM, CURSOR
@@ -158,6 +160,25 @@ CREATE_DECIDED = """
 # that reading them in a row is faster than looking up each.
 PREPARE_MANY = "SET LOCAL plan_cache_mode = force_custom_plan"
 
+# Spreads the due times of paced notices ($1): each member's comes so many seconds after the one before. $2 says when quiet
+# hours begin and how long they last: they are passed over, as if the clock stood still in them, so that nothing is sent in
+# them and not everything at their end.
+SPREAD_DUE = f"""
+    UPDATE bongsu_decided AS d
+    SET due = d.due + make_interval(secs => n.wait + CASE
+            WHEN q.quiet_seconds IS NULL OR n.wait < q.active_seconds THEN 0
+            ELSE q.quiet_seconds * (1 + floor((n.wait - q.active_seconds) / (86400 - q.quiet_seconds))) END)
+    FROM (
+        SELECT x.place, x.member_id, x.is_critical,
+               paced.seconds * (paced.before + row_number() OVER (PARTITION BY x.place ORDER BY x.member_id) - 1) AS wait
+        FROM bongsu_decided AS x JOIN {POSTGRES.table("paced", PACED_NOTICE, 1)} ON paced.place = x.place
+        WHERE x.reason IS NULL) AS n
+    JOIN bongsu_members AS m ON m.member_id = n.member_id
+    LEFT JOIN {POSTGRES.table("q", QUIET_PROFILE, 2)}
+           ON NOT n.is_critical AND q.timezone = coalesce(m.timezone, '')
+              AND q.quiet_start = coalesce(m.quiet_start, -1) AND q.quiet_end = coalesce(m.quiet_end, -1)
+    WHERE d.place = n.place AND d.member_id = n.member_id"""
+
 # Ids of recipients who are not members yet.
 FIND_MISSING_MEMBERS = f"""
     WITH recipients AS ({RECIPIENTS})
@@ -217,6 +238,11 @@ ADD_DELIVERIES = f"""
     SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.rank, n.due, $1
     FROM bongsu_decided AS n CROSS JOIN ({SINGLE_ADDRESS_CHANNELS}) AS c
     WHERE CAST($2 AS integer) & {SINGLE_ADDRESS_BITS} <> 0 AND n.reason IS NULL AND n.channels & c.bit <> 0"""
+
+# The same, and returns how many of each message and channel it has inserted.
+ADD_COUNTED_DELIVERIES = f"""
+    WITH added AS ({ADD_DELIVERIES} RETURNING message_id, channel)
+    SELECT message_id, channel, count(*) AS count FROM added GROUP BY message_id, channel"""
 
 # --- apply few --------------------------------------------------------------------------------------------------------
 

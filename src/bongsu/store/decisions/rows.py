@@ -119,6 +119,38 @@ PROFILE = {
     "day": "integer",
     "due": "timestamptz",
 }
+
+
+class PacedNotice(NamedTuple):
+    """A notice whose deliveries are spread: one member in so many seconds, after those of earlier steps."""
+
+    place: int
+    seconds: float
+    before: int
+
+
+PACED_NOTICE = {"place": "integer", "seconds": "double precision", "before": "integer"}
+
+
+class QuietProfile(NamedTuple):
+    """Quiet hours of members, as pacing needs them: how long it is from the due time until they begin, and how long they
+    last."""
+
+    timezone: str
+    quiet_start: int
+    quiet_end: int
+    active_seconds: float
+    quiet_seconds: float
+
+
+QUIET_PROFILE = {
+    "timezone": "text",
+    "quiet_start": "integer",
+    "quiet_end": "integer",
+    "active_seconds": "double precision",
+    "quiet_seconds": "double precision",
+}
+
 # The message that members of a locale get of a notice.
 CONTENT = {"place": "integer", "locale": "text", "message_id": "bigint"}
 
@@ -148,6 +180,11 @@ class DecisionInputs:
     own_messages: Sequence[int]
     daily_limit: int
     now: datetime
+    # Places of notices whose audiences did not fit into one step.
+    bulk: frozenset[int] = frozenset()
+    paced: Sequence[PacedNotice] = ()
+    # Of members with quiet hours, if a notice is paced.
+    quiet: Sequence[QuietProfile] = ()
 
 
 # A decided row, in bongsu_decided and as a parameter. No reason: the member gets a notification.
@@ -172,6 +209,8 @@ class DecisionCount(NamedTuple):
     message_id: int | None
     reason: str | None
     recipients: int
+    # How many of them have it in the inbox.
+    in_inbox: int
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,17 @@ from bongsu.store.channel_bits import (
     SINGLE_ADDRESS_BITS,
     SINGLE_ADDRESS_CHANNELS,
 )
-from bongsu.store.decisions.rows import CONTENT, DEDUP_KEY, MANY_MESSAGES, MESSAGE_ID, MISSING, NOTICE, PROFILE
+from bongsu.store.decisions.rows import (
+    CONTENT,
+    DEDUP_KEY,
+    MANY_MESSAGES,
+    MESSAGE_ID,
+    MISSING,
+    NOTICE,
+    PACED_NOTICE,
+    PROFILE,
+    QUIET_PROFILE,
+)
 from bongsu.store.devices import USABLE_DEVICE
 from bongsu.store.sqlite import SQLITE
 
@@ -134,6 +144,27 @@ CREATE_DECIDED = """
 # Empties it. It still has the rows of the step before.
 PREPARE_MANY = "DELETE FROM bongsu_decided"
 
+# Spreads the due times of paced notices ($1): each member's comes so many seconds after the one before. $2 says when quiet
+# hours begin and how long they last: they are passed over, as if the clock stood still in them, so that nothing is sent in
+# them and not everything at their end.
+SPREAD_DUE = f"""
+    UPDATE bongsu_decided AS d
+    SET due = d.due + CAST(1000000 * (n.wait + CASE
+            WHEN n.quiet_seconds IS NULL OR n.wait < n.active_seconds THEN 0
+            ELSE n.quiet_seconds * (1 + CAST((n.wait - n.active_seconds) / (86400 - n.quiet_seconds) AS INTEGER)) END)
+            AS INTEGER)
+    FROM (
+        SELECT x.number, q.active_seconds, q.quiet_seconds,
+               paced.seconds * (paced.before + row_number() OVER (PARTITION BY x.place ORDER BY x.member_id) - 1) AS wait
+        FROM bongsu_decided AS x
+        JOIN {SQLITE.table("paced", PACED_NOTICE, 1)} ON paced.place = x.place
+        JOIN bongsu_members AS m ON m.member_id = x.member_id
+        LEFT JOIN {SQLITE.table("q", QUIET_PROFILE, 2)}
+               ON NOT x.is_critical AND q.timezone = coalesce(m.timezone, '')
+                  AND q.quiet_start = coalesce(m.quiet_start, -1) AND q.quiet_end = coalesce(m.quiet_end, -1)
+        WHERE x.reason IS NULL) AS n
+    WHERE d.number = n.number"""
+
 # Ids of recipients who are not members yet.
 FIND_MISSING_MEMBERS = f"""
     WITH recipients AS ({RECIPIENTS})
@@ -184,3 +215,9 @@ ADD_DELIVERIES = f"""
     SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.rank, n.due, $1
     FROM bongsu_decided AS n CROSS JOIN ({SINGLE_ADDRESS_CHANNELS}) AS c
     WHERE $2 & {SINGLE_ADDRESS_BITS} <> 0 AND n.reason IS NULL AND n.channels & c.bit <> 0"""
+
+# Returns how many of each message and channel ADD_DELIVERIES has inserted. Run it right after: SQLite has given them ids in
+# a row, the last of which it remembers.
+ADD_COUNTED_DELIVERIES = """
+    SELECT message_id, channel, count(*) AS count FROM bongsu_deliveries
+    WHERE changes() > 0 AND delivery_id > last_insert_rowid() - changes() GROUP BY message_id, channel"""

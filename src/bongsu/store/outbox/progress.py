@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from bongsu.store import locks
+from bongsu.store.message_counts import NOTIFIED
 from bongsu.store.outbox import postgres, sqlite
 from bongsu.store.outbox.claims import EVENTS_BY_ID
 from bongsu.store.outbox.rows import CLAIM, CURSOR
@@ -31,14 +33,16 @@ SAVE_CURSORS = in_both(
     )
 )
 
-# Returns the saved cursors of those events that have one, each with every message it has written so far.
+# Returns the saved cursors of those events that have one, each with every message it has written so far and how many members
+# were notified of it, if that is counted.
 FIND_BEGUN = in_both(
     lambda d: (
         f"""
-    SELECT e.event_id, e.fanout_cursor, m.notice, m.locale, m.message_id
+    SELECT e.event_id, e.fanout_cursor, m.notice, m.locale, m.message_id, coalesce(c.count, 0) AS notified
     FROM {d.table("given", _ID, 1)}
     CROSS JOIN bongsu_events AS e
     LEFT JOIN bongsu_messages AS m ON m.event_id = e.event_id
+    LEFT JOIN bongsu_message_counts AS c ON c.message_id = m.message_id AND c.channel = '' AND c.what = '{NOTIFIED}'
     WHERE e.event_id = given.event_id AND e.fanout_cursor IS NOT NULL"""
     )
 )
@@ -68,17 +72,20 @@ def save_cursors_query(cursors: Mapping[tuple[UUID, int], str], lease_seconds: f
 
 @dataclass(frozen=True)
 class Begun:
-    """How far an event had come under an earlier claim, and the messages it had written, by notice and locale."""
+    """How far an event had come under an earlier claim, the messages it had written, by notice and locale, and how many
+    members were notified, by notice."""
 
     cursor: str
     messages: dict[tuple[int, str], int]
+    notified: Counter[int]
 
 
 async def find_begun(tx: Transaction, event_ids: Sequence[UUID]) -> dict[UUID, Begun]:
     """Of these events, those for which an earlier claim has saved a cursor."""
     begun: dict[UUID, Begun] = {}
     for row in await tx.fetch(FIND_BEGUN(Table(_ID, [(event_id,) for event_id in event_ids]))):
-        one = begun.setdefault(as_uuid(row["event_id"]), Begun(row["fanout_cursor"], {}))
+        one = begun.setdefault(as_uuid(row["event_id"]), Begun(row["fanout_cursor"], {}, Counter()))
         if row["message_id"] is not None:
             one.messages[row["notice"], row["locale"]] = row["message_id"]
+            one.notified[row["notice"]] += row["notified"]
     return begun

@@ -24,8 +24,9 @@ class Pace:
         self._tokens = self._capacity
         self._is_to_begin = True
 
-    def reserve(self, now: float) -> float:
-        """Take the next place; the seconds until it is this send's turn."""
+    def reserve(self, now: float, *, is_first: bool = False) -> float:
+        """Take the next place; the seconds until it is this send's turn. One that is first has its turn now, and those who
+        come after it wait for one more."""
         flow = self._refill(now)
         # After a minute's quiet the provider has forgotten us, and a flood would be a surprise again.
         is_quiet = now - self._last > MINUTE and self._tokens >= 0
@@ -35,7 +36,7 @@ class Pace:
             self._began, self._is_to_begin = now, False
         self._last = now
         self._tokens -= 1
-        return max(0.0, -self._tokens / flow)
+        return 0.0 if is_first else max(0.0, -self._tokens / flow)
 
     def take(self, now: float) -> bool:
         """A place whose turn is now, if there is one."""

@@ -41,13 +41,16 @@ class Quota:
         self._portion = min(LEAST, self._most)
         self._left = 0.0
         self._until = 0.0
+        # How many wait that go before others.
+        self._first_waiting = 0
         self._drawing: asyncio.Task[None] | None = None
         self._granted = telemetry.QUOTA_GRANTED.labels(channel)
         self._empty = telemetry.QUOTA_EMPTY.labels(channel)
 
-    def take(self) -> bool:
-        """Use a permit that was drawn before, if there is one."""
-        if self._left < 1.0 or self._clock() >= self._until:
+    def take(self, *, is_first: bool = False) -> bool:
+        """Use a permit that was drawn before, if there is one. Others leave permits to those who are first and wait."""
+        needed = 1.0 if is_first else 1.0 + self._first_waiting
+        if self._left < needed or self._clock() >= self._until:
             return False
         self._left -= 1.0
         return True
@@ -56,10 +59,17 @@ class Quota:
         """Return a permit that was taken and not used."""
         self._left += 1.0
 
-    async def wait(self) -> bool:
+    async def wait(self, *, is_first: bool = False) -> bool:
         """Take a permit, drawing more if needed. False if none was available for so long that the send should be retried."""
+        self._first_waiting += is_first
+        try:
+            return await self._wait(is_first)
+        finally:
+            self._first_waiting -= is_first
+
+    async def _wait(self, is_first: bool) -> bool:
         deadline = self._clock() + MOST_WAIT_SECONDS
-        while not self.take():
+        while not self.take(is_first=is_first):
             if (remaining := deadline - self._clock()) <= 0:
                 return False
             # Many wait for one draw; none longer than its own time, however long the store takes.
