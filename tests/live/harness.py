@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -19,11 +19,23 @@ from bongsu.runtime.signals import LocalSignals, Signals
 from bongsu.service import _serving, running
 from bongsu.settings import Settings
 from bongsu.store import Store
+from bongsu.store.members import ensure_members
 from bongsu.store.query import same
 from tests.live.client import EventSource
 from tests.told import tell
 
 FIND_MESSAGES = same("SELECT message_id FROM bongsu_notifications WHERE member_id = $1 AND notification_id >= $2")
+
+COPY_TO = same("""
+    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
+    SELECT $1, message_id, channels, created_at FROM bongsu_notifications WHERE notification_id = $2""")
+COUNT_ONE_MORE = same("UPDATE bongsu_members SET unread = unread + 1 WHERE member_id = $1")
+# As a step of a withdrawal: out of the inboxes of these members, and out of their unread counts.
+WITHDRAW = same("""
+    UPDATE bongsu_notifications SET channels = channels - 8
+    WHERE message_id = $1 AND member_id >= $2 AND member_id <= $3 AND channels & 8 <> 0
+    RETURNING member_id, notification_id, read_at""")
+COUNT_ONE_LESS = same("UPDATE bongsu_members SET unread = unread - 1 WHERE member_id = $1")
 
 
 async def write(store: Store, member_id: str, count: int = 1, **words: Any) -> tuple[list[int], list[int]]:
@@ -32,6 +44,27 @@ async def write(store: Store, member_id: str, count: int = 1, **words: Any) -> t
         ids = await tell(tx, member_id, count, **words)
         rows = await tx.fetch(FIND_MESSAGES(member_id, ids[0]))
         return ids, [row["message_id"] for row in rows]
+
+
+async def write_to_all(store: Store, member_ids: Sequence[str]) -> int:
+    """One message for all of them, unread and not announced."""
+    [first, *others] = member_ids
+    [notification_id], [message_id] = await write(store, first)
+    async with store.transaction() as tx:
+        await ensure_members(tx, others)
+        for one in others:
+            await tx.execute(COPY_TO(one, notification_id), COUNT_ONE_MORE(one))
+    return message_id
+
+
+async def withdraw(store: Store, message_id: int, first: str = "", last: str = "~") -> list[tuple[str, int]]:
+    """Take a message out of the inboxes of the members between these two. Not announced."""
+    async with store.transaction() as tx:
+        rows = await tx.fetch(WITHDRAW(message_id, first, last))
+        for row in rows:
+            if row["read_at"] is None:
+                await tx.execute(COUNT_ONE_LESS(row["member_id"]))
+    return [(row["member_id"], row["notification_id"]) for row in rows]
 
 
 def signals_for(settings: Settings) -> Signals:

@@ -14,11 +14,12 @@ from uuid import uuid4
 
 import pytest
 
-from bongsu.live.announce import announce_read
+from bongsu.live import announce
+from bongsu.live.announce import announce_read, announce_withdrawn
 from bongsu.live.registry import key_of
 from tests.live.client import EventSource
 from tests.live.cluster import Cluster, cluster_on
-from tests.live.harness import Ringer
+from tests.live.harness import Ringer, withdraw, write_to_all
 from tests.servers import PostgresServer
 
 # `make chaos` runs many more.
@@ -55,6 +56,32 @@ async def test_a_member_hears_on_every_instance_and_nobody_else_does(cluster: Cl
             assert (await page.until_seen("badge", 2))[-1] == {"unread": 3}
         await announce_read(worker.announcer._signals, member)
         assert stranger.told == []
+
+
+@pytest.mark.parametrize("few", [announce.FEW, 0])
+async def test_what_was_withdrawn_leaves_the_pages_on_every_instance(
+    cluster: Cluster, worker: Ringer, member: str, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(announce, "FEW", few)
+    other = f"{member}x"
+    message_id = await write_to_all(worker.store, [member, other])
+    async with cluster.open(member, 0) as one, cluster.open(member, 1) as two, cluster.open(other, 1) as three:
+        for page in (one, two, three):
+            await page.until_live()
+            assert len(page.told) == 1
+        step = await withdraw(worker.store, message_id)
+        announce_withdrawn(worker.announcer._signals, message_id, step)
+        for page, whose in ((one, member), (two, member), (three, other)):
+            await page.until(lambda page: page.seen("badge")[-1] == {"unread": 0})
+            assert await page.until_seen("withdrawn") == [{"id": str(dict(step)[whose])}]
+            assert page.last_id == str(dict(step)[whose])
+        # Whoever comes back to the other instance gets what is new, and only that.
+        later = await worker.ring(member)
+        again = cluster.open(member, 0)
+        again.last_id = two.last_id
+        async with again:
+            await again.until_told(later)
+        assert again.seen("withdrawn") == []
 
 
 async def test_the_fourth_page_closes_the_first_wherever_it_is(cluster: Cluster, worker: Ringer, member: str) -> None:

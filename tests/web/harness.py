@@ -26,7 +26,7 @@ expect.set_options(timeout=15_000)
 # What the bell tells the page, kept for the test.
 LISTENER = """
 window.told = {};
-for (const name of ["notification", "badge", "state", "select", "chat", "unauthorized"])
+for (const name of ["notification", "withdrawn", "badge", "state", "select", "chat", "unauthorized"])
   document.addEventListener(`bongsu:${name}`, (event) => (window.told[name] ??= []).push(event.detail));
 """
 
@@ -156,9 +156,10 @@ class Site:
             event_id = answer.json()["eventId"]
             eventually(lambda: self.client.get(f"/api/events/{event_id}").json()["status"], "DONE")  # noqa: B023
 
-    def inbox(self, member_id: str) -> dict[str, Any]:
+    def inbox(self, member_id: str, cursor: str | None = None) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {token_of(member_id)}"}
-        answer: dict[str, Any] = self.client.get("/api/notifications", headers=headers).json()
+        params = {} if cursor is None else {"cursor": cursor}
+        answer: dict[str, Any] = self.client.get("/api/notifications", headers=headers, params=params).json()
         return answer
 
     def leave(self) -> None:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Browser, Route, expect
 
+from bongsu.live.announce import announce_withdrawn
+from bongsu.runtime.redis_signals import RedisSignals
+from bongsu.service import running
+from bongsu.settings import Settings
+from bongsu.store import Store
+from bongsu.store.query import same
+from tests.conftest import KEYS
+from tests.live.harness import withdraw
+from tests.processes import serving
+from tests.servers import RedisServer
 from tests.test_serve import eventually
 from tests.web.chromium import TEST_SECONDS
-from tests.web.harness import Site, stream_of, token_of
+from tests.web.harness import Site, embedded, site_of, stream_of, token_of
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
@@ -109,6 +122,92 @@ def test_hostile_words_are_shown_as_words(site: Site, member: str) -> None:
         expect(bell.items.nth(place).locator("p")).to_have_text(HOSTILE)
     assert bell.element.locator("img, script").count() == 0
     assert bell.page.evaluate("() => window.harmed") is None
+
+
+# --- withdrawn --------------------------------------------------------------------------------------------------------
+
+
+FIND_MESSAGE = same("SELECT message_id FROM bongsu_notifications WHERE notification_id = $1")
+
+
+def withdraw_one(settings: Settings, notification_id: str) -> None:
+    """As another process does it: the signal goes through Redis."""
+
+    async def act() -> None:
+        store = Store.open(settings)
+        try:
+            async with running(RedisSignals(settings.redis_url)) as signals:
+                async with store.read() as tx:
+                    [row] = await tx.fetch(FIND_MESSAGE(int(notification_id)))
+                announce_withdrawn(signals, row["message_id"], await withdraw(store, row["message_id"]))
+        finally:
+            await store.close()
+
+    # Playwright's own loop runs in this thread.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, act()).result()
+
+
+def test_what_was_withdrawn_leaves_the_open_list_and_the_count(
+    browser: Browser, redis_server: RedisServer, tmp_path: Path, member: str
+) -> None:
+    settings = Settings(data_dir=tmp_path, redis_url=redis_server.url, **KEYS)
+    # So long between pings that none brings the new count before the signal: the bell would read the inbox for it.
+    environment = {**embedded(settings), "BONGSU_REDIS_URL": settings.redis_url, "BONGSU_SSE_PING_SECONDS": "600"}
+    with (
+        serving(environment) as served,
+        site_of(browser, served) as site,
+    ):
+        site.tell(member, "from the inbox", "stays")
+        bells = [site.visit(member, auth=auth).is_in("live") for auth in ("cookie", "header")]
+        closed = site.visit(member).is_in("live")
+        site.tell(member, "from the stream")
+        bell, other = (one.open() for one in bells)
+        for one in (bell, other, closed):
+            one.counts(3)
+        asked: list[str] = []
+        for one in (bell, other):
+            one.page.on("request", lambda request: asked.append(request.url))
+        ids = {one["title"]: one["id"] for one in site.inbox(member)["items"]}
+        bell.items.nth(0).focus()
+        withdraw_one(settings, ids["from the stream"])
+        for one in (bell, other):
+            one.counts(2)
+            assert one.items.locator("b").all_text_contents() == ["stays", "from the inbox"]
+            assert one.told("withdrawn") == [{"id": ids["from the stream"]}]
+        expect(bell.items.nth(0)).to_be_focused()
+        withdraw_one(settings, ids["from the inbox"])
+        for one in (bell, other):
+            one.counts(1)
+            expect(one.items).to_have_text([re.compile("stays")])
+            expect(one.items.nth(0)).to_have_class(re.compile("is-unread"))
+        withdraw_one(settings, ids["stays"])
+        for one in (bell, other):
+            one.counts(0)
+            expect(one.panel).to_contain_text("No notifications yet")
+        closed.counts(0)
+        expect(closed.open().panel).to_contain_text("No notifications yet")
+        # The badge was expected: nobody had to read the inbox again.
+        assert asked == []
+
+
+def test_an_answer_of_the_inbox_does_not_bring_back_what_was_withdrawn(site: Site, member: str) -> None:
+    """As when the server read the inbox before the withdrawal and its answer comes after the event."""
+    site.tell(member, *(f"number {number}" for number in range(22)))
+    [_, gone] = site.inbox(member, site.inbox(member)["next"])["items"]
+
+    def speak(route: Route) -> None:
+        bell.page.unroute("**/stream*")
+        route.fulfill(body=stream_of(("withdrawn", {"id": gone["id"]})), content_type="text/event-stream")
+
+    bell = site.visit().is_in("refused")
+    bell.page.route("**/stream*", speak)
+    bell.give(token_of(member))
+    bell.has_been("refused", "live", "waiting", "live")
+    assert bell.told("withdrawn") == [{"id": gone["id"]}]
+    bell.open().panel.get_by_role("button", name="Show older").click()
+    expect(bell.items).to_have_count(21)
+    expect(bell.items.nth(20)).to_contain_text("number 1")
 
 
 # --- for everybody ----------------------------------------------------------------------------------------------------

@@ -1,19 +1,30 @@
-"""Announces to open streams, in all processes, what a fan-out has just committed.
+"""Announces to open streams, in all processes, what a fan-out or a withdrawal has just committed.
 
 With few recipients, each one's signal carries the notification. With many, one signal names the message, and each gateway
-reads what the members it serves have. Signals may be lost: a stream that missed one reads the store at its next ping.
+reads what the members it serves have. Signals may be lost: a stream that missed one reads the store at its next ping. What
+was withdrawn is not found that way: a page that missed it shows the notification until it reads the inbox again.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from bongsu.decide.progress import Decision
 from bongsu.errors import StoreError
 from bongsu.live.message_cache import MessageCache, encode_notifications
-from bongsu.live.messages import LOOK, MESSAGES_TOPIC, member_topic, write_messages, write_notification
+from bongsu.live.messages import (
+    LOOK,
+    MESSAGES_TOPIC,
+    WITHDRAWN_TOPIC,
+    WithdrawnMessage,
+    member_topic,
+    write_messages,
+    write_notification,
+    write_withdrawn,
+    write_withdrawn_message,
+)
 from bongsu.model import Channel
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.signals import Signals
@@ -21,7 +32,7 @@ from bongsu.store import Store
 from bongsu.store import live as statements
 from bongsu.store.query import Transaction
 
-# A message with up to this many recipients is announced to each of them.
+# A message with up to this many recipients is announced to each of them; so is a withdrawal from so many at a time.
 FEW = 100
 # And this many in all, for messages announced together: signals wait in a queue of bounded length.
 FEW_TOGETHER = 2_000
@@ -118,3 +129,18 @@ class Announcer(Loop):
 async def announce_read(signals: Signals, member_id: str) -> None:
     """The member has read something: their streams read the unread count. Sent as a number, two counts could overtake."""
     signals.send(member_topic(member_id), LOOK)
+
+
+def announce_withdrawn(signals: Signals, message_id: int, withdrawn: Sequence[tuple[str, int]]) -> None:
+    """Notifications of a message, as (member_id, notification_id), have left the inboxes. Call it after each step's commit.
+
+    Of many, the signal has the first and the last member. Steps in the order of member ids have ranges that do not overlap,
+    so a gateway reads each member with an open stream once, however many steps there are.
+    """
+    if len(withdrawn) <= FEW:
+        for member_id, notification_id in withdrawn:
+            signals.send(member_topic(member_id), write_withdrawn(notification_id))
+        return
+    members = [member_id for member_id, _ in withdrawn]
+    message = WithdrawnMessage(message_id, min(members), max(members))
+    signals.send(WITHDRAWN_TOPIC, write_withdrawn_message(message))

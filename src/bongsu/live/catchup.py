@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, islice, repeat
-from typing import Protocol
 
 from bongsu.errors import StoreError
 from bongsu.live import frames
-from bongsu.live.member_streams import MemberStreams
+from bongsu.live.member_streams import MemberStreams, OpenStreams
 from bongsu.live.message_cache import MessageCache, Messages
+from bongsu.live.messages import WITHDRAWN, read_withdrawn_message
 from bongsu.live.stream import LONG_AGO
+from bongsu.live.withdrawals import Withdrawals
 from bongsu.runtime import telemetry
 from bongsu.runtime.loop import Loop
 from bongsu.store import Store, Transaction
@@ -34,14 +35,6 @@ NOTIFICATIONS = 2_000
 PIECE = 100
 
 
-class OpenStreams(Protocol):
-    """The members with streams open here."""
-
-    def members(self) -> list[MemberStreams]: ...
-
-    def member(self, member_id: str) -> MemberStreams | None: ...
-
-
 class CatchUp(Loop):
     """A mark says that a member may have something new. Marks are a set: a member marked often is read once.
 
@@ -59,6 +52,7 @@ class CatchUp(Loop):
         # them, so that signals that keep coming cannot keep the last members waiting.
         self._everyone: deque[MemberStreams] = deque()
         self._is_for_everyone = False
+        self.withdrawals = Withdrawals(open_streams, self.mark)
 
     def mark(self, member_ids: Iterable[str]) -> None:
         """These members may have a new notification or another unread count."""
@@ -76,11 +70,23 @@ class CatchUp(Loop):
         self._is_for_everyone = True
         self.wake()
 
+    def on_withdrawn(self, member_id: str, notification_id: int) -> None:
+        """A signal to a member names a notification that was withdrawn."""
+        self.withdrawals.add(member_id, notification_id)
+        self.wake()
+
+    def on_message_withdrawn(self, data: bytes | None) -> None:
+        """A signal names a message that was withdrawn from many. After None, or of another kind, there is none to read."""
+        if data and data[:1] == WITHDRAWN:
+            self.withdrawals.add_message(read_withdrawn_message(data))
+            self.wake()
+
     async def tick(self) -> int:
         if self._is_for_everyone and not self._everyone:
             self._everyone, self._is_for_everyone = deque(self._open_streams.members()), False
         try:
-            done = await self._catch_up(self._take_marked, len(self._marked), with_counts=True)
+            done = await self.withdrawals.send(self._store)
+            done += await self._catch_up(self._take_marked, len(self._marked), with_counts=True)
             return done + await self._catch_up(self._take_everyone, len(self._everyone), with_counts=False)
         except StoreError:
             # A worker may have committed without learning of it, and so without a signal: once the store is back, read all.

@@ -59,6 +59,11 @@ def badge(unread: int) -> bytes:
     return _event("badge", {"unread": unread})
 
 
+def withdrawn(notification_id: int) -> bytes:
+    """Without an id: a browser's cursor stays at the last notification."""
+    return _event("withdrawn", {"id": str(notification_id)})
+
+
 def bye(reason: str, retry: int) -> bytes:
     return _event("bye", {"reason": reason}, f"retry: {retry}\n")
 

@@ -12,7 +12,7 @@ from bongsu.http.auth import Gate
 from bongsu.keys import Keys
 from bongsu.live import frames
 from bongsu.live.hub import Hub
-from bongsu.live.messages import MESSAGES_TOPIC
+from bongsu.live.messages import MESSAGES_TOPIC, WITHDRAWN_TOPIC
 from bongsu.live.registry import DISCONNECT_TOPIC, LocalRegistry, RedisRegistry, Registry
 from bongsu.live.sse import PATH, SseEndpoint
 from bongsu.live.stream import Stream
@@ -51,6 +51,7 @@ class Gateway:
         self._open.enter_context(self._signals.watch(self._together))
         self._open.enter_context(self._signals.listen(DISCONNECT_TOPIC, self.hub.disconnect))
         self._open.enter_context(self._signals.listen(MESSAGES_TOPIC, self.hub.catch_up.on_broadcast))
+        self._open.enter_context(self._signals.listen(WITHDRAWN_TOPIC, self.hub.catch_up.on_message_withdrawn))
         for one in (self._registry, self.hub.catch_up, self._wheel):
             await one.start()
             self._open.push_async_callback(one.stop)

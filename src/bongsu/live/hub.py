@@ -8,7 +8,8 @@ notification it has sent, and three things bring new ones:
 - a signal without, or one that shows a gap: the member's new notifications are read from the store;
 - a ping: they are read as well, so a lost signal costs one ping interval at most.
 
-So nothing is sent twice or out of order, in whatever order signals arrive.
+So nothing is sent twice or out of order, in whatever order signals arrive. What is withdrawn moves no cursor: a cursor only
+says up to where a stream has been sent everything that is in the inbox.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bongsu.live import frames
 from bongsu.live.catchup import CatchUp
 from bongsu.live.member_streams import MemberStreams
 from bongsu.live.message_cache import MessageCache, Messages, encode_notifications
-from bongsu.live.messages import NOTIFICATION, member_topic, read_notification
+from bongsu.live.messages import NOTIFICATION, WITHDRAWN, member_topic, read_notification, read_withdrawn
 from bongsu.live.registry import Registry
 from bongsu.live.stream import LONG_AGO, Stream
 from bongsu.runtime import telemetry
@@ -84,7 +85,7 @@ class Hub:
             missed = await self._find_missed(tx, stream.member_id, after)
             messages = await self._message_cache.load(tx, {one.message_id for one in missed.notifications})
         await self._send_missed(stream, missed, messages)
-        stream.is_live = True
+        stream.become_live()
         if stream.has_missed:
             self.catch_up.mark([stream.member_id])
 
@@ -149,6 +150,10 @@ class Hub:
     def _on_signal(self, member_id: str, data: bytes | None) -> None:
         if data and data[:1] == NOTIFICATION:
             announced = read_notification(data)
+            if announced.notification_id in self.catch_up.withdrawals:
+                # It was sent before the withdrawal and comes after it: signals of two processes may overtake each other.
+                self.catch_up.mark([member_id])
+                return
             for stream in self.streams_of(member_id):
                 if not stream.is_live:
                     stream.has_missed = True
@@ -160,6 +165,8 @@ class Hub:
                     stream.send_badge(announced.unread, announced.as_of)
                 elif stream.send_notification(announced.notification_id, announced.chunk, announced.unread, announced.as_of):
                     telemetry.LIVE_TOLD.inc()
+        elif data and data[:1] == WITHDRAWN:
+            self.catch_up.on_withdrawn(member_id, read_withdrawn(data))
         else:
             self.catch_up.mark([member_id])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import datetime
+from typing import Protocol
 
 from bongsu.live.stream import Stream
 
@@ -34,3 +35,15 @@ class MemberStreams:
         for stream in self.streams:
             if stream.is_live:
                 stream.send_badge(unread, as_of)
+
+    def send_withdrawn(self, chunk: bytes) -> None:
+        for stream in self.streams:
+            stream.send_withdrawn(chunk)
+
+
+class OpenStreams(Protocol):
+    """The members with streams open here."""
+
+    def members(self) -> list[MemberStreams]: ...
+
+    def member(self, member_id: str) -> MemberStreams | None: ...

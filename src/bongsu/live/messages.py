@@ -1,6 +1,7 @@
 """The content of signals about members, and their topics.
 
-A member's topic carries a notification, or nothing, which means: something changed, read the store.
+A member's topic carries a notification, the id of one that was withdrawn, or nothing, which means: something changed, read
+the store. A gateway that does not know a signal's kind reads the store as well: a newer version may have sent it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from bongsu.store.live import Recipient
 
 # Names messages with many recipients, by id. Every gateway listens to it.
 MESSAGES_TOPIC = "live:messages"
+# Names a message that was withdrawn from many members. Every gateway listens to it.
+WITHDRAWN_TOPIC = "live:withdrawn"
 
 NOTIFICATION = b"n"
+WITHDRAWN = b"w"
 LOOK = b""
 
 
@@ -48,3 +52,28 @@ def read_notification(data: bytes) -> Announced:
 
 def write_messages(message_ids: list[int]) -> bytes:
     return orjson.dumps(message_ids)
+
+
+def write_withdrawn(notification_id: int) -> bytes:
+    return b"%b%d" % (WITHDRAWN, notification_id)
+
+
+def read_withdrawn(data: bytes) -> int:
+    return int(data[1:])
+
+
+@dataclass(frozen=True)
+class WithdrawnMessage:
+    """A message that was withdrawn from members between these two, both included."""
+
+    message_id: int
+    first_member: str
+    last_member: str
+
+
+def write_withdrawn_message(message: WithdrawnMessage) -> bytes:
+    return b"%b%b" % (WITHDRAWN, orjson.dumps([message.message_id, message.first_member, message.last_member]))
+
+
+def read_withdrawn_message(data: bytes) -> WithdrawnMessage:
+    return WithdrawnMessage(*orjson.loads(data[1:]))

@@ -49,6 +49,7 @@ class Stream:
         "_send",
         "_transport",
         "_unread",
+        "_withdrawn",
         "connection_id",
         "cursor",
         "end_reason",
@@ -80,6 +81,8 @@ class Stream:
         # The unread count it sent last, -1 if unknown, and the time of the newest count it was given.
         self._unread = -1
         self._as_of = LONG_AGO
+        # Frames about what was withdrawn before it is live, which takes ATTACH_SECONDS at most.
+        self._withdrawn = b""
         self._farewell: asyncio.Task[None] | None = None
 
     def send_notification(self, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime) -> bool:
@@ -97,6 +100,19 @@ class Stream:
         """Send the first notifications of a stream, in the order of their ids."""
         self.cursor = chunks[-1][0]
         self.write(b"".join(chunk for _, chunk in chunks))
+
+    def become_live(self) -> None:
+        self.is_live = True
+        if self._withdrawn:
+            self.write(self._withdrawn)
+            self._withdrawn = b""
+
+    def send_withdrawn(self, chunk: bytes) -> None:
+        """Send that a notification was withdrawn. Before the stream is live it waits: the notification may be on its way."""
+        if self.is_live:
+            self.write(chunk)
+        else:
+            self._withdrawn += chunk
 
     def send_badge(self, unread: int, as_of: datetime) -> None:
         """Send the unread count, unless the reader has it, or a newer one."""

@@ -159,7 +159,7 @@
 
   // --- streams: two ways to read one, told apart by nothing else ---------------------------------------------------------
 
-  const KINDS = ["notification", "badge", "chat", "ping", "reset", "bye", "unavailable"];
+  const KINDS = ["notification", "withdrawn", "badge", "chat", "ping", "reset", "bye", "unavailable"];
 
   /** By EventSource, which comes back by itself after most mishaps (`paused`), and gives up after some (`ended`). */
   function openSource(url, on) {
@@ -477,6 +477,8 @@
     // The notifications shown, by id; and where the next page begins.
     #items = new Map();
     #next = null;
+    // Ids withdrawn while this page is open: an answer of the inbox that is under way may still have them.
+    #withdrawn = new Set();
     #unread = 0;
     #isLoaded = false;
     // News since the last badge: a badge that they do not account for means that something happened elsewhere.
@@ -574,6 +576,7 @@
     #begin() {
       this.#live?.close();
       this.#items.clear();
+      this.#withdrawn.clear();
       this.#next = null;
       this.#isLoaded = false;
       this.#unread = 0;
@@ -603,12 +606,14 @@
 
     #hear(kind, data) {
       if (kind === "notification") this.#arrive(data);
+      else if (kind === "withdrawn") this.#withdraw(data.id);
       else if (kind === "badge") this.#setBadge(data.unread);
       else if (kind === "reset") this.#load(true).catch(() => (this.#isStale = true));
       else if (kind === "chat") this.#tell("chat", data);
     }
 
     #arrive(data) {
+      if (this.#withdrawn.has(data.id)) return;
       this.#arrived += 1;
       const item = { ...data, readAt: null, isNew: true };
       this.#items.set(item.id, item);
@@ -617,6 +622,24 @@
       this.#announce(item);
       this.#paint();
       this.#tell("notification", data);
+    }
+
+    /** It is no longer in the inbox. The number of unread ones follows in a badge. */
+    #withdraw(id) {
+      this.#withdrawn.add(id);
+      const item = this.#items.get(id);
+      if (item) {
+        if (!item.readAt) this.#arrived -= 1;
+        this.#items.delete(id);
+        this.#announced = this.#announced.filter((one) => one.id !== id);
+        const focused = this.shadowRoot.activeElement;
+        const place = focused?.dataset.id === id ? this.#buttons().indexOf(focused) : -1;
+        this.#paint();
+        // Focus goes to the row that takes its place. In an empty list it goes to the panel, so that keys still work.
+        if (place >= 0 && this.#items.size) this.#focusItem(place);
+        else if (place >= 0) this.#ui.panel.focus();
+      }
+      this.#tell("withdrawn", { id });
     }
 
     #setBadge(unread) {
@@ -653,11 +676,15 @@
         for (const id of this.#items.keys()) if (!isAfter(id, newest)) this.#items.delete(id);
         this.#next = page.next;
       }
-      for (const item of page.items) this.#items.set(item.id, item);
+      this.#keep(page.items);
       if (!this.#isLoaded) this.#live.cursor = newest;
       this.#isLoaded = true;
       this.#isStale = false;
       this.#setUnread(page.unread);
+    }
+
+    #keep(items) {
+      for (const item of items) if (!this.#withdrawn.has(item.id)) this.#items.set(item.id, item);
     }
 
     #refresh() {
@@ -669,7 +696,7 @@
       const before = this.#buttons().length;
       await this.#try(async () => {
         const page = await this.#server.call(`api/notifications?limit=${PAGE_SIZE}&cursor=${this.#next}`);
-        for (const item of page.items) this.#items.set(item.id, item);
+        this.#keep(page.items);
         this.#next = page.next;
       });
       this.#focusItem(before);
@@ -883,12 +910,13 @@
 
     /** For who listens to the page. Several at once are counted, not read out. */
     #announce(item) {
-      this.#announced.push(item.title);
+      this.#announced.push(item);
       clearTimeout(this.#timers.announce);
       this.#timers.announce = setTimeout(() => {
-        const titles = this.#announced.splice(0);
+        const items = this.#announced.splice(0);
         const words = WORDS[this.#lang()];
-        this.#ui.said.textContent = titles.length === 1 ? words.arrived(titles[0]) : words.arrivedMany(titles.length);
+        if (!items.length) return;
+        this.#ui.said.textContent = items.length === 1 ? words.arrived(items[0].title) : words.arrivedMany(items.length);
       }, 300);
     }
   }
