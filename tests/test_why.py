@@ -192,8 +192,7 @@ def test_an_event_is_told_from_the_members_side() -> None:
     assert event_sentence(view(), unhandled).endswith("start the workers with --app and replay it.")
     assert event_sentence(view(app=App()), unhandled).endswith("Still none does; replay it once one does.")
     assert says(EventStatus.UNHANDLED).endswith("Replay it: a rule handles that type now.")
-    assert says(EventStatus.DONE, error="CANCELLED") == "was cancelled before it went."
-    assert says(EventStatus.DONE, error="CANCELLED", is_begun=True) == "was cancelled while it went out."
+    assert says(EventStatus.CANCELLED) == "was CANCELLED, and m-1 was not reached before that."
 
 
 def test_what_is_known_of_the_member_comes_first() -> None:

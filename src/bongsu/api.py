@@ -14,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.types import ASGIApp
 
 from bongsu import clock, dead, events, history, inbox, members
+from bongsu.cancel import Cancellations
 from bongsu.errors import BongsuError
 from bongsu.http import problems
 from bongsu.http.auth import Gate
@@ -65,9 +66,11 @@ def build_api(
         app.include_router(catalog.router(gate, ingest))
         app.include_router(members.router(gate, store))
         app.include_router(inbox.router(gate, store, on_read))
-        app.include_router(direct.router(gate, intake, ingest))
+        # Cancelling waits for a step that is being decided at this moment, as workers wait for each other.
+        cancellations = Cancellations(store.share(Share.WORK), signals or LocalSignals(), settings)
+        app.include_router(direct.router(gate, intake, ingest, cancellations.cancel))
         app.include_router(history.router(gate, store))
-        app.include_router(events.router(gate, store))
+        app.include_router(events.router(gate, store, cancellations))
         app.include_router(dead.router(gate, store, signals or LocalSignals()))
         app.include_router(clock.router(gate, settings, store, signals or LocalSignals()))
     if intake is not None or gateway is not None:
@@ -172,6 +175,7 @@ def _complete_document(app: FastAPI) -> None:
             Problem,
             Product,
             dead.ReplayRequest,
+            events.CancelRequest,
         )
         bodies = [(model, "validation") for model in models]
         _, described = models_json_schema(bodies, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]

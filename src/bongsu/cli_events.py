@@ -1,7 +1,8 @@
-"""`bongsu event`: list events, show how far one has come."""
+"""`bongsu event`: list events, show how far one has come, cancel one."""
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.terminal import out, read_options, run
 
-app = typer.Typer(no_args_is_help=True, help="Events: list them, show how far one has come.")
+app = typer.Typer(no_args_is_help=True, help="Events: list them, show how far one has come, cancel one.")
 
 
 @app.command("list")
@@ -49,6 +50,23 @@ def show(
     telemetry.configure_logs("WARNING")
     shown = event_desk.watch if watch else event_desk.show_one
     run(shown(Settings.load(), event_id, out))
+
+
+@app.command()
+def cancel(
+    one: Annotated[str, typer.Argument(metavar="ID", help="The event's UUID.")],
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Take it out of the inboxes and unread counts too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Stop an event: members not yet decided are not decided, deliveries not yet claimed are not sent."""
+    from bongsu import event_desk  # noqa: PLC0415
+
+    event_id = _event_id(one)
+    telemetry.configure_logs("WARNING")
+    if sys.stdin.isatty() and not yes:
+        typer.confirm(f"Cancel event {event_id}{', and take it out of the inboxes' if withdraw else ''}?", abort=True)
+    done = run(event_desk.cancel(Settings.load(), event_id, withdraw=withdraw))
+    typer.echo(f"{done.cancelled} deliveries cancelled, {done.sent} had gone out, {done.withdrawn} inbox rows withdrawn")
 
 
 def _event_id(given: str) -> UUID:

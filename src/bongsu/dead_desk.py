@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,7 +28,7 @@ from bongsu.store.delivery_history import Attempt, find_attempts
 from bongsu.store.devices import DeviceRow, find_devices
 from bongsu.store.members import address_of, find_member
 from bongsu.store.recovery import MOST_ROUNDS
-from bongsu.terminal import plain, show
+from bongsu.terminal import operator_name, plain, show
 
 _COLOURS = {State.FAILED: "red", State.UNHANDLED: "yellow", State.FAIL: "red", State.UNKNOWN: "magenta"}
 
@@ -197,14 +196,7 @@ class Replaying:
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         )  # fmt: skip
         async with runtime(self.settings) as base:
-            replay = Replay(base.store, base.signals, f"cli:{_user()}", self.asked, new_series=self.new_series)
+            replay = Replay(base.store, base.signals, operator_name(), self.asked, new_series=self.new_series)
             with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
                 task = progress.add_task("replaying", total=total)
                 return await replay.run(lambda done: progress.advance(task, done))
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user need not have a name
-        return "unknown"

@@ -126,6 +126,10 @@ class ReplayWithoutFilter(BongsuError):
     type, userId, eventId, from and to."""
 
 
+class NothingToCancel(BongsuError):
+    """`GET /api/admin/events/{eventId}` and `bongsu event show` say what became of it."""
+
+
 class ClockSkewed(BongsuError):
     """Correct that machine's clock (NTP). Notifications use the store's time; tokens and log lines use the machine's own."""
 

@@ -17,13 +17,15 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from bongsu.cancel import Cancellations
 from bongsu.events import EventQuery, find_event, wrapped
 from bongsu.model import EventStatus
 from bongsu.service import runtime
 from bongsu.settings import Settings
 from bongsu.store import Store
+from bongsu.store.cancellations import Cancellation
 from bongsu.store.event_progress import EventPage, EventProgress, EventRow, Filters, end_at_rate, find_page
-from bongsu.terminal import plain, show
+from bongsu.terminal import operator_name, plain, show
 
 # Between two looks of `--watch`. Each costs the store a few index reads, or up to 10,000 for an event of one step.
 WATCH_SECONDS = 1.0
@@ -82,6 +84,14 @@ def table(settings: Settings, rows: Sequence[EventRow]) -> Table:
             _time(settings, row.created_at),
         )
     return shown
+
+
+# --- cancel -----------------------------------------------------------------------------------------------------------
+
+
+async def cancel(settings: Settings, event_id: UUID, *, withdraw: bool) -> Cancellation:
+    async with runtime(settings) as base:
+        return await Cancellations(base.store, base.signals, settings).cancel(event_id, operator_name(), withdraw=withdraw)
 
 
 # --- show -------------------------------------------------------------------------------------------------------------

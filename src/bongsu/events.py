@@ -1,4 +1,4 @@
-"""GET /api/admin/events and /api/admin/events/{eventId}: the events, and how far one has come."""
+"""/api/admin/events: the events, how far one has come, and stopping it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from bongsu.cancel import Cancellations
 from bongsu.errors import NoSuchEvent
 from bongsu.history import Moment, refuse_repeats
-from bongsu.http.auth import Gate
+from bongsu.http.auth import Gate, key_ending
+from bongsu.http.body import described, read_as
 from bongsu.http.cursors import no_cursor, unwrap, wrap
 from bongsu.http.problems import PROBLEMS
 from bongsu.model import EventStatus, Id, Name
@@ -67,6 +69,17 @@ class EventQuery(BaseModel):
         return Filters(self.type, self.status, self.target_id, self.since, self.until)
 
 
+class CancelRequest(BaseModel):
+    """How to cancel an event."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel)
+
+    withdraw: bool = Field(False, description="Take what was decided back out of the inboxes and unread counts too")
+
+
+_cancel_request = TypeAdapter(CancelRequest)
+
+
 # --- responses --------------------------------------------------------------------------------------------------------
 
 
@@ -101,6 +114,14 @@ class CancellationItem(_Wire):
     withdrawn: int = Field(description="Inbox rows that were taken back")
 
 
+class CancelledItem(_Wire):
+    event_id: UUID
+    status: EventStatus
+    cancelled: int = Field(description="Deliveries that were stopped")
+    sent: int = Field(description="Deliveries that had gone out, or were on the wire")
+    withdrawn: int = Field(description="Inbox rows that were taken back")
+
+
 class ProgressItem(EventItem):
     decided: int = Field(description="Members that were notified or suppressed")
     suppressed: dict[str, int] = Field(description="Members by the reason why they got no notification")
@@ -118,7 +139,7 @@ class ProgressItem(EventItem):
 # --- routes -----------------------------------------------------------------------------------------------------------
 
 
-def router(gate: Gate, store: Store) -> APIRouter:
+def router(gate: Gate, store: Store, cancellations: Cancellations) -> APIRouter:
     routes = APIRouter(
         prefix="/api/admin/events", tags=["operations"], dependencies=[Depends(gate.server)], responses=PROBLEMS
     )
@@ -134,6 +155,26 @@ def router(gate: Gate, store: Store) -> APIRouter:
     @routes.get("/{event_id}", response_model=ProgressItem, summary="Show how far an event has come")
     async def show_event(event_id: UUID) -> Response:
         return JSONResponse(_progress_item(await find_event(store, event_id)))
+
+    @routes.post(
+        "/{event_id}/cancel",
+        response_model=CancelledItem,
+        openapi_extra=described(CancelRequest, is_required=False),
+        responses={409: {**PROBLEMS[422], "description": "Nothing is left to cancel"}},
+        summary="Cancel an event: stop what has not been sent",
+    )
+    async def cancel_event(event_id: UUID, request: Request) -> Response:
+        asked = await read_as(request, _cancel_request, default=CancelRequest())
+        done = await cancellations.cancel(event_id, key_ending(request), withdraw=asked.withdraw)
+        return JSONResponse(
+            {
+                "eventId": str(event_id),
+                "status": EventStatus.CANCELLED.value,
+                "cancelled": done.cancelled,
+                "sent": done.sent,
+                "withdrawn": done.withdrawn,
+            }
+        )
 
     return routes
 

@@ -92,7 +92,7 @@ class DeliveryItem(_Wire):
     delivery_id: str
     channel: str
     device_id: str | None
-    status: str = Field(description="READY, SENDING, SUCCESS, FAIL or UNKNOWN")
+    status: str = Field(description="READY, SENDING, SUCCESS, FAIL, UNKNOWN or CANCELLED")
     code: str | None
     tries: int = Field(description="Attempts in the current round: a recovery or replay starts a new one")
     attempts: list[AttemptItem] = Field(description="All attempts, of every round")

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from bongsu import demo
 from bongsu.api import build_api
+from bongsu.cancel import CANCELLATIONS_TOPIC, CancelWorker
 from bongsu.clock import clock
 from bongsu.decide.progress import Decision
 from bongsu.decide.step import Decider
@@ -260,12 +261,19 @@ async def _worker(base: Runtime, rules: Rules) -> AsyncIterator[None]:
             base.signals.send(DELIVERIES_TOPIC, _ways_out(decision))
         announcer.decided(decision)
 
-    async with _dispatchers(base, rules), running(announcer):
+    async with _dispatchers(base, rules), running(announcer), _cancelling(base):
         decider = Decider(base.store, Templates.load(), base.settings)
         worker = EventWorker(base.store, rules, base.settings, decider, decided)
         with base.signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
             async with running(worker):
                 yield
+
+
+@contextlib.asynccontextmanager
+async def _cancelling(base: Runtime) -> AsyncIterator[None]:
+    async with running(CancelWorker(base.store, base.signals, base.settings)) as worker:
+        with base.signals.listen(CANCELLATIONS_TOPIC, lambda _data: worker.wake()):
+            yield
 
 
 @contextlib.asynccontextmanager

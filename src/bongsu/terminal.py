@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -49,3 +50,11 @@ def show(console: Console, table: Table) -> None:
 def plain(text: str) -> str:
     """Words from outside: nothing in them may steer the terminal."""
     return "".join(one if one.isprintable() else " " for one in text)
+
+
+def operator_name() -> str:
+    """Who runs a command, for the record."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (OSError, KeyError):  # a container's user need not have a name
+        return "cli:unknown"

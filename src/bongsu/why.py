@@ -182,8 +182,9 @@ def event_sentence(view: View, event: Progress) -> str:
     """What has become of the event as far as this member is concerned."""
     name = f"Event {view.event_id} ({event.event_type})"
     failed = f" {event.attempts} attempts have failed, the last with: {event.error}" if event.attempts else ""
-    if event.is_cancelled:
-        return f"{name} was cancelled{' while it went out' if event.is_begun else ' before it went'}."
+    if event.status is EventStatus.CANCELLED:
+        was_not = "" if view.rows else f", and {view.member_id} was not reached before that"
+        return f"{name} was CANCELLED{was_not}."
     if event.status is EventStatus.FAILED:
         return f"{name} has FAILED, and nobody else is told unless it is replayed.{failed}"
     if event.status is EventStatus.UNHANDLED:
@@ -222,6 +223,8 @@ def row_sentences(view: View, row: HistoryRow) -> Iterator[str]:
         to = f" to {delivery.device_id}" if delivery.device_id else ""
         simulated = f" ({_SIMULATED})" if delivery.is_simulated else ""
         yield f"{delivery.channel}{to}: {way(view, delivery)}{simulated}"
+    if row.status is Status.CANCELLED and not row.deliveries:
+        yield "inbox: withdrawn, because its event was cancelled"
 
 
 _SIMULATED = "simulated: the channel is not configured, so nothing left the house"
@@ -240,6 +243,8 @@ def way(view: View, delivery: DeliveryRow) -> str:
             return f"nobody knows whether it arrived{code}"
         case "SENDING":
             return "on its way"
+        case "CANCELLED":
+            return "cancelled before it was sent"
     return _waiting(view, delivery, f"{tries} failed{code}")
 
 

@@ -247,10 +247,10 @@ async def test_what_has_not_gone_is_called_off_and_stays_so(api: httpx.AsyncClie
     for _ in range(2):
         response = await cancel(api, event_id)
         assert (response.status_code, response.json()) == (
-            200, {"eventId": event_id, "status": "CANCELLED", "begun": False},
+            200, {"eventId": event_id, "status": "CANCELLED", "begun": False, "cancelled": 0, "sent": 0},
         )  # fmt: skip
     row = await find(store, event_id)
-    assert (row.status, row.error, row.attempts) == (EventStatus.DONE, "CANCELLED", 0)
+    assert (row.status, row.error, row.attempts) == (EventStatus.CANCELLED, None, 0)
     assert row.finished_at is not None
     async with store.transaction() as tx:
         await tx.execute(_ALL_DUE())
@@ -267,10 +267,11 @@ async def test_a_worker_that_holds_it_is_fenced_off(api: httpx.AsyncClient, stor
     (claimed,) = await claim(store)
     async with store.transaction() as tx:
         await tx.execute(same("UPDATE bongsu_events SET fanout_cursor = '[0, \"a\"]'")())
-    assert (await cancel(api, event_id)).json() == {"eventId": event_id, "status": "CANCELLED", "begun": True}
+    answer = (await cancel(api, event_id)).json()
+    assert answer == {"eventId": event_id, "status": "CANCELLED", "begun": True, "cancelled": 0, "sent": 0}
     async with store.transaction() as tx:
         assert await outbox.record(tx, [EventResult(claimed.event.event_id, claimed.epoch, EventStatus.DONE)]) == set()
-    assert (await find(store, event_id)).error == "CANCELLED"
+    assert (await find(store, event_id)).status is EventStatus.CANCELLED
 
 
 @pytest.mark.parametrize("status", [EventStatus.DONE, EventStatus.FAILED])
@@ -304,7 +305,7 @@ async def test_finishing_and_calling_off_at_once_have_one_winner(api: httpx.Asyn
 
         response, finished = await asyncio.gather(cancel(api, event_id), finish())
         assert response.status_code == (409 if finished else 200)
-        assert (await find(store, event_id)).error == (None if finished else "CANCELLED")
+        assert (await find(store, event_id)).status is (EventStatus.DONE if finished else EventStatus.CANCELLED)
 
 
 async def test_the_event_type_is_the_one_the_rule_is_about(api: httpx.AsyncClient, store: Store) -> None:

@@ -18,7 +18,7 @@ from itertools import takewhile
 
 from bongsu.channel_table import find_channel
 from bongsu.deliver.channels.callback import CallbackSender
-from bongsu.deliver.transitions import outgoing, result_of, unsent, with_epoch
+from bongsu.deliver.transitions import dropped, outgoing, result_of, unsent, with_epoch
 from bongsu.errors import StoreError, StoreTooSlow
 from bongsu.outcome import Outcome, Unknown
 from bongsu.runtime import telemetry
@@ -42,6 +42,9 @@ CONTENTS_CACHED = 1_000
 GRACE_SECONDS = 2 * LAST_BACKOFF
 
 
+# How often it looks whether the event of a send that waits was cancelled: within two seconds nothing of it goes out.
+CANCELLED_SECONDS = 1.0
+
 DELIVERIES_TOPIC = "deliveries"
 
 
@@ -61,6 +64,11 @@ class _Sending:
     began: float
     # The task that sends it, if the sender needs one.
     task: asyncio.Task[None] | None = None
+
+
+def lease_of(settings: Settings) -> float:
+    """Never shorter than a send may take: if the lease ended during the send, another dispatcher would send it again."""
+    return max(settings.lease_seconds, 2 * (settings.send_timeout_seconds + settings.poll_seconds))
 
 
 class Dispatcher(Loop):
@@ -93,12 +101,11 @@ class Dispatcher(Loop):
         # Whether more may be due, and whether critical ones may be: at the start, when woken for it, and after a claim that
         # was full. Else the store is asked once in a poll interval, and not after every outcome.
         self._is_more_due = self._is_critical_due = True
-        self._look_at = self._look_for_critical_at = 0.0
+        self._look_at = self._look_for_critical_at = self._look_for_cancelled_at = 0.0
         # When the store last took a write, when all leases were last renewed, and when claiming is allowed again.
         self._reached = self._renewed = time.monotonic()
         self._claim_from = 0.0
-        # Never shorter than a send may take: if the lease ended during the send, another dispatcher would send it again.
-        self._lease = max(settings.lease_seconds, 2 * (settings.send_timeout_seconds + settings.poll_seconds))
+        self._lease = lease_of(settings)
 
     async def tick(self) -> int:
         """Record known outcomes, renew the leases of what is held, then claim and send more.
@@ -107,6 +114,7 @@ class Dispatcher(Loop):
         an outcome of. While the store takes no results, nothing is claimed; while it gives no claims, results are recorded.
         """
         self._give_up_overdue()
+        await self._drop_cancelled()
         moved = await self._recorded()
         if self._is_behind:
             moved += await self._record()
@@ -276,6 +284,25 @@ class Dispatcher(Loop):
             if one.task is not None:
                 one.task.cancel()
 
+    async def _drop_cancelled(self) -> None:
+        """Sends that wait for their turn, for a quota or a connection, may wait long: their event may be cancelled since."""
+        now = time.monotonic()
+        if now < self._look_for_cancelled_at:
+            return
+        self._look_for_cancelled_at = now + CANCELLED_SECONDS
+        waiting = [one for one in self._sending.values() if one.task is not None and self._sender.is_waiting(one.task)]
+        if not waiting:
+            return
+        async with self._store.read() as tx:
+            cancelled = await statements.find_cancelled(tx, {one.claimed.message_id for one in waiting})
+        for one in waiting:
+            # Some may have begun meanwhile.
+            if one.claimed.message_id in cancelled and one.task is not None and self._sender.is_waiting(one.task):
+                one.task.cancel()
+                del self._sending[one.claimed.delivery_id]
+                self._results.append(dropped(one.claimed, one.content))
+                self._is_to_record = True
+
     def _on_outcome(self, sending: _Sending, outcome: object) -> None:
         if self._sending.get(sending.claimed.delivery_id) is not sending:
             return  # given up before
@@ -385,5 +412,5 @@ class Dispatcher(Loop):
         """Until there is an outcome, or more may be due."""
         self._woken.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(self._settings.poll_seconds, self._lease / 3)):
+            async with asyncio.timeout(min(self._settings.poll_seconds, self._lease / 3, CANCELLED_SECONDS)):
                 await self._woken.wait()

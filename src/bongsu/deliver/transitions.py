@@ -60,6 +60,11 @@ def unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> Delivery
     return DeliveryResult(claimed.delivery_id, claimed.epoch, status, code, detail, is_attempt=False, bulk_message=bulk)
 
 
+def dropped(claimed: ClaimedDelivery, content: MessageContent) -> DeliveryResult:
+    """One that was claimed, waited for its turn to be sent, and was cancelled before it came."""
+    return unsent(claimed._replace(is_cancelled=True, status=DeliveryStatus.READY), content)
+
+
 def _why_unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> tuple[str, str]:  # noqa: PLR0911 (a reason each)
     """Code and text of the first reason."""
     was_sending = claimed.status == DeliveryStatus.SENDING

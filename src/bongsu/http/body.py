@@ -41,18 +41,19 @@ async def stream_body(request: Request) -> AsyncIterator[bytes]:
 _T = TypeVar("_T")
 
 
-async def read_as(request: Request, shape: TypeAdapter[_T]) -> _T:
-    """The JSON body as what it should be, or the problem that names what is wrong with it."""
+async def read_as(request: Request, shape: TypeAdapter[_T], default: _T | None = None) -> _T:
+    """The JSON body as what it should be, or the problem that names what is wrong with it. `default` if there is no body."""
     kind = content_type(request)
     if kind not in JSON:
         raise ProblemError(415, f"Send application/json, not {kind}")
-    return parse(await read_body(request), shape)
+    body = await read_body(request)
+    return default if not body and default is not None else parse(body, shape)
 
 
-def described(model: type[BaseModel]) -> dict[str, Any]:
+def described(model: type[BaseModel], *, is_required: bool = True) -> dict[str, Any]:
     """The request body for the API's document."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": is_required, "content": {"application/json": {"schema": schema}}}}
 
 
 def content_type(request: Request) -> str:

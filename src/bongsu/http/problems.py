@@ -28,6 +28,7 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.NoSuchJob: 404,
     errors.NoSuchDeadLetter: 404,
     errors.NoSuchEvent: 404,
+    errors.NothingToCancel: 409,
     errors.ReplayWithoutFilter: 400,
     errors.StoreUnreachable: 503,
     errors.StoreLoginRefused: 503,

@@ -10,7 +10,7 @@ import re
 import uuid
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
@@ -30,7 +30,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from bongsu.channel_table import ChannelName
-from bongsu.http.auth import Gate
+from bongsu.http.auth import Gate, key_ending
 from bongsu.http.body import described, read_as
 from bongsu.http.problems import PROBLEMS, ProblemError
 from bongsu.ingress.intake import Intake
@@ -41,6 +41,7 @@ from bongsu.rules.engine import TYPE_NAME
 from bongsu.rules.fields import MOST_A_MINUTE
 from bongsu.runtime import telemetry
 from bongsu.store import Store, outbox, schedule
+from bongsu.store.cancellations import Cancellation
 
 # In one request, and so in one row. For more members write a rule with an audience.
 MEMBERS_LIMIT = 100_000
@@ -176,14 +177,22 @@ class AcceptedNotification(_Wire):
 class CancelledNotification(_Wire):
     event_id: uuid.UUID
     status: Literal["CANCELLED"]
-    begun: bool = Field(description="Whether some members may have got it before it was cancelled")
+    begun: bool = Field(description="Whether some of its members had been decided before it was cancelled")
+    cancelled: int = Field(description="Deliveries that were stopped")
+    sent: int = Field(description="Deliveries that had gone out, or were on the wire")
 
 
 _request = TypeAdapter(NotificationRequest)
 _ALSO: dict[int | str, dict[str, Any]] = {409: {**PROBLEMS[422], "description": "Conflict"}}
 
 
-def router(gate: Gate, intake: Intake, store: Store) -> APIRouter:
+class Cancel(Protocol):
+    """Cancels an event; raises if there is nothing to cancel."""
+
+    async def __call__(self, event_id: uuid.UUID, who: str) -> Cancellation: ...
+
+
+def router(gate: Gate, intake: Intake, store: Store, cancel_event: Cancel) -> APIRouter:
     routes = APIRouter(
         prefix="/api/notifications",
         tags=["notifications"],
@@ -205,14 +214,21 @@ def router(gate: Gate, intake: Intake, store: Store) -> APIRouter:
     @routes.delete(
         "/scheduled/{event_id}", response_model=CancelledNotification, summary="Cancel a notification that has not been sent"
     )
-    async def cancel(event_id: uuid.UUID) -> Response:
-        return await notifications.cancel(event_id)
+    async def cancel(event_id: uuid.UUID, request: Request) -> Response:
+        async with store.read() as tx:
+            progress = await schedule.find_progress(tx, event_id)
+        if progress is None or progress.event_type != DIRECT:
+            raise ProblemError(404, f"There is no notification {event_id}: eventId is what POST /api/notifications answered")
+        done = await cancel_event(event_id, key_ending(request))
+        begun = progress.is_begun or bool(done.cancelled or done.sent)
+        answer = {"eventId": str(event_id), "status": EventStatus.CANCELLED.value, "begun": begun}
+        return JSONResponse({**answer, "cancelled": done.cancelled, "sent": done.sent})
 
     return routes
 
 
 class DirectNotifications:
-    """Sends and cancels notifications."""
+    """Sends notifications."""
 
     def __init__(self, intake: Intake, store: Store) -> None:
         self._intake = intake
@@ -253,7 +269,7 @@ class DirectNotifications:
             before = await outbox.find(tx, event.event_id)
         if before is None:
             return  # deleted by retention in between
-        if before.error == schedule.CANCELLED and before.status is EventStatus.DONE:
+        if before.status is EventStatus.CANCELLED:
             raise ProblemError(409, "What was sent with this idempotencyKey has been cancelled: send it with another key")
         is_same = _exact(before.event.payload_text) == _exact(event.payload_text) and before.event.ref_id == event.ref_id
         if not is_same:
@@ -263,24 +279,6 @@ class DirectNotifications:
                 "send the same again, or take another key. Nothing was stored.",
             )
 
-    async def cancel(self, event_id: uuid.UUID) -> Response:
-        async with self._store.single() as tx:
-            await schedule.cancel(tx, event_id, DIRECT)
-        async with self._store.read() as tx:
-            progress = await schedule.find_progress(tx, event_id)
-        if progress is None or progress.event_type != DIRECT:
-            raise ProblemError(404, f"There is no notification {event_id}: eventId is what POST /api/notifications answered")
-        if not progress.is_cancelled:
-            raise ProblemError(409, _TOO_LATE[progress.status])
-        return JSONResponse({"eventId": str(event_id), "status": schedule.CANCELLED, "begun": progress.is_begun})
-
 
 # Numbers as they were written, not as floats: PostgreSQL stores 1e23 as an integer, which as a float is another number.
 _exact = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal).decode
-
-_TOO_LATE = {
-    EventStatus.DONE: "It was sent already and cannot be cancelled. The history lists who got it",
-    EventStatus.FAILED: "It has failed and is not sent unless it is replayed, so there is nothing to cancel",
-    EventStatus.UNHANDLED: "No worker could handle it, and it is not sent unless it is replayed: there is nothing to cancel",
-    EventStatus.PENDING: "It was replayed at this moment: cancel it again",
-}

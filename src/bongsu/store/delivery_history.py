@@ -38,12 +38,16 @@ class DeliveryRow:
 _NOTIFICATION_IDS = {"notification_id": "bigint"}
 _DELIVERY_IDS = {"delivery_id": "bigint"}
 
-# The deliveries of these notifications, by the index on notification_id. $1 notification ids.
+# The deliveries of these notifications, by the index on notification_id. What waits of a cancelled event is not sent: it is
+# CANCELLED already. $1 notification ids.
 _DELIVERIES = in_both(
     lambda d: (
         f"""
-    SELECT d.notification_id, d.delivery_id, d.channel, d.device_id, d.status, d.code, d.attempts, d.is_simulated,
-           d.created_at, d.finished_at, d.due
+    SELECT d.notification_id, d.delivery_id, d.channel, d.device_id, d.code, d.attempts, d.is_simulated, d.created_at,
+           d.finished_at, d.due,
+           CASE WHEN d.status = 'READY' AND (
+                    SELECT m.cancelled_at FROM bongsu_messages m WHERE m.message_id = d.message_id) IS NOT NULL
+                THEN 'CANCELLED' ELSE d.status END AS status
     FROM {d.table("given", _NOTIFICATION_IDS, 1)}
     CROSS JOIN bongsu_deliveries d WHERE d.notification_id = given.notification_id
     ORDER BY d.delivery_id"""

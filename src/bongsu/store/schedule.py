@@ -1,4 +1,4 @@
-"""Events that are due at a set time: add one, see how far it has come, cancel it.
+"""Events that are due at a set time: add one, see how far it has come.
 
 A scheduled event is an event like any other whose due time lies ahead, so workers find it by the same index when it comes.
 """
@@ -12,9 +12,6 @@ from uuid import UUID
 from bongsu.model import Event, EventStatus
 from bongsu.store.query import Transaction, fetch_one, in_both, same
 
-# The error of a cancelled event. Its status is DONE, because nothing more comes of it and it cannot be replayed.
-CANCELLED = "CANCELLED"
-
 # Returns whether a time lies ahead.
 _IS_AHEAD = in_both(lambda d: f"SELECT CAST($1 AS timestamptz) > {d.now} AS is_ahead")
 
@@ -23,17 +20,6 @@ _ADD = same("""
     INSERT INTO bongsu_events (event_id, event_type, occurred_at, ref_id, payload, due)
     VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (event_id) DO NOTHING""")
-
-# Ends an event of that type that is not finished. Locks its row. A worker that records its result at the same time either
-# comes first, and nothing is changed here, or second, and its epoch is stale.
-_CANCEL = in_both(
-    lambda d: (
-        f"""
-    UPDATE bongsu_events
-    SET status = 'DONE', error = '{CANCELLED}', finished_at = {d.now}, epoch = epoch + 1, claims = 0, leased_by = NULL
-    WHERE event_id = $1 AND event_type = $2 AND status = 'PENDING'"""
-    )
-)
 
 # Returns how far one event has come.
 _FIND_PROGRESS = same("""
@@ -56,10 +42,6 @@ class Progress:
     is_begun: bool
     finished_at: datetime | None
 
-    @property
-    def is_cancelled(self) -> bool:
-        return self.status is EventStatus.DONE and self.error == CANCELLED
-
 
 async def is_ahead(tx: Transaction, moment: datetime) -> bool:
     """Whether it lies ahead by the store's time, which is the time by which workers find what is due."""
@@ -71,11 +53,6 @@ async def add(tx: Transaction, event: Event, due: datetime) -> bool:
     """Insert an event that is due at that time; return whether its id was new."""
     added = _ADD(event.event_id, event.event_type, event.occurred_at, event.ref_id, event.payload_text, due)
     return await tx.execute(added) == [1]
-
-
-async def cancel(tx: Transaction, event_id: UUID, event_type: str) -> bool:
-    """Cancel an event of that type that is not finished; return whether there was one."""
-    return await tx.execute(_CANCEL(event_id, event_type)) == [1]
 
 
 async def find_progress(tx: Transaction, event_id: UUID) -> Progress | None:

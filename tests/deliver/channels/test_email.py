@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.channels.email import Email
 from bongsu.deliver.channels.email_message import BadAddressError, compose, mailbox
 from bongsu.deliver.channels.smtp import CONNECTIONS, GREYLIST_SECONDS, QUOTA_SECONDS, Server, Stage, judge
@@ -173,7 +174,7 @@ async def email() -> AsyncIterator[Build]:
         await one.close()
 
 
-async def say(email: Email, wish: str) -> Outcome:
+async def say(email: Email | GuardedSender, wish: str) -> Outcome:
     return await email.send(outgoing(f"{wish}@example.org"))
 
 
@@ -240,7 +241,8 @@ async def test_idle_connections_are_closed(email: Build) -> None:
 async def test_no_more_connections_are_opened_than_the_server_likes(email: Build) -> None:
     with Scripted("smtp_server.py") as server:
         sender = email(server)
-        await asyncio.gather(*(say(sender, "fine") for _ in range(5 * CONNECTIONS)))
+        in_turn = GuardedSender(sender, turns=sender.turns)
+        await asyncio.gather(*(say(in_turn, "fine") for _ in range(5 * CONNECTIONS)))
         rows = server.ledger()
         assert len(rows) == 5 * CONNECTIONS
         assert 1 < len({row["connection"] for row in rows}) <= CONNECTIONS

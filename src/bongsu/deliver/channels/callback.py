@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from bongsu.deliver.channels.limits.guard import Guard
+from bongsu.deliver.channels.limits.turns import Turns
 from bongsu.outcome import Outcome, Outgoing, Sender, Unknown
 from bongsu.runtime import telemetry
 
@@ -30,6 +31,10 @@ class CallbackSender(Protocol):
 
     def start(self, outgoing: Outgoing, on_outcome: OnOutcome) -> asyncio.Task[None] | None:
         """Begin to send. Where that takes a task, return it: cancelling it gives the send up, and nothing is called back."""
+        ...
+
+    def is_waiting(self, task: asyncio.Task[None]) -> bool:
+        """Whether the send of that task has not begun: it waits for its turn, and nothing is lost if it is given up."""
         ...
 
     async def close(self) -> None: ...
@@ -55,16 +60,33 @@ def _settle(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
 class GuardedSender:
     """A sender that is awaited, behind its guard."""
 
-    def __init__(self, sender: Sender, guard: Guard | None = None) -> None:
+    def __init__(self, sender: Sender, guard: Guard | None = None, turns: Turns | None = None) -> None:
+        """With `turns`, only so many sends are under way at once."""
         self.sender = sender
         self.channel: str = sender.channel
         self._guard = guard or Guard(sender.channel)
+        self._turns = turns
+        self._waiting: set[asyncio.Task[None]] = set()
 
     def start(self, outgoing: Outgoing, on_outcome: OnOutcome) -> asyncio.Task[None] | None:
         if (held := self._guard.hold(outgoing)) is not None:
             on_outcome(held)
             return None
-        return asyncio.create_task(self._send(outgoing, on_outcome))
+        if self._turns is None:
+            return asyncio.create_task(self._send(outgoing, on_outcome))
+        task = asyncio.create_task(self._send_in_turn(self._turns, outgoing, on_outcome))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+        return task
+
+    def is_waiting(self, task: asyncio.Task[None]) -> bool:
+        return task in self._waiting
+
+    async def _send_in_turn(self, turns: Turns, outgoing: Outgoing, on_outcome: OnOutcome) -> None:
+        async with turns.hold(outgoing):
+            if (task := asyncio.current_task()) is not None:
+                self._waiting.discard(task)
+            await self._send(outgoing, on_outcome)
 
     async def send(self, outgoing: Outgoing) -> Outcome:
         return await send_and_wait(self, outgoing)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from bongsu.deliver.channels.email_message import BadAddressError, Mail, compose
-from bongsu.deliver.channels.smtp import CANNOT_OPEN, IDLE_SECONDS, Lines, Server, Stage, lost, unopened
+from bongsu.deliver.channels.limits.turns import Turns
+from bongsu.deliver.channels.smtp import CANNOT_OPEN, CONNECTIONS, IDLE_SECONDS, Lines, Server, Stage, lost, unopened
 from bongsu.errors import BadSettings
 from bongsu.model import Channel
 from bongsu.outcome import Gone, Outcome, Outgoing, Retry
@@ -23,14 +24,15 @@ class Email:
         self._from = settings.email_from
         self._timeout = settings.send_timeout_seconds
         self._lines = Lines(Server.at(settings.smtp_url), idle_seconds=idle_seconds)
+        # One mail at a time on a connection.
+        self.turns = Turns(CONNECTIONS)
 
     async def send(self, outgoing: Outgoing) -> Outcome:
         try:
             mail = compose(outgoing, self._from)
         except BadAddressError as error:
             return Gone("ADDRESS_INVALID", str(error))
-        async with self._lines.turns.hold(outgoing):
-            return await self._hand_over(mail)
+        return await self._hand_over(mail)
 
     async def close(self) -> None:
         await self._lines.close()

@@ -123,6 +123,10 @@ class Push:
         self._post(call, token)
         return None
 
+    def is_waiting(self, task: asyncio.Task[None]) -> bool:
+        """A task only waits: it ends when the push is posted."""
+        return not task.done()
+
     async def close(self) -> None:
         if self._tokens is not None:
             await self._tokens.close()

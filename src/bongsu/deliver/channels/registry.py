@@ -30,13 +30,17 @@ class _Builder:
     check: Callable[[Settings], Awaitable[str]]
 
 
+def _in_turn(sender: Sms | Email) -> CallbackSender:
+    return GuardedSender(sender, turns=sender.turns)
+
+
 _BUILDERS: dict[str, _Builder] = {
     Channel.PUSH: _Builder(lambda settings, store: Push(settings, store=store), Push.is_configured, check_push),
     Channel.SMS: _Builder(
-        lambda settings, _store: GuardedSender(Sms(settings)), lambda settings: bool(settings.sms_url), check_sms
+        lambda settings, _store: _in_turn(Sms(settings)), lambda settings: bool(settings.sms_url), check_sms
     ),
     Channel.EMAIL: _Builder(
-        lambda settings, _store: GuardedSender(Email(settings)), lambda settings: bool(settings.smtp_url), check_email
+        lambda settings, _store: _in_turn(Email(settings)), lambda settings: bool(settings.smtp_url), check_email
     ),
 }
 

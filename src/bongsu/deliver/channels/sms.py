@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 import orjson
 
 from bongsu.deliver.channels.http.client import Answer, HttpClient, NotSent, ResponseLost
+from bongsu.deliver.channels.limits.turns import Turns
 from bongsu.deliver.channels.sms_answers import read_answer
 from bongsu.errors import BadSettings
 from bongsu.model import Channel, utc_now
@@ -39,13 +40,16 @@ class Sms:
 
     def __init__(self, settings: Settings) -> None:
         self._gateway: Gateway
+        # How many go at once, if the gateway limits that.
+        self.turns: Turns | None = None
         if urlsplit(settings.sms_url).scheme in ("http", "https"):
             self._gateway = HttpGateway(settings)
         else:
             # Imported for those who use it: it brings a hundred services along.
-            from bongsu.deliver.channels.sms_apprise import AppriseGateway  # noqa: PLC0415
+            from bongsu.deliver.channels.sms_apprise import THREADS, AppriseGateway  # noqa: PLC0415
 
             self._gateway = AppriseGateway(settings)
+            self.turns = Turns(THREADS)
 
     async def send(self, outgoing: Outgoing) -> Outcome:
         if not text_of(outgoing):

@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 import apprise
 
-from bongsu.deliver.channels.limits.turns import Turns
 from bongsu.deliver.channels.sms import number_of, text_of
 from bongsu.deliver.channels.sms_answers import TWILIO, by_code, by_status
 from bongsu.errors import BadSettings
@@ -42,7 +41,8 @@ class AppriseGateway:
         if self._service(SAMPLE_NUMBER) is None:
             raise BadSettings("BONGSU_SMS_URL is no URL that Apprise understands")
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="bongsu-sms")
-        self._turns = Turns(THREADS)
+        # A thread may be busy for longer than its message was waited for.
+        self._free = asyncio.Semaphore(THREADS)
 
     async def send(self, outgoing: Outgoing) -> Outcome:
         service = self._service(number_of(outgoing))
@@ -51,10 +51,10 @@ class AppriseGateway:
         if getattr(service, "targets", True) in ([], ()):
             # It has dropped the number as none; some would now write to their own sender instead.
             return Gone("ADDRESS_INVALID", "the service does not take it for a phone number")
-        await self._turns.acquire(outgoing)
+        await self._free.acquire()
         call = asyncio.get_running_loop().run_in_executor(self._threads, _notify, service, text_of(outgoing))
         # The thread is free when it is done, which may be later than we wait for it.
-        call.add_done_callback(lambda _: self._turns.release(outgoing))
+        call.add_done_callback(lambda _: self._free.release())
         try:
             # Apprise waits as long for a connection as for each piece of the answer; this is the end of the sum.
             async with asyncio.timeout(self._timeout * 2):

@@ -13,7 +13,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import aiosmtplib
 
 from bongsu.deliver.channels.email_message import Mail
-from bongsu.deliver.channels.limits.turns import Turns
 from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
 
 # Mail servers commonly allow ten or twenty from one client. Who finds all of them busy waits; what waits is bounded by what
@@ -198,12 +197,11 @@ class Line:
 
 
 class Lines:
-    """At most so many connections, opened when needed. The one used last is used next, so that spare ones fall idle."""
+    """Connections, opened when needed. The one used last is used next, so that spare ones fall idle. The caller bounds how
+    many mails are under way."""
 
-    def __init__(self, server: Server, connections: int = CONNECTIONS, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(self, server: Server, idle_seconds: float = IDLE_SECONDS) -> None:
         self._server = server
-        # To be held while a mail is under way.
-        self.turns = Turns(connections)
         self._idle_seconds = idle_seconds
         self._idle: list[Line] = []
         self._quitting: set[asyncio.Task[None]] = set()

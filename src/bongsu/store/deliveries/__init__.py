@@ -13,7 +13,7 @@ everything that waits.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 
 from bongsu.model import Guarantee, utc_now
@@ -43,6 +43,7 @@ __all__ = [
     "MessageContent",
     "Success",
     "claim",
+    "find_cancelled",
     "find_content",
     "record",
     "renew",
@@ -97,6 +98,15 @@ FIND_CONTENT = in_both(
            m.priority, m.expires_at, m.is_critical, m.is_bulk, {d.now} AS now
     FROM {d.table("given", _MESSAGE, 1)} CROSS JOIN bongsu_messages AS m
     WHERE m.message_id = given.message_id"""
+    )
+)
+
+# Those of these messages whose event was cancelled. Locks nothing.
+FIND_CANCELLED = in_both(
+    lambda d: (
+        f"""
+    SELECT m.message_id FROM {d.table("given", _MESSAGE, 1)} CROSS JOIN bongsu_messages AS m
+    WHERE m.message_id = given.message_id AND m.cancelled_at IS NOT NULL"""
     )
 )
 
@@ -215,6 +225,11 @@ def _content(dialect: Dialect, row: Row) -> MessageContent:
         is_critical=bool(row["is_critical"]),
         is_bulk=bool(row["is_bulk"]),
     )
+
+
+async def find_cancelled(tx: Transaction, message_ids: Collection[int]) -> set[int]:
+    rows = await tx.fetch(FIND_CANCELLED(Table(_MESSAGE, [(message_id,) for message_id in message_ids])))
+    return {row["message_id"] for row in rows}
 
 
 async def renew(tx: Transaction, claims: Sequence[tuple[int, int]], lease_seconds: float) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from bongsu.channel_table import Channel, find_channel
+from bongsu.store.channel_bits import BITS
 
 LARGEST_ID = 2**63 - 1
 # Larger than any member id: the last character there is, more often than an id is long.
@@ -26,6 +27,7 @@ class Status(StrEnum):
     FAILED = "FAILED"
     PENDING = "PENDING"
     UNKNOWN = "UNKNOWN"
+    CANCELLED = "CANCELLED"
     RATE_LIMITED = "RATE_LIMITED"
     DUPLICATE = "DUPLICATE"
     USER_OPTED_OUT = "USER_OPTED_OUT"
@@ -71,10 +73,16 @@ OPEN = "('READY', 'SENDING')"
 
 # The status of a notification. A delivery under way decides it, then one whose outcome is unknown: an operator must not take
 # for final what may still change. After that one success is enough. If all failed it is FAILED although the inbox has it,
-# because that is what an operator searches for. Without deliveries it is in the inbox alone, and SENT.
-_STATUS = """CASE (SELECT max(CASE d.status WHEN 'FAIL' THEN 1 WHEN 'SUCCESS' THEN 2 WHEN 'UNKNOWN' THEN 3 ELSE 4 END)
-                   FROM bongsu_deliveries d WHERE d.notification_id = {row}.notification_id)
-              WHEN 4 THEN 'PENDING' WHEN 3 THEN 'UNKNOWN' WHEN 1 THEN 'FAILED' ELSE 'SENT' END"""
+# because that is what an operator searches for; and if all were cancelled, CANCELLED. Without deliveries it is in the inbox
+# alone, and SENT unless it was withdrawn. What waits of a cancelled event is not sent, although its row says READY for a
+# while.
+_STATUS = f"""CASE (SELECT max(CASE WHEN d.status = 'CANCELLED' OR (d.status = 'READY' AND m.cancelled_at IS NOT NULL) THEN 0
+                                   WHEN d.status = 'FAIL' THEN 1 WHEN d.status = 'SUCCESS' THEN 2
+                                   WHEN d.status = 'UNKNOWN' THEN 3 ELSE 4 END)
+                   FROM bongsu_deliveries d WHERE d.notification_id = {{row}}.notification_id)
+              WHEN 4 THEN 'PENDING' WHEN 3 THEN 'UNKNOWN' WHEN 2 THEN 'SENT' WHEN 1 THEN 'FAILED' WHEN 0 THEN 'CANCELLED'
+              ELSE CASE WHEN m.cancelled_at IS NOT NULL AND {{row}}.channels & {BITS[Channel.IN_APP]} = 0 THEN 'CANCELLED'
+                        ELSE 'SENT' END END"""
 
 # Both tables give rows of these columns. The status is worked out for the rows of the page only.
 NOTIFICATION = """t.message_id, t.member_id, t.notification_id, t.channels, t.created_at, t.read_at,
@@ -91,8 +99,8 @@ MESSAGE_FITS = """(CAST($2 AS text) IS NULL OR m.type = $2)
           AND (CAST($4 AS timestamptz) IS NULL OR m.created_at >= $4)
           AND (CAST($5 AS timestamptz) IS NULL OR m.created_at < $5)"""
 # Whether rows of either table can have the status. Both databases test this once and then do not read the other table.
-IS_OF_NOTIFICATIONS = "(CAST($6 AS text) IS NULL OR $6 IN ('SENT', 'FAILED', 'PENDING', 'UNKNOWN'))"
-IS_OF_SUPPRESSIONS = "(CAST($6 AS text) IS NULL OR $6 NOT IN ('SENT', 'FAILED', 'PENDING', 'UNKNOWN'))"
+IS_OF_NOTIFICATIONS = "(CAST($6 AS text) IS NULL OR $6 IN ('SENT', 'FAILED', 'PENDING', 'UNKNOWN', 'CANCELLED'))"
+IS_OF_SUPPRESSIONS = "(CAST($6 AS text) IS NULL OR $6 NOT IN ('SENT', 'FAILED', 'PENDING', 'UNKNOWN', 'CANCELLED'))"
 # The notification has that status and channel. By which channels it is sent is what its deliveries say: a member may have no
 # device. A scalar subquery and not EXISTS, for which PostgreSQL might read all deliveries into a hash table.
 NOTIFICATION_FITS = f"""(CAST($6 AS text) IS NULL OR {_STATUS.format(row="t")} = $6)

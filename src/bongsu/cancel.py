@@ -1,0 +1,83 @@
+"""Cancel an event: what is not decided is not decided, what is not claimed is not sent, and it may leave the inboxes.
+
+The answer comes as soon as nothing more can go out; the rows of a large event are changed after it, by any worker.
+"""
+
+from __future__ import annotations
+
+import time
+from uuid import UUID
+
+from bongsu.deliver.dispatcher import lease_of
+from bongsu.errors import NoSuchEvent, NothingToCancel
+from bongsu.live.announce import announce_withdrawn
+from bongsu.model import EventStatus
+from bongsu.runtime.loop import Loop
+from bongsu.runtime.signals import Signals
+from bongsu.settings import Settings
+from bongsu.store import Store, cancellations
+from bongsu.store.cancellations import Cancellation, NothingLeft, Step
+
+CANCELLATIONS_TOPIC = "cancellations"
+# Members whose rows one transaction changes: it holds their locks for a fraction of a second.
+MEMBERS = 5_000
+# An answer waits so long for the rows to be changed. That of a small event finds them all changed.
+PATIENCE_SECONDS = 1.0
+
+_WHY_NOTHING = {
+    EventStatus.DONE: "All of it has been sent already. The history lists who got it; withdraw takes it out of the inboxes",
+    EventStatus.FAILED: "It has failed and is not sent unless it is replayed",
+    EventStatus.UNHANDLED: "No rule handled it, and it is not sent unless it is replayed",
+}
+
+
+class Cancellations:
+    """Cancels events."""
+
+    def __init__(self, store: Store, signals: Signals, settings: Settings) -> None:
+        self._store = store
+        self._signals = signals
+        self._lease_seconds = lease_of(settings)
+
+    async def cancel(self, event_id: UUID, who: str, *, withdraw: bool = False) -> Cancellation:
+        """Stop what has not gone out; with `withdraw`, take the rest back out of the inboxes. Asked again, it answers the
+        same. Raises NoSuchEvent or NothingToCancel."""
+        async with self._store.transaction() as tx:
+            begun = await cancellations.begin(tx, event_id, who, withdraw=withdraw, lease_seconds=self._lease_seconds)
+        if begun is None:
+            raise NoSuchEvent(f"There is no event {event_id}")
+        if isinstance(begun, NothingLeft):
+            why = _WHY_NOTHING.get(begun.status, "It is finished")
+            raise NothingToCancel(f"Event {event_id} has nothing left to cancel. {why}")
+        if not begun.is_finished:
+            await self._change_rows(event_id)
+        return begun
+
+    async def _change_rows(self, event_id: UUID) -> None:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < until:
+            step = await take_step(self._store, self._signals, event_id)
+            if step is None or step.is_last:
+                return
+        self._signals.send(CANCELLATIONS_TOPIC)
+
+
+class CancelWorker(Loop):
+    """Changes the rows of cancelled events that were too many for the request. Any number may run, in any process."""
+
+    def __init__(self, store: Store, signals: Signals, settings: Settings) -> None:
+        super().__init__("cancel-worker", settings.poll_seconds)
+        self._store = store
+        self._signals = signals
+
+    async def tick(self) -> int:
+        return int(await take_step(self._store, self._signals) is not None)
+
+
+async def take_step(store: Store, signals: Signals, event_id: UUID | None = None) -> Step | None:
+    """One step of an unfinished cancellation, and its announcement to open pages."""
+    async with store.transaction() as tx:
+        step = await cancellations.step(tx, MEMBERS, event_id)
+    if step is not None and step.withdrawn:
+        announce_withdrawn(signals, step.message_id, step.withdrawn)
+    return step
