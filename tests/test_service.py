@@ -9,7 +9,7 @@ from bongsu.decide.progress import Decision, EventInProgress
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.model import Channel, Event, Listed, Notice
 from bongsu.rules.social import POST_LIKE
-from bongsu.service import _make_room_for_connections, _waking, _ways_out
+from bongsu.service import _channels_of, _make_room_for_connections, _waking
 from bongsu.store.outbox import ClaimedEvent
 
 
@@ -23,7 +23,7 @@ class Woken:
 
 def test_a_step_wakes_the_dispatchers_of_its_own_channels_and_other_signals_wake_all() -> None:
     event = EventInProgress(ClaimedEvent(Event(event_type="post.liked"), 1, 0, 1), [Notice(POST_LIKE, Listed(("m-1",)))])
-    decided = _ways_out(Decision(finished=[event]))
+    decided = ",".join(sorted(_channels_of(Decision(finished=[event])))).encode()
     push, email = Woken(), Woken()
     hearing = [_waking(cast(Dispatcher, one), channel) for one, channel in ((push, Channel.PUSH), (email, Channel.EMAIL))]
     for data, times in ((decided, (1, 0)), (b"", (2, 1)), (None, (3, 2))):

@@ -258,10 +258,14 @@ async def _worker(base: Runtime, rules: Rules) -> AsyncIterator[None]:
 
     def decided(decision: Decision) -> None:
         if decision.deliveries:
-            base.signals.send(DELIVERIES_TOPIC, _ways_out(decision))
+            channels = _channels_of(decision)
+            for dispatcher in dispatchers:
+                if dispatcher.channel in channels:
+                    dispatcher.remember(decision.contents)
+            base.signals.send(DELIVERIES_TOPIC, ",".join(sorted(channels)).encode())
         announcer.decided(decision)
 
-    async with _dispatchers(base, rules), running(announcer), _cancelling(base):
+    async with _dispatchers(base, rules) as dispatchers, running(announcer), _cancelling(base):
         decider = Decider(base.store, Templates.load(), base.settings)
         worker = EventWorker(base.store, rules, base.settings, decider, decided)
         with base.signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
@@ -277,21 +281,21 @@ async def _cancelling(base: Runtime) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _dispatchers(base: Runtime, rules: Rules) -> AsyncIterator[None]:
+async def _dispatchers(base: Runtime, rules: Rules) -> AsyncIterator[list[Dispatcher]]:
     """One for each channel, so that a slow provider costs its own channel only."""
+    dispatchers = []
     async with contextlib.AsyncExitStack() as stack:
         for channel, sender in senders(base.settings, rules.senders, base.store).items():
             stack.push_async_callback(sender.close)
             dispatcher = Dispatcher(base.store, sender, base.settings, rules.concurrency.get(channel))
-            await stack.enter_async_context(running(dispatcher))
+            dispatchers.append(await stack.enter_async_context(running(dispatcher)))
             stack.enter_context(base.signals.listen(DELIVERIES_TOPIC, _waking(dispatcher, channel)))
-        yield
+        yield dispatchers
 
 
-def _ways_out(decision: Decision) -> bytes:
+def _channels_of(decision: Decision) -> set[str]:
     """The channels that a step may have written deliveries for. Waking the others would cost each of them a look."""
-    channels = {channel for event in decision.events for notice in event.notices for channel in notice.type.channels}
-    return ",".join(sorted(channels)).encode()
+    return {channel for event in decision.events for notice in event.notices for channel in notice.type.channels}
 
 
 def _waking(dispatcher: Dispatcher, channel: str) -> Callable[[bytes | None], None]:

@@ -56,23 +56,36 @@ class Patient(Work):
     pause_seconds = FOREVER
 
 
-async def test_one_that_pauses_after_work_goes_on_when_it_is_woken_even_before_and_stops_at_once() -> None:
+async def test_one_that_pauses_after_work_is_not_woken_from_it_and_stops_at_once() -> None:
     work = Patient()
     work.todo = [1, 2, 3]
-    work.may_leave.clear()
     await work.start()
-    await work.entered.wait()
-    work.wake()  # there is more than the tick under way has seen
-    work.may_leave.set()
     async with asyncio.timeout(20):
-        while work.done != [1, 2]:
+        while work.done != [1]:
             await asyncio.sleep(0)
-        await asyncio.sleep(0.02)
-        assert work.done == [1, 2]
         work.wake()
-        while work.done != [1, 2, 3]:
+        for _ in range(100):
             await asyncio.sleep(0)
+        assert work.done == [1]
         await work.stop()
+
+
+class Gathering(Work):
+    pause_seconds = 0.01
+
+
+async def test_what_comes_during_a_pause_is_found_after_it() -> None:
+    work = Gathering()
+    work.todo = [1]
+    await work.start()
+    async with asyncio.timeout(20):
+        while work.done != [1]:
+            await asyncio.sleep(0)
+        work.todo += [2, 3]
+        work.wake()
+        await idle(work)
+    assert work.done == [1, 2, 3]
+    await work.stop()
 
 
 async def test_without_a_wake_it_finds_work_at_the_next_poll() -> None:

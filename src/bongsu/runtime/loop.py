@@ -43,7 +43,7 @@ class Loop(ABC):
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait after a tick that found work before the next, unless woken."""
+        """How long to wait after a tick that found work, woken or not: what comes meanwhile is done together."""
         return 0.0
 
     def wake(self) -> None:
@@ -87,7 +87,7 @@ class Loop(ABC):
                     self.idle.set()
                 await self._pause(self._wake, self._poll_seconds)
             elif self.pause_seconds:
-                await self._pause(self._wake, self.pause_seconds)
+                await self._pause(self._stopping, self.pause_seconds)
 
     def _log_crash(self, error: Exception, crashes: int) -> None:
         is_power_of_two = crashes & (crashes - 1) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,6 +25,9 @@ from bongsu.runtime.signals import Listener, LocalSignals, Watcher
 CHANNEL = "bongsu:signal:"
 # Signals waiting for Redis. When it is full the oldest is dropped: it is the likeliest to be answered by polling already.
 WAITING_LIMIT = 10_000
+# Signals within this time are sent together: an event sends three, and each way to Redis costs more than what it carries.
+# Longer → other processes hear of news later.
+GATHER_SECONDS = 0.005
 # How long a connection may be silent before it is asked whether it lives; as long again without an answer, and it is dead.
 LIVENESS_SECONDS = 5.0
 RECONNECT_SECONDS = 1.0
@@ -105,6 +109,7 @@ class _Sender(Loop):
         self._redis = client
         self._waiting: OrderedDict[tuple[str, bytes], None] = OrderedDict()
         self._away = False
+        self._send_at = 0.0
 
     def put(self, topic: str, data: bytes) -> None:
         self._waiting[topic, data] = None
@@ -122,6 +127,10 @@ class _Sender(Loop):
     async def tick(self) -> int:
         if not self._waiting:
             return 0
+        # The first goes at once; those that come soon after it go together.
+        if (wait := self._send_at - time.monotonic()) > 0 and not self.is_stopping:
+            await asyncio.sleep(wait)
+        self._send_at = time.monotonic() + GATHER_SECONDS
         batch, self._waiting = self._waiting, OrderedDict()
         pipeline = self._redis.pipeline(transaction=False)
         for topic, data in batch:

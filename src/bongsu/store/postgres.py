@@ -215,9 +215,12 @@ class _Connection:
         self._driver = driver
         self._place = place
 
-    async def fetch(self, query: Query) -> Sequence[Row]:
+    async def fetch(self, *queries: Query) -> Sequence[Row]:
+        *first, last = queries
+        if first:
+            await self.execute(*first)
         with translated(self._place):
-            rows: Sequence[Row] = await self._driver.fetch(query.statement.postgres, *_arguments(query.parameters))
+            rows: Sequence[Row] = await self._driver.fetch(last.statement.postgres, *_arguments(last.parameters))
             return rows
 
     async def execute(self, *queries: Query) -> list[int]:

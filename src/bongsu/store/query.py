@@ -109,8 +109,8 @@ class Transaction(Protocol):
     @property
     def dialect(self) -> Dialect: ...
 
-    async def fetch(self, query: Query) -> Sequence[Row]:
-        """Run it and return all its rows."""
+    async def fetch(self, *queries: Query) -> Sequence[Row]:
+        """Run them in order, return all rows of the last. On SQLite this is one hop to the driver's thread."""
 
     async def execute(self, *queries: Query) -> list[int]:
         """Run them in order, return how many rows each changed. On SQLite this is one hop to the driver's thread."""

@@ -160,8 +160,8 @@ class _Connection:
         # BEGIN goes with the first statement.
         self._begins = begins
 
-    async def fetch(self, query: Query) -> Sequence[Row]:
-        rows: Sequence[Row] = await self._run(_fetch, query)
+    async def fetch(self, *queries: Query) -> Sequence[Row]:
+        rows: Sequence[Row] = await self._run(_fetch, queries)
         return rows
 
     async def execute(self, *queries: Query) -> list[int]:
@@ -204,10 +204,13 @@ class Patience:
                 _log.warning("SQLite is locked by another process, waiting again")
 
 
-def _fetch(connection: sqlite3.Connection, patience: Patience, begins: bool, query: Query) -> list[sqlite3.Row]:
-    if begins:
+def _fetch(connection: sqlite3.Connection, patience: Patience, begins: bool, queries: Sequence[Query]) -> list[sqlite3.Row]:
+    *first, last = queries
+    if first:
+        _execute(connection, patience, begins, first)
+    elif begins:
         _begin(connection, patience)
-    text, parameters = query.statement.sqlite, _parameters(query.parameters)
+    text, parameters = last.statement.sqlite, _parameters(last.parameters)
     return patience.run(connection, lambda: connection.execute(text, parameters).fetchall())
 
 

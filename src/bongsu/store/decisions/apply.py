@@ -140,8 +140,7 @@ async def _add_counted_deliveries(tx: Transaction, deliveries: tuple[Any, ...]) 
     if tx.dialect is POSTGRES:
         rows = await tx.fetch(ADD_COUNTED_DELIVERIES(*deliveries))
     else:
-        await tx.execute(ADD_DELIVERIES(*deliveries))
-        rows = await tx.fetch(ADD_COUNTED_DELIVERIES())
+        rows = await tx.fetch(ADD_DELIVERIES(*deliveries), ADD_COUNTED_DELIVERIES())
     return {(row["message_id"], row["channel"]): row["count"] for row in rows}
 
 

@@ -83,8 +83,8 @@ async def _decide_few(tx: Transaction, recipients: Recipients, inputs: DecisionI
 async def _decide_many(tx: Transaction, recipients: Recipients, inputs: DecisionInputs) -> DecisionRows:
     decide = DECIDE_MANY_OF_ONE_NOTICE if len(inputs.notices) == 1 else DECIDE_MANY_OF_SEVERAL_NOTICES
     spread = [SPREAD_DUE(Table(PACED_NOTICE, inputs.paced), Table(QUIET_PROFILE, inputs.quiet))] if inputs.paced else []
-    await tx.execute(CREATE_DECIDED(), PREPARE_MANY(), _query(decide, recipients, inputs), *spread)
-    counts = [DecisionCount(**dict(row)) for row in await tx.fetch(COUNT_DECIDED())]
+    queries = [CREATE_DECIDED(), PREPARE_MANY(), _query(decide, recipients, inputs), *spread]
+    counts = [DecisionCount(**dict(row)) for row in await tx.fetch(*queries, COUNT_DECIDED())]
     return DecisionRows(counts, recipients, inputs)
 
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from operator import attrgetter
 
 from bongsu.model import Guarantee, utc_now
 from bongsu.payload import read_payload
+from bongsu.store.decisions.rows import Message
 from bongsu.store.deliveries import postgres, sqlite
 from bongsu.store.deliveries.rows import (
     MOST_CLAIMS,
@@ -43,6 +45,7 @@ __all__ = [
     "MessageContent",
     "Success",
     "claim",
+    "content_of",
     "find_cancelled",
     "find_content",
     "record",
@@ -137,20 +140,26 @@ RECORD_SUCCESSES = in_both(
     )
 )
 
-# Ends open claims with any other result and returns their deliveries; a stale claim changes nothing. Locks their rows.
+# Whether the event of a delivery was cancelled.
+_IS_CANCELLED = """(
+            SELECT m.cancelled_at FROM bongsu_messages AS m WHERE m.message_id = bongsu_deliveries.message_id) IS NOT NULL"""
+
+# Ends open claims with any other result and returns their deliveries as they are then; a stale claim changes nothing. What
+# was to be tried again ends CANCELLED if its event was cancelled meanwhile. Locks their rows.
 RECORD_OTHERS = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_deliveries
-    SET status = given.status, code = given.code, detail = given.detail, reference = given.reference,
+    SET status = CASE WHEN given.status = 'READY' AND {_IS_CANCELLED} THEN 'CANCELLED' ELSE given.status END,
+        code = given.code, detail = given.detail, reference = given.reference,
         is_retryable = given.is_retryable, is_simulated = given.is_simulated, attempts = attempts + given.attempt,
         claims = 0, leased_by = NULL,
         due = CASE WHEN given.status = 'READY' THEN {d.after("given.after_seconds")} ELSE due END,
-        finished_at = CASE WHEN given.status = 'READY' THEN NULL ELSE {d.now} END
+        finished_at = CASE WHEN given.status = 'READY' AND NOT {_IS_CANCELLED} THEN NULL ELSE {d.now} END
     FROM {d.table("given", _RESULT, 1)}
     WHERE bongsu_deliveries.delivery_id = given.delivery_id AND bongsu_deliveries.epoch = given.epoch
           AND leased_by IS NOT NULL
-    RETURNING bongsu_deliveries.delivery_id"""
+    RETURNING bongsu_deliveries.delivery_id, bongsu_deliveries.status"""
     )
 )
 
@@ -209,7 +218,31 @@ async def find_content(tx: Transaction, message_ids: Sequence[int]) -> dict[int,
     return {row["message_id"]: _content(tx.dialect, row) for row in rows}
 
 
+def content_of(message: Message) -> MessageContent:
+    """The content of a message that was just stored: it need not be read."""
+    return MessageContent(
+        event_id=str(message.event_id),
+        type=message.type,
+        title=message.title,
+        body=message.body,
+        ref_id=message.ref_id,
+        data=dict(read_payload(message.data)),
+        guarantee=Guarantee(message.guarantee),
+        locale=message.locale,
+        priority=message.priority,
+        expires_at=_by_our_clock(message.expires_at, message.created_at),
+        is_critical=message.is_critical,
+        is_bulk=message.is_bulk,
+    )
+
+
+def _by_our_clock(expires_at: datetime | None, now: datetime) -> datetime | None:
+    """By this process's clock, with which channels compare it: as much time is left as the store says."""
+    return None if expires_at is None else utc_now() + (expires_at - now)
+
+
 def _content(dialect: Dialect, row: Row) -> MessageContent:
+    expires_at = None if row["expires_at"] is None else dialect.time(row["expires_at"])
     return MessageContent(
         event_id=str(row["event_id"]),
         type=row["type"],
@@ -220,8 +253,7 @@ def _content(dialect: Dialect, row: Row) -> MessageContent:
         guarantee=Guarantee(row["guarantee"]),
         locale=row["locale"],
         priority=row["priority"],
-        # By this process's clock, with which channels compare it: as much time is left as the store says.
-        expires_at=row["expires_at"] and utc_now() + (dialect.time(row["expires_at"]) - dialect.time(row["now"])),
+        expires_at=_by_our_clock(expires_at, dialect.time(row["now"])),
         is_critical=bool(row["is_critical"]),
         is_bulk=bool(row["is_bulk"]),
     )
@@ -238,7 +270,10 @@ async def renew(tx: Transaction, claims: Sequence[tuple[int, int]], lease_second
 
 
 async def record(store: Store, channel: str, results: Sequence[DeliveryResult | Success]) -> set[int]:
-    """Store results, the attempts they are of, and invalid devices; return the deliveries whose claims were still open."""
+    """Store results, the attempts they are of, and invalid devices; return the deliveries whose claims were still open.
+
+    A result that was to be tried again becomes CANCELLED if the event was cancelled meanwhile.
+    """
     # In the order of their ids, so that two that record cannot deadlock.
     ordered = sorted(results, key=attrgetter("delivery_id"))
     successes = [one for one in ordered if isinstance(one, Success)]
@@ -270,6 +305,7 @@ async def _record_successes(tx: Transaction, successes: Sequence[Success], now: 
 
 
 async def _record_others(tx: Transaction, results: Sequence[DeliveryResult]) -> set[int]:
+    """Each result has then the status that was stored."""
     if not results:
         return set()
     rows = [
@@ -277,7 +313,10 @@ async def _record_others(tx: Transaction, results: Sequence[DeliveryResult]) -> 
          one.is_retryable, one.is_simulated, one.reference)
         for one in results
     ]  # fmt: skip
-    return {row["delivery_id"] for row in await tx.fetch(RECORD_OTHERS(Table(_RESULT, rows)))}
+    stored = {row["delivery_id"]: row["status"] for row in await tx.fetch(RECORD_OTHERS(Table(_RESULT, rows)))}
+    for one in results:
+        one.status = DeliveryStatus(stored.get(one.delivery_id, one.status))
+    return set(stored)
 
 
 async def _add_attempts(tx: Transaction, results: Sequence[DeliveryResult | Success], now: float) -> None:
