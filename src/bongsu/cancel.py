@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from uuid import UUID
 
-from bongsu.deliver.dispatcher import lease_of
+from bongsu.deliver.dispatcher import DELIVERIES_TOPIC, lease_of
 from bongsu.errors import NoSuchEvent, NothingToCancel
 from bongsu.live.announce import announce_withdrawn
 from bongsu.model import EventStatus
@@ -44,6 +44,8 @@ class Cancellations:
         same. Raises NoSuchEvent or NothingToCancel."""
         async with self._store.transaction() as tx:
             begun = await cancellations.begin(tx, event_id, who, withdraw=withdraw, lease_seconds=self._lease_seconds)
+        # A claim at that moment has passed over what was locked, and may have found nothing else.
+        self._signals.send(DELIVERIES_TOPIC)
         if begun is None:
             raise NoSuchEvent(f"There is no event {event_id}")
         if isinstance(begun, NothingLeft):

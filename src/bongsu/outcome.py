@@ -40,8 +40,14 @@ class Outgoing:
     is_silent: bool = False
     # Which attempt this is, the first being 1: waits that a provider leaves to us double with it.
     attempt: int = 1
-    # It goes before others where a quota or connections are short.
     is_critical: bool = False
+    # One of so many for the same notice that they did not fit into one step of deciding.
+    is_bulk: bool = False
+
+    @property
+    def goes_first(self) -> bool:
+        """Where a quota or connections are short. Not a critical notice to everybody: it would leave nothing to others."""
+        return self.is_critical and not self.is_bulk
 
 
 class Scope(StrEnum):

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -27,6 +27,7 @@ from bongsu.runtime.process import process_name
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
+from bongsu.store.decisions import Message
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, MessageContent, Success
 from bongsu.store.ranks import CRITICAL, CRITICAL_BULK, RANKS, SHARED_PART, SHARED_TURNS, slots_for
 
@@ -42,8 +43,9 @@ CONTENTS_CACHED = 1_000
 GRACE_SECONDS = 2 * LAST_BACKOFF
 
 
-# How often it looks whether the event of a send that waits was cancelled: within two seconds nothing of it goes out.
-CANCELLED_SECONDS = 1.0
+# How often it looks whether the event of a send that waits was cancelled. A tick may wait so long, and the loop as long again:
+# within two seconds of a cancellation nothing of it goes out.
+CANCELLED_SECONDS = 0.5
 
 DELIVERIES_TOPIC = "deliveries"
 
@@ -75,7 +77,7 @@ class Dispatcher(Loop):
     """Serves one channel. Any number may run, in any number of processes."""
 
     def __init__(self, store: Store, sender: CallbackSender, settings: Settings, concurrency: int | None = None) -> None:
-        super().__init__(f"dispatch-{sender.channel.lower()}", settings.poll_seconds)
+        super().__init__(f"dispatch-{sender.channel.lower()}", min(settings.poll_seconds, CANCELLED_SECONDS))
         self.channel = sender.channel
         self._store = store
         self._sender = sender
@@ -87,6 +89,8 @@ class Dispatcher(Loop):
         # Results to be recorded, and those being recorded. They hold slots too, so there are never more than those.
         self._results: list[DeliveryResult | Success] = []
         self._being_recorded: list[DeliveryResult | Success] = []
+        # Critical deliveries in the slots that are theirs alone. All others share the rest.
+        self._in_own_slots: set[int] = set()
         # Epochs of newer claims of this process, by the deliveries whose results are known and not yet recorded.
         self._newer: dict[int, int] = {}
         self._woken = asyncio.Event()
@@ -129,6 +133,11 @@ class Dispatcher(Loop):
             await self._wait_for_outcome()
         return moved + len(self._results) + (self._recording is not None)
 
+    def remember(self, messages: Iterable[Message]) -> None:
+        """Messages that this process has just stored: their contents need not be read before they are sent."""
+        self._contents.update((one.message_id, statements.content_of(one)) for one in messages)
+        self._forget_contents()
+
     def wake(self) -> None:
         """Deliveries may be due."""
         self._is_more_due = self._is_critical_due = True
@@ -145,8 +154,9 @@ class Dispatcher(Loop):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.send_timeout_seconds + 1):
                 while self._sending:
-                    self._woken.clear()
-                    await self._woken.wait()
+                    await self._wait_for_outcome()
+                    with contextlib.suppress(StoreError):
+                        await self._drop_cancelled()
         with contextlib.suppress(StoreError):
             if self._recording is not None:
                 await asyncio.wait({self._recording})
@@ -165,13 +175,14 @@ class Dispatcher(Loop):
         """A part of the slots: many enough to make the statement cheap, few enough to send some while more are claimed.
 
         While there are too few free slots for that, critical deliveries are claimed into the slots that are theirs alone.
+        Never into the others: these would never have enough free ones for a claim of any other rank.
         """
         now = time.monotonic()
         if now < self._claim_from:
             return []
         portion = max(1, self._concurrency // SHARE)
         is_look = self._is_more_due or now >= self._look_at
-        if is_look and self._free_slots(RANKS[-1]) >= portion:
+        if is_look and self._free_slots() >= portion:
             claimed = await self._claim_in_turn(portion, now)
         elif self._is_critical_due or now >= self._look_for_critical_at:
             claimed = await self._claim_critical(now)
@@ -179,9 +190,14 @@ class Dispatcher(Loop):
             return []
         return self._without_held(claimed)
 
-    def _free_slots(self, rank: int) -> int:
-        used = len(self._sending) + len(self._results) + len(self._being_recorded)
-        return slots_for(rank, self._concurrency) - used
+    def _free_slots(self) -> int:
+        """Of those that all ranks share."""
+        used = len(self._sending) + len(self._results) + len(self._being_recorded) - len(self._in_own_slots)
+        return slots_for(RANKS[-1], self._concurrency) - used
+
+    def _free_own_slots(self, rank: int) -> int:
+        own = slots_for(rank, self._concurrency) - slots_for(RANKS[-1], self._concurrency)
+        return own - len(self._in_own_slots)
 
     async def _claim_in_turn(self, portion: int, now: float) -> list[ClaimedDelivery]:
         """By rank; now and then a part of it is for a later rank first, so that none starves."""
@@ -199,13 +215,14 @@ class Dispatcher(Loop):
         return claimed
 
     async def _claim_critical(self, now: float) -> list[ClaimedDelivery]:
-        for_few, for_many = self._free_slots(CRITICAL), self._free_slots(CRITICAL_BULK)
+        for_few, for_many = self._free_own_slots(CRITICAL), self._free_own_slots(CRITICAL_BULK)
         limit = for_many if for_many > 0 else for_few
         if limit <= 0:
             return []
         self._is_critical_due, self._look_for_critical_at = False, now + self._settings.poll_seconds
         claimed = await self._claim_ranks((CRITICAL, CRITICAL_BULK) if for_many > 0 else (CRITICAL,), limit)
         self._is_critical_due |= len(claimed) == limit
+        self._in_own_slots.update(one.delivery_id for one in claimed)
         return claimed
 
     async def _claim_ranks(self, ranks: Sequence[int], limit: int) -> list[ClaimedDelivery]:
@@ -245,6 +262,7 @@ class Dispatcher(Loop):
             # sent: they stay so until their leases end.
             ready = [one for one in claimed if one.status == DeliveryStatus.READY]
             self._results += (DeliveryResult(c.delivery_id, c.epoch, DeliveryStatus.READY, is_attempt=False) for c in ready)
+            self._in_own_slots.difference_update(c.delivery_id for c in claimed)
             self._is_to_record = True
             raise
         for one in claimed:
@@ -254,6 +272,9 @@ class Dispatcher(Loop):
             else:
                 self._results.append(unsent(one, content))
                 self._is_to_record = True
+        self._forget_contents()
+
+    def _forget_contents(self) -> None:
         while len(self._contents) > CONTENTS_CACHED:
             self._contents.popitem(last=False)
 
@@ -365,6 +386,7 @@ class Dispatcher(Loop):
             await self._record_each(results)
             return
         self._is_behind, self._reached = False, time.monotonic()
+        self._in_own_slots.difference_update(one.delivery_id for one in results)
         if overtaken := [one for one in results if one.delivery_id in self._newer]:
             # Claimed again by this process before they were recorded.
             self._results += overtaken

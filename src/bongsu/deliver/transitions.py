@@ -40,7 +40,7 @@ def outgoing(claimed: ClaimedDelivery, content: MessageContent) -> Outgoing:
         content.type, content.title, content.body, content.ref_id, content.data, PRIORITY_OF[content.priority],
         PLATFORMS[claimed.platform] if claimed.platform else None, content.locale or None,
         collapse_id(claimed, content.event_id), content.expires_at,
-        attempt=claimed.attempts + 1, is_critical=content.is_critical,
+        attempt=claimed.attempts + 1, is_critical=content.is_critical, is_bulk=content.is_bulk,
     )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> Delivery
 
 def dropped(claimed: ClaimedDelivery, content: MessageContent) -> DeliveryResult:
     """One that was claimed, waited for its turn to be sent, and was cancelled before it came."""
-    return unsent(claimed._replace(is_cancelled=True, status=DeliveryStatus.READY), content)
+    return unsent(claimed._replace(is_cancelled=True), content)
 
 
 def _why_unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> tuple[str, str]:  # noqa: PLR0911 (a reason each)

@@ -5,11 +5,12 @@ cancelled: however many deliveries wait, nothing more is sent. `step` then chang
 transaction, until every waiting delivery is CANCELLED and, if asked, every inbox row is withdrawn. Any process may do a
 step; the row of the cancellation says how far they have come.
 
-Locks in the order of deciding: the event, members by id; then messages and deliveries.
+Locks in one order: the event, its cancellation, its messages; members by id; deliveries.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +23,7 @@ from bongsu.store.channel_bits import BITS
 from bongsu.store.message_counts import ENDED, IN_INBOX, MADE, count_ended
 from bongsu.store.query import Dialect, Row, Statement, Table, Transaction, as_uuid, fetch_one, in_both, same
 from bongsu.store.ranks import RANKS
+from bongsu.store.recovery import MOST_ROUNDS
 
 _IN_APP = BITS[Channel.IN_APP]
 
@@ -56,8 +58,11 @@ _COLUMNS = (
 # The event's status. Locks its row: a step that decides it at this moment is waited for.
 _LOCK_EVENT = in_both(lambda d: f"SELECT status FROM bongsu_events WHERE event_id = $1 {d.lock_row}")
 
-# The cancellation of an event, if it was cancelled.
-_FIND = same(f"SELECT {_COLUMNS} FROM bongsu_cancellations WHERE event_id = $1")
+# The cancellation of an event, if it was cancelled. Locks its row: a step of it is waited for before the messages are locked.
+_LOCK_CANCELLATION = in_both(lambda d: f"SELECT {_COLUMNS} FROM bongsu_cancellations WHERE event_id = $1 {d.lock_row}")
+
+# One of the event's messages that is not cancelled, if there is one: a replay may send it again.
+_FIND_LIFTED = same("SELECT message_id FROM bongsu_messages WHERE event_id = $1 AND cancelled_at IS NULL LIMIT 1")
 
 # The event's messages. Locks their rows against claims of their deliveries, which are waited for.
 _LOCK_MESSAGES = Statement(
@@ -80,17 +85,25 @@ _CANCEL_EVENT = in_both(
     )
 )
 
-# Records the request, or that withdrawing was asked for later, which goes through all rows again. Locks its row.
+# Records the request; anew, if a replay has lifted an earlier one. Locks its row.
 _ADD = in_both(
     lambda d: (
         f"""
     INSERT INTO bongsu_cancellations (event_id, requested_at, requested_by, withdraw, cancelled, sent, withdrawn)
     VALUES ($1, {d.now}, $2, $3, $4, $5, $6)
     ON CONFLICT (event_id) DO UPDATE
-    SET withdraw = excluded.withdraw, withdrawn = excluded.withdrawn, message_id = 0, member_id = '', finished_at = NULL
+    SET requested_at = excluded.requested_at, requested_by = excluded.requested_by, withdraw = excluded.withdraw,
+        cancelled = excluded.cancelled, sent = excluded.sent, withdrawn = excluded.withdrawn, message_id = 0,
+        member_id = '', finished_at = NULL
     RETURNING {_COLUMNS}"""
     )
 )
+
+# Records that withdrawing was asked for later, which goes through all rows again. Its row is locked.
+_ADD_WITHDRAWAL = same(f"""
+    UPDATE bongsu_cancellations
+    SET withdraw = true, withdrawn = $2, message_id = 0, member_id = '', finished_at = NULL
+    WHERE event_id = $1 RETURNING {_COLUMNS}""")
 
 # Deliveries of a message ($1) by status, and its inbox rows, counted one by one. For messages with few recipients.
 _COUNT_FEW = same(f"""
@@ -103,6 +116,15 @@ _COUNT_FEW = same(f"""
 # The same of a message with many recipients, from its kept counts.
 _COUNT_MANY = same("""
     SELECT what, CAST(sum(count) AS bigint) AS count FROM bongsu_message_counts WHERE message_id = $1 GROUP BY what""")
+
+# One of the failed deliveries of a message ($1) that the recovery job may send again, if there is one.
+_FIND_RETRYABLE = in_both(
+    lambda d: (
+        f"""
+    SELECT d.delivery_id FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_dead_by_message")}
+    WHERE d.status IN ('FAIL', 'UNKNOWN') AND d.message_id = $1 AND d.is_retryable AND d.rounds < {MOST_ROUNDS} LIMIT 1"""
+    )
+)
 
 _PLACE = {"channel": "text", "rank": "integer"}
 
@@ -130,30 +152,46 @@ async def begin(
     event = await fetch_one(tx, _LOCK_EVENT(event_id))
     if event is None:
         return None
-    before = await fetch_one(tx, _FIND(event_id))
-    if before is not None and (before["withdraw"] or not withdraw):
+    before = await fetch_one(tx, _LOCK_CANCELLATION(event_id))
+    is_lifted = before is not None and bool(await tx.fetch(_FIND_LIFTED(event_id)))
+    if before is not None and not is_lifted and (before["withdraw"] or not withdraw):
         return _cancellation(tx.dialect, before)
-    cancelled = sent = in_inbox = 0
-    for message in await tx.fetch(_LOCK_MESSAGES(event_id)):
-        counts = await _counts(tx, message, lease_seconds)
-        cancelled += counts["READY"]
-        sent += counts["SENDING"] + counts["SUCCESS"] + counts["UNKNOWN"]
-        in_inbox += counts[IN_INBOX]
+    messages = await tx.fetch(_LOCK_MESSAGES(event_id))
+    counts: Counter[str] = Counter()
+    for message in messages:
+        counts.update(await _counts(tx, message, lease_seconds))
+    if before is not None and not is_lifted:
+        (row,) = await tx.fetch(_ADD_WITHDRAWAL(event_id, counts[IN_INBOX]))
+        return _cancellation(tx.dialect, row)
     status = EventStatus(event["status"])
-    if before is None and status is not EventStatus.PENDING and not cancelled and not withdraw:
+    if before is None and status is not EventStatus.PENDING and not withdraw and not await _may_go(tx, messages, counts):
         return NothingLeft(status)
     await tx.execute(_CANCEL_EVENT(event_id), _CANCEL_MESSAGES(event_id))
     await audience_snapshots.forget(tx, [event_id])
-    (row,) = await tx.fetch(_ADD(event_id, who, withdraw, cancelled, sent, in_inbox if withdraw else 0))
+    withdrawn = counts[IN_INBOX] if withdraw else 0
+    if before is not None and before["withdraw"]:
+        withdraw, withdrawn = True, before["withdrawn"]
+    # After a replay, some were cancelled before.
+    cancelled, sent = counts["READY"] + counts["CANCELLED"], counts["SENDING"] + counts["SUCCESS"] + counts["UNKNOWN"]
+    (row,) = await tx.fetch(_ADD(event_id, who, withdraw, cancelled, sent, withdrawn))
     return _cancellation(tx.dialect, row)
 
 
-async def _counts(tx: Transaction, message: Row, lease_seconds: float) -> dict[str, int]:
+async def _may_go(tx: Transaction, messages: Sequence[Row], counts: Counter[str]) -> bool:
+    """Whether anything may be sent yet: it waits, or is being sent and may be retried, or has failed and may be retried."""
+    if counts["READY"] or counts["SENDING"]:
+        return True
+    for message in messages if counts["FAIL"] or counts["UNKNOWN"] else ():
+        if await tx.fetch(_FIND_RETRYABLE(message["message_id"])):
+            return True
+    return False
+
+
+async def _counts(tx: Transaction, message: Row, lease_seconds: float) -> Counter[str]:
     """By delivery status, and the inbox rows."""
     message_id = message["message_id"]
-    counts = dict.fromkeys(("READY", "SENDING", *ENDED, IN_INBOX, MADE), 0)
     counting = _COUNT_MANY if message["is_bulk"] else _COUNT_FEW
-    counts |= {row["what"]: row["count"] for row in await tx.fetch(counting(message_id))}
+    counts = Counter({row["what"]: row["count"] for row in await tx.fetch(counting(message_id))})
     if message["is_bulk"]:
         places = Table(_PLACE, [(channel, rank) for channel in names_with_deliveries() for rank in RANKS])
         (sending,) = await tx.fetch(_COUNT_SENDING(message_id, places, float(lease_seconds)))

@@ -32,12 +32,13 @@ def slots_for(rank: int, slots: int) -> int:
     """How many of a channel's slots may be in use once deliveries of this rank are claimed.
 
     The rest is left to earlier ranks: critical sends go out at once, also when a provider that does not answer holds all
-    other slots; and those to few also when a critical notice to everybody does.
+    other slots; and those to few also when a critical notice to everybody does. A channel of two to seven slots leaves one,
+    to those to few. A channel of one slot has none to leave.
     """
-    reserved = min(slots // 2, max(1, slots // 16))
+    reserved = 0 if slots < 2 else min(max(1, slots // 4), max(2, slots // 16))
     if rank == CRITICAL:
         return slots
-    return slots - reserved // 2 if rank == CRITICAL_BULK else slots - reserved
+    return slots - (reserved + 1) // 2 if rank == CRITICAL_BULK else slots - reserved
 
 
 def rank_of(priority: Priority, *, is_critical: bool, is_bulk: bool) -> int:

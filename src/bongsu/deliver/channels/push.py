@@ -149,7 +149,7 @@ class Push:
 
     def _take(self, outgoing: Outgoing) -> bool:
         """A place in the pace and a permit of the quota, if both are free now."""
-        if self._quota is not None and not self._quota.take(is_first=outgoing.is_critical):
+        if self._quota is not None and not self._quota.take(is_first=outgoing.goes_first):
             return False
         if self._pace.take(self._clock()):
             return True
@@ -175,8 +175,8 @@ class Push:
             self._crashed(call, error)
 
     async def _wait_for_turn(self, outgoing: Outgoing) -> Retry | None:
-        """Wait for a place in the pace and a permit of the quota; or why it cannot have one. Critical ones go first."""
-        is_first = outgoing.is_critical
+        """Wait for a place in the pace and a permit of the quota; or why it cannot have one. Critical ones to few go first."""
+        is_first = outgoing.goes_first
         if wait := self._pace.reserve(self._clock(), is_first=is_first):
             await asyncio.sleep(wait)
         if self._quota is None or self._quota.take(is_first=is_first):

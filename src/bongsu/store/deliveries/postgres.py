@@ -8,7 +8,9 @@ from bongsu.store.postgres import POSTGRES
 
 # Leases due deliveries of a channel ($1), rank by rank in the order given ($2), oldest first, up to a limit ($3), for some
 # seconds ($4) and an owner ($5); makes SENDING what can go. Locks their rows; skips those being claimed right now. Locks
-# their messages against being cancelled at this moment: what a cancellation counts as not sent is not being claimed.
+# their messages against being cancelled at this moment: what a cancellation counts as not sent is not being claimed. Skips
+# those of messages being cancelled right now, so that it never waits for a lock: a claim locks messages in the order of its
+# deliveries, a cancellation in that of their ids.
 #
 # About speed only: LATERAL with OFFSET 0 and ANY(ARRAY(…)) look the rows up by their keys. How many a LIMIT leaves is not
 # known when the statement is planned, and for the thousands that the planner expects it would read whole tables.
@@ -31,7 +33,7 @@ CLAIM = f"""
         FROM due
         LEFT JOIN LATERAL (
             SELECT guarantee, expires_at, cancelled_at FROM bongsu_messages
-            WHERE message_id = due.message_id FOR KEY SHARE) AS message ON true
+            WHERE message_id = due.message_id FOR KEY SHARE SKIP LOCKED) AS message ON true
         LEFT JOIN LATERAL (
             SELECT d.platform, CASE WHEN {USABLE_DEVICE} THEN d.token END AS token FROM bongsu_devices AS d
             WHERE d.member_id = due.member_id AND d.device_id = due.device_id OFFSET 0) AS device ON true
@@ -40,7 +42,10 @@ CLAIM = f"""
             WHERE member_id = due.member_id AND {IS_BY_COLUMN} OFFSET 0) AS member ON true
         LEFT JOIN LATERAL (
             SELECT address FROM bongsu_addresses
-            WHERE member_id = due.member_id AND channel = $1 AND {IS_OWN} OFFSET 0) AS own ON true),
+            WHERE member_id = due.member_id AND channel = $1 AND {IS_OWN} OFFSET 0) AS own ON true
+        -- Its message is locked by this statement, or gone.
+        WHERE message.guarantee IS NOT NULL
+           OR (SELECT 1 FROM bongsu_messages AS m WHERE m.message_id = due.message_id) IS NULL),
     claimed AS MATERIALIZED (
         SELECT *, guarantee IS NOT NULL AND address IS NOT NULL AND NOT is_expired AND NOT is_cancelled
                   AND claims <= {MOST_CLAIMS} AND NOT (status = 'SENDING' AND guarantee = 'at_most_once') AS can_go
@@ -49,5 +54,5 @@ CLAIM = f"""
         UPDATE bongsu_deliveries
         SET epoch = epoch + 1, claims = claims + 1, leased_by = $5, due = now() + make_interval(secs => $4),
             status = CASE WHEN delivery_id IN (SELECT delivery_id FROM claimed WHERE can_go) THEN 'SENDING' ELSE status END
-        WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM due)))
+        WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM claimed)))
     SELECT {CLAIMED_COLUMNS} FROM claimed"""

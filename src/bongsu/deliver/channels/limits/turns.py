@@ -10,25 +10,25 @@ from bongsu.outcome import Outgoing
 
 
 class Turns:
-    """Sends wait here for their turn, in order. One place is for critical ones alone: they wait for no others."""
+    """Sends wait here for their turn, in order. One place is for critical ones to few alone: they wait for no others."""
 
     def __init__(self, places: int) -> None:
         self._all = asyncio.Semaphore(places)
         self._ordinary = asyncio.Semaphore(max(1, places - 1))
 
     async def acquire(self, outgoing: Outgoing) -> None:
-        if not outgoing.is_critical:
+        if not outgoing.goes_first:
             await self._ordinary.acquire()
         try:
             await self._all.acquire()
         except BaseException:
-            if not outgoing.is_critical:
+            if not outgoing.goes_first:
                 self._ordinary.release()
             raise
 
     def release(self, outgoing: Outgoing) -> None:
         self._all.release()
-        if not outgoing.is_critical:
+        if not outgoing.goes_first:
             self._ordinary.release()
 
     @contextlib.asynccontextmanager
