@@ -230,9 +230,9 @@ class Recording:
         self._recorded = recorded
         self.dialect = tx.dialect
 
-    async def fetch(self, query: Query) -> Any:
-        self._recorded.append(query.statement.postgres)
-        return await self._tx.fetch(query)
+    async def fetch(self, *queries: Query) -> Any:
+        self._recorded += [query.statement.postgres for query in queries]
+        return await self._tx.fetch(*queries)
 
     async def execute(self, *queries: Query) -> list[int]:
         self._recorded += [query.statement.postgres for query in queries]

@@ -70,7 +70,8 @@ async def test_claims_are_found_by_their_ids(full: Store, name: str) -> None:
     else:
         assert "using bongsu_deliveries_pkey" in plan
         assert "bongsu_deliveries_due" not in plan
-        assert "Seq Scan" not in plan
+        # There is one message: it may be read either way.
+        assert "Seq Scan on bongsu_deliveries" not in plan
 
 
 @pytest.mark.parametrize("name", ["SETTLE_ABANDONED", "EXPIRE_STALE", "FIND_STALE"])

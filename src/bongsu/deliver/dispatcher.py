@@ -20,7 +20,7 @@ from bongsu.channel_table import find_channel
 from bongsu.deliver.channels.callback import CallbackSender
 from bongsu.deliver.transitions import dropped, outgoing, result_of, unsent, with_epoch
 from bongsu.errors import StoreError, StoreTooSlow
-from bongsu.outcome import Outcome, Unknown
+from bongsu.outcome import Outcome, Retry, Unknown
 from bongsu.runtime import telemetry
 from bongsu.runtime.loop import LAST_BACKOFF, Loop
 from bongsu.runtime.process import process_name
@@ -54,6 +54,7 @@ DELIVERIES_TOPIC = "deliveries"
 
 
 _LATE = Unknown("TIMEOUT", "the channel did not come back")
+_WAITED = Retry("NO_TURN", detail="connections or quota were short: it waits to be claimed again", is_held=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -298,12 +299,21 @@ class Dispatcher(Loop):
         return Unknown("CRASHED", type(error).__name__)
 
     def _give_up_overdue(self) -> None:
-        """Senders have a timeout of their own; this one is for those that do not keep it."""
-        limit = time.monotonic() - 2 * self._settings.send_timeout_seconds
-        for one in list(takewhile(lambda one: one.began <= limit, self._sending.values())):
-            self._on_outcome(one, _LATE)
-            if one.task is not None:
-                one.task.cancel()
+        """Senders have a timeout of their own; this one is for those that do not keep it.
+
+        What has waited that long for its turn was not sent, and goes back: by then others may come before it. Whatever has
+        its turn before has the whole of the sender's timeout.
+        """
+        timeout, now = self._settings.send_timeout_seconds, time.monotonic()
+        for one in list(takewhile(lambda one: one.began <= now - timeout, self._sending.values())):
+            is_waiting = self._is_waiting(one)
+            if is_waiting or one.began <= now - 2 * timeout:
+                self._on_outcome(one, _WAITED if is_waiting else _LATE)
+                if one.task is not None:
+                    one.task.cancel()
+
+    def _is_waiting(self, one: _Sending) -> bool:
+        return one.task is not None and self._sender.is_waiting(one.task)
 
     async def _drop_cancelled(self) -> None:
         """Sends that wait for their turn, for a quota or a connection, may wait long: their event may be cancelled since."""
@@ -311,14 +321,14 @@ class Dispatcher(Loop):
         if now < self._look_for_cancelled_at:
             return
         self._look_for_cancelled_at = now + CANCELLED_SECONDS
-        waiting = [one for one in self._sending.values() if one.task is not None and self._sender.is_waiting(one.task)]
+        waiting = [one for one in self._sending.values() if self._is_waiting(one)]
         if not waiting:
             return
         async with self._store.read() as tx:
             cancelled = await statements.find_cancelled(tx, {one.claimed.message_id for one in waiting})
         for one in waiting:
             # Some may have begun meanwhile.
-            if one.claimed.message_id in cancelled and one.task is not None and self._sender.is_waiting(one.task):
+            if one.claimed.message_id in cancelled and one.task is not None and self._is_waiting(one):
                 one.task.cancel()
                 del self._sending[one.claimed.delivery_id]
                 self._results.append(dropped(one.claimed, one.content))

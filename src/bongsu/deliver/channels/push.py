@@ -175,7 +175,7 @@ class Push:
             self._crashed(call, error)
 
     async def _wait_for_turn(self, outgoing: Outgoing) -> Retry | None:
-        """Wait for a place in the pace and a permit of the quota; or why it cannot have one. Critical ones to few go first."""
+        """Wait for a place in the pace and a permit of the quota; or why it has none. Critical ones to few go first."""
         is_first = outgoing.goes_first
         if wait := self._pace.reserve(self._clock(), is_first=is_first):
             await asyncio.sleep(wait)

@@ -1,0 +1,258 @@
+"""Locks of cancelling on PostgreSQL: who waits for whom, nobody deadlocks, and few rows are read. SQLite has one writer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bongsu.decide.worker import EventWorker
+from bongsu.model import Channel, Everyone, Guarantee, NoticeType
+from bongsu.rules import Rules
+from bongsu.settings import Settings
+from bongsu.store import Store, Transaction, cancellations, inbox, recovery
+from bongsu.store import deliveries as statements
+from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus
+from bongsu.store.query import same
+from bongsu.store.ranks import RANKS
+from tests.cancelling import SALE, add_events, begin, begun, campaign, fill, is_exact, statuses, take_steps
+from tests.conftest import KEYS
+from tests.deciding import Clock, ClockedDecider, decide, rows, run, said, says
+
+AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0)
+MORE = NoticeType("MORE", SALE.channels, duplicate_hours=0)
+MANY = 5_000
+READY, FAIL, UNKNOWN = DeliveryStatus.READY, DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN
+_WAITING = same("""
+    SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'""")
+
+
+@pytest.fixture
+def settings(postgres_url: str, tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path, database_url=postgres_url, poll_seconds=0.05, **KEYS)
+
+
+async def claim(store: Any, limit: int = 10) -> list[ClaimedDelivery]:
+    return await statements.claim(store, Channel.PUSH, RANKS, limit, 60, "w")
+
+
+def result(claimed: ClaimedDelivery, status: DeliveryStatus, **more: Any) -> DeliveryResult:
+    return DeliveryResult(claimed.delivery_id, claimed.epoch, status, "X", bulk_message=claimed.message_id, **more)
+
+
+class InTransaction:
+    """A store for functions that begin a transaction themselves: they get this one."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self.dialect = tx.dialect
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        yield self._tx
+
+    single = transaction
+
+
+async def until_somebody_waits(store: Store) -> None:
+    """For a lock. The server has no signal for it: ask."""
+    async with asyncio.timeout(30), store.read() as tx:
+        while not await tx.fetch(_WAITING()):
+            await asyncio.sleep(0)
+
+
+async def test_a_cancellation_waits_for_a_claim_and_counts_what_it_took_as_sent(store: Store, settings: Settings) -> None:
+    event_id = await campaign(store, settings, 3)
+    async with store.transaction() as tx:
+        assert len(await claim(InTransaction(tx), 1)) == 1
+        cancelling = asyncio.create_task(begun(store, settings, event_id))
+        await until_somebody_waits(store)
+    assert await cancelling == (2, 1, 0)
+
+
+async def test_a_claim_passes_over_what_is_being_cancelled_and_takes_others(store: Store, settings: Settings) -> None:
+    event_id = await campaign(store, settings, 3)
+    other = said()
+    await decide(store, settings, says(Everyone(), MORE), other)
+    async with store.transaction() as tx:
+        done = await cancellations.begin(tx, event_id, "w", withdraw=False, lease_seconds=60)
+        assert isinstance(done, cancellations.Cancellation)
+        async with asyncio.timeout(30):
+            passed = await claim(store)
+        assert {one.can_go for one in passed} == {True}
+        assert len(passed) == 3
+    assert [(one.can_go, one.is_cancelled) for one in await claim(store)] == [(False, True)] * 3
+    assert done.cancelled == 3
+
+
+async def test_a_cancellation_that_comes_to_nothing_leaves_what_was_passed_over_to_be_sent(
+    store: Store, settings: Settings
+) -> None:
+    event_id = await campaign(store, settings, 3)
+    with pytest.raises(KeyError):
+        async with store.transaction() as tx:
+            await cancellations.begin(tx, event_id, "w", withdraw=False, lease_seconds=60)
+            assert await claim(store) == []
+            raise KeyError
+    assert [one.can_go for one in await claim(store)] == [True] * 3
+
+
+async def test_claims_lock_messages_in_another_order_than_cancellations_and_neither_is_a_victim(
+    store: Store, settings: Settings
+) -> None:
+    """A claim has locked the event's second message when a cancellation locks the first, and wants that one too."""
+    await fill(store, 1)
+    event = said()
+    await decide(store, settings, Rules(says(Everyone(), SALE), says(Everyone(), MORE)), event)
+    first, second = [row[0] for row in await rows(store, "SELECT message_id FROM bongsu_messages ORDER BY message_id")]
+    await run(store, f"UPDATE bongsu_deliveries SET rank = 0 WHERE message_id = {second}")
+    async with store.transaction() as tx:
+        (held,) = await claim(InTransaction(tx), 1)
+        assert held.message_id == second
+        cancelling = asyncio.create_task(begun(store, settings, event.event_id))
+        await until_somebody_waits(store)
+        assert await claim(InTransaction(tx), 1) == []
+    assert await cancelling == (1, 1, 0)
+    assert first < second
+
+
+async def test_withdrawing_later_waits_for_a_step_before_it_locks_messages(store: Store, settings: Settings) -> None:
+    event_id = await campaign(store, settings, 4)
+    await begun(store, settings, event_id)
+    async with store.transaction() as tx:
+        step = await cancellations.step(tx, 2)
+        assert step is not None
+        cancelling = asyncio.create_task(begin(store, settings, event_id, withdraw=True))
+        await until_somebody_waits(store)
+        # A replay, or a claim, can have the messages meanwhile.
+        async with asyncio.timeout(30):
+            assert len(await claim(store)) == 2
+    done = await cancelling
+    assert isinstance(done, cancellations.Cancellation)
+    assert (done.withdraw, done.withdrawn, done.is_finished) == (True, 4, False)
+
+
+async def test_a_cancellation_waits_for_a_step_of_deciding_and_counts_what_it_made(store: Store, settings: Settings) -> None:
+    await fill(store, 6)
+    event = said()
+    await add_events(store, event)
+    locked, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(ClockedDecider):
+        async def lock_claims(self, tx: Transaction, events: Any) -> Any:
+            held = await super().lock_claims(tx, events)
+            locked.set()
+            await go_on.wait()
+            return held
+
+    worker = EventWorker(store, says(Everyone(), SALE), settings, Slow(store, settings, Clock(), 2))
+    ticking = asyncio.create_task(worker.tick())
+    await locked.wait()
+    cancelling = asyncio.create_task(begun(store, settings, event.event_id))
+    await until_somebody_waits(store)
+    go_on.set()
+    await ticking
+    while await worker.tick():
+        pass
+    await worker.stop()
+    cancelled, sent, withdrawn = await cancelling
+    await take_steps(store)
+    assert (sent, withdrawn) == (0, 0)
+    assert 0 < cancelled < 6
+    assert await statuses(store) == {"CANCELLED": cancelled}
+
+
+async def test_two_cancellations_at_once_give_one_answer(store: Store, settings: Settings) -> None:
+    event_id = await campaign(store, settings, 3)
+    answers = await asyncio.gather(*(begin(store, settings, event_id, f"w{number}") for number in range(5)))
+    assert len({repr(one) for one in answers}) == 1
+    assert len(await rows(store, "SELECT event_id FROM bongsu_cancellations")) == 1
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_cancellations_among_claims_records_steps_reads_and_recoveries_never_deadlock(
+    store: Store, settings: Settings, seed: int
+) -> None:
+    dice = random.Random(seed)
+    await fill(store, 40)
+    generous = settings.model_copy(update={"daily_limit": 10_000})
+    rules = Rules(says(Everyone(), SALE), says(Everyone(), AGAIN), says(Everyone(), MORE))
+    events = [said() for _ in range(12)]
+    for event in events:
+        await decide(store, generous, rules, event, chunk=dice.choice([15, 1_000]))
+    done = asyncio.Event()
+
+    async def dispatch() -> None:
+        while not done.is_set():
+            claimed = await claim(store, 30)
+            dice.shuffle(claimed)
+            outcomes = [(READY, False), (FAIL, True), (UNKNOWN, False)]
+            await statements.record(
+                store,
+                Channel.PUSH,
+                [result(one, status, is_retryable=again) for one in claimed for status, again in [dice.choice(outcomes)]],
+            )
+
+    async def step() -> None:
+        while not done.is_set():
+            async with store.transaction() as tx:
+                await cancellations.step(tx, 10)
+
+    async def recover() -> None:
+        while not done.is_set():
+            async with store.transaction() as tx:
+                await recovery.give_rounds(tx, 0, 50)
+
+    async def read() -> None:
+        while not done.is_set():
+            async with store.transaction() as tx:
+                await inbox.mark_read(tx, f"m{dice.randrange(40):05}", 0, dice.choice([2**62, dice.randrange(2000)]))
+
+    async def cancel() -> None:
+        for event in dice.sample(events, len(events)):
+            await asyncio.gather(*(begin(store, settings, event.event_id, withdraw=dice.random() < 0.5) for _ in range(2)))
+            await begin(store, settings, event.event_id, withdraw=True)
+        done.set()
+
+    # A victim of a deadlock fails the group; the server has counted it as well.
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        for work in (dispatch, dispatch, dispatch, step, step, recover, read, read, cancel):
+            group.create_task(work())
+    await take_steps(store)
+    assert (await rows(store, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"))[0][0] == 0
+    assert await is_exact(store)
+    assert await rows(store, "SELECT 1 FROM bongsu_notifications WHERE channels & 8 <> 0") == []
+
+
+# --- what is read ---------------------------------------------------------------------------------------------------------
+
+
+async def rows_read(tx: Transaction) -> int:
+    """Of deliveries, in this transaction."""
+    (row,) = await tx.fetch(
+        same("""
+        SELECT seq_tup_read + idx_tup_fetch AS rows FROM pg_stat_xact_user_tables WHERE relname = 'bongsu_deliveries'""")()
+    )
+    return int(row["rows"])
+
+
+async def test_neither_the_answer_nor_a_step_reads_all_deliveries_of_a_large_event(store: Store, settings: Settings) -> None:
+    event_id = await campaign(store, settings, MANY, chunk=2_000)
+    assert len(await claim(store, 7)) == 7
+    async with store.single() as tx:
+        await tx.execute(same("ANALYZE")())
+    async with store.transaction() as tx:
+        done = await cancellations.begin(tx, event_id, "w", withdraw=True, lease_seconds=90)
+        assert isinstance(done, cancellations.Cancellation)
+        assert (done.cancelled, done.sent, done.withdrawn) == (MANY - 7, 7, MANY)
+        assert await rows_read(tx) < MANY / 50
+    async with store.transaction() as tx:
+        step = await cancellations.step(tx, 20)
+        assert step is not None
+        assert len(step.withdrawn) == 20
+        assert await rows_read(tx) < MANY / 50
