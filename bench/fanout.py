@@ -84,9 +84,11 @@ class _Timed:
         self._seconds = seconds
         self.dialect = tx.dialect
 
-    async def fetch(self, query: Query) -> Sequence[Row]:
-        with self._timed(query):
-            return await self._tx.fetch(query)
+    async def fetch(self, *queries: Query) -> Sequence[Row]:
+        *first, last = queries
+        await self.execute(*first)
+        with self._timed(last):
+            return await self._tx.fetch(last)
 
     async def execute(self, *queries: Query) -> list[int]:
         counts = []

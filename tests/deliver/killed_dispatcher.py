@@ -72,10 +72,10 @@ class _Seen:
     def dialect(self) -> Dialect:
         return self._tx.dialect
 
-    async def fetch(self, query: Query) -> Sequence[Row]:
-        rows = await self._tx.fetch(query)
-        if rows and query.statement in STATEMENTS:
-            self.points.append(STATEMENTS[query.statement])
+    async def fetch(self, *queries: Query) -> Sequence[Row]:
+        rows = await self._tx.fetch(*queries)
+        if rows and queries[-1].statement in STATEMENTS:
+            self.points.append(STATEMENTS[queries[-1].statement])
         return rows
 
     async def execute(self, *queries: Query) -> list[int]:

@@ -35,6 +35,8 @@ from tests.simulator.running import Simulator, simulating
 AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0)
 MAIL = NoticeType("MAIL", (Channel.EMAIL, Channel.IN_APP), duplicate_hours=0)
 SLOTS = 16
+# Slots for so many that one claim takes all deliveries of a small campaign.
+ROOM = 64
 
 
 async def cancel(store: Store, settings: Settings, event_id: UUID, *, withdraw: bool = False) -> Cancellation:
@@ -78,7 +80,7 @@ async def test_what_waits_for_a_connection_is_dropped_and_what_has_one_is_not(
     settings = settings.model_copy(update={"poll_seconds": poll_seconds})
     event_id = await campaign(store, settings, 5, chunk=2)
     sender = OneAtATime()
-    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(1)), settings, 8)
+    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(1)), settings, ROOM)
     async with running(dispatcher):
         await sender.has_begun.wait()
         done = await cancel(store, settings, event_id)
@@ -100,7 +102,7 @@ async def test_what_waits_of_other_events_is_sent(store: Store, settings: Settin
     event_id = await campaign(store, settings, 3)
     await decide(store, settings, says(Everyone(), AGAIN), said())
     sender = OneAtATime()
-    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(1)), settings, 8)
+    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(1)), settings, ROOM)
     async with running(dispatcher):
         await sender.has_begun.wait()
         await cancel(store, settings, event_id)
@@ -116,7 +118,7 @@ async def test_what_waits_of_other_events_is_sent(store: Store, settings: Settin
 async def test_a_dispatcher_that_is_told_to_stop_drops_them_too(store: Store, settings: Settings) -> None:
     event_id = await campaign(store, settings, 5)
     sender = OneAtATime()
-    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(1)), settings, 8)
+    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(1)), settings, ROOM)
     await dispatcher.start()
     await sender.has_begun.wait()
     stopping = asyncio.create_task(dispatcher.stop())
@@ -137,7 +139,7 @@ async def test_one_that_an_earlier_claim_may_have_sent_is_unknown_when_it_is_dro
     event_id = await campaign(store, settings, 3, chunk=2, kind=AGAIN)
     assert len(await statements.claim(store, Channel.PUSH, RANKS, 10, -1, "dead")) == 3
     sender = OneAtATime()
-    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(1)), settings, 8)
+    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(1)), settings, ROOM)
     async with running(dispatcher):
         await sender.has_begun.wait()
         await cancel(store, settings, event_id)

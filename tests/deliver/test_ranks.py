@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from bongsu.decide.step import CHUNK
+from bongsu.decide.step import CHUNK
 from bongsu.deliver import dispatcher as module
 from bongsu.deliver.channels.callback import GuardedSender, OnOutcome
 from bongsu.deliver.channels.limits.turns import Turns
@@ -18,7 +20,7 @@ from bongsu.outcome import Accepted, Outcome, Outgoing
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.ranks import BULK, CRITICAL, CRITICAL_BULK, ORDINARY, RANKS, SHARED_TURNS, rank_of, slots_for
-from tests.deciding import CHUNK, decide, members, rows, said, says
+from tests.deciding import decide, members, rows, said, says
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
 
@@ -295,18 +297,23 @@ async def test_what_waits_too_long_for_its_turn_was_not_sent_and_waits_in_the_st
     monkeypatch.setattr(module, "time", clock)
     # One place for what is not critical.
     dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(2)), settings, 16)
+
+    async def go_on(seconds: float = 0.01) -> None:
+        clock.now += seconds
+        dispatcher.wake()
+        await dispatcher.tick()
+        await asyncio.sleep(0)
+
     async with asyncio.timeout(30):
         for number in range(3):
             while len(sender.sent) <= number:
-                await dispatcher.tick()
-            clock.now += settings.send_timeout_seconds + 1
-            await dispatcher.tick()
-            clock.now += settings.send_timeout_seconds - 2
-            await dispatcher.tick()
+                await go_on()
+            await go_on(settings.send_timeout_seconds)
             # Its own timeout counts from when its turn came.
+            await go_on(settings.send_timeout_seconds - 1)
             sender.answers[sender.sent[number]].set_result(Accepted())
         while {row[0] for row in await rows(store, "SELECT status FROM bongsu_deliveries")} != {"SUCCESS"}:
-            await dispatcher.tick()
+            await go_on()
     assert len(set(sender.sent)) == len(sender.sent) == 3
     assert [row[0] for row in await rows(store, "SELECT attempts FROM bongsu_deliveries")] == [1, 1, 1]
     await dispatcher.stop()

@@ -16,8 +16,8 @@ class Recorder:
         self.dialect = dialect
         self.queries: list[Query] = []
 
-    async def fetch(self, query: Query) -> Sequence[Row]:
-        self.queries.append(query)
+    async def fetch(self, *queries: Query) -> Sequence[Row]:
+        self.queries += queries
         return []
 
     async def execute(self, *queries: Query) -> list[int]:

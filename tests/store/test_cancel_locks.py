@@ -75,6 +75,16 @@ async def test_a_cancellation_waits_for_a_claim_and_counts_what_it_took_as_sent(
     assert await cancelling == (2, 1, 0)
 
 
+async def test_a_claim_since_the_cancellation_began_is_counted_as_sent(store: Store, settings: Settings) -> None:
+    """The time of a transaction is when it began, and the lease of a later claim ends later than one from that time."""
+    event_id = await campaign(store, settings, 5, chunk=2)
+    async with store.transaction() as tx:
+        assert len(await claim(store, 2)) == 2
+        done = await cancellations.begin(tx, event_id, "w", withdraw=False, lease_seconds=60)
+        assert isinstance(done, cancellations.Cancellation)
+    assert (done.cancelled, done.sent) == (3, 2)
+
+
 async def test_a_claim_passes_over_what_is_being_cancelled_and_takes_others(store: Store, settings: Settings) -> None:
     event_id = await campaign(store, settings, 3)
     other = said()

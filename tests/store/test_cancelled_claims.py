@@ -155,7 +155,7 @@ async def test_a_store_that_is_away_cancels_nothing_and_says_so(
 
 async def test_the_plans_are_by_index(store: Store, settings: Settings) -> None:
     await campaign(store, settings, 50, chunk=20)
-    sending: Statement = cancellations._COUNT_SENDING
+    sending: Statement = cancellations._COUNT_MANY
     plan = await generic_plan(store, sending)
     if store.dialect.name == "sqlite":
         assert "USING INDEX bongsu_deliveries_due (channel=? AND rank=? AND due>? AND due<?)" in plan

@@ -43,8 +43,8 @@ CONTENTS_CACHED = 1_000
 GRACE_SECONDS = 2 * LAST_BACKOFF
 
 
-# How often it looks whether the event of a send that waits was cancelled. A tick may wait so long, and the loop as long again:
-# within two seconds of a cancellation nothing of it goes out.
+# How often it looks whether the event of a send that waits was cancelled. A tick may wait so long, and the loop as long
+# again: within two seconds of a cancellation nothing of it goes out.
 CANCELLED_SECONDS = 0.5
 
 DELIVERIES_TOPIC = "deliveries"

@@ -26,6 +26,9 @@ from bongsu.store.ranks import RANKS
 from bongsu.store.recovery import MOST_ROUNDS
 
 _IN_APP = BITS[Channel.IN_APP]
+# PostgreSQL's now() is when the transaction began: claims that it has waited for since then have leases that end later. No
+# statement runs longer than 30 s. Longer → more of what is due in the next minutes is read, of paced events.
+_WAITED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ _COLUMNS = (
 # The event's status. Locks its row: a step that decides it at this moment is waited for.
 _LOCK_EVENT = in_both(lambda d: f"SELECT status FROM bongsu_events WHERE event_id = $1 {d.lock_row}")
 
-# The cancellation of an event, if it was cancelled. Locks its row: a step of it is waited for before the messages are locked.
+# The cancellation of an event, if it was cancelled. Locks its row: a step of it is waited for before messages are locked.
 _LOCK_CANCELLATION = in_both(lambda d: f"SELECT {_COLUMNS} FROM bongsu_cancellations WHERE event_id = $1 {d.lock_row}")
 
 # One of the event's messages that is not cancelled, if there is one: a replay may send it again.
@@ -113,10 +116,6 @@ _COUNT_FEW = same(f"""
     UNION ALL
     SELECT '{IN_INBOX}', count(*) FROM bongsu_notifications AS n WHERE n.message_id = $1 AND n.channels & {_IN_APP} <> 0""")
 
-# The same of a message with many recipients, from its kept counts.
-_COUNT_MANY = same("""
-    SELECT what, CAST(sum(count) AS bigint) AS count FROM bongsu_message_counts WHERE message_id = $1 GROUP BY what""")
-
 # One of the failed deliveries of a message ($1) that the recovery job may send again, if there is one.
 _FIND_RETRYABLE = in_both(
     lambda d: (
@@ -128,12 +127,15 @@ _FIND_RETRYABLE = in_both(
 
 _PLACE = {"channel": "text", "rank": "integer"}
 
-# How many deliveries of a message ($1) are being sent: of every channel and rank ($2) those whose leases end within so many
-# seconds ($3). By the index of what waits, which is in the order of these times.
-_COUNT_SENDING = in_both(
+# The same of a message ($1) with many recipients, from its kept counts. These do not tell what waits from what is being sent:
+# of every channel and rank ($2) it counts those whose leases end within so many seconds ($3), by the index of what waits,
+# which is in the order of these times. In one statement: what is recorded meanwhile is counted once.
+_COUNT_MANY = in_both(
     lambda d: (
         f"""
-    SELECT count(*) AS count
+    SELECT what, CAST(sum(count) AS bigint) AS count FROM bongsu_message_counts WHERE message_id = $1 GROUP BY what
+    UNION ALL
+    SELECT 'SENDING', count(*)
     FROM {d.table("place", _PLACE, 2)}
     CROSS JOIN bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_due")}
     WHERE d.status IN ('READY', 'SENDING') AND d.channel = place.channel AND d.rank = place.rank
@@ -190,13 +192,12 @@ async def _may_go(tx: Transaction, messages: Sequence[Row], counts: Counter[str]
 async def _counts(tx: Transaction, message: Row, lease_seconds: float) -> Counter[str]:
     """By delivery status, and the inbox rows."""
     message_id = message["message_id"]
-    counting = _COUNT_MANY if message["is_bulk"] else _COUNT_FEW
-    counts = Counter({row["what"]: row["count"] for row in await tx.fetch(counting(message_id))})
-    if message["is_bulk"]:
-        places = Table(_PLACE, [(channel, rank) for channel in names_with_deliveries() for rank in RANKS])
-        (sending,) = await tx.fetch(_COUNT_SENDING(message_id, places, float(lease_seconds)))
-        counts["SENDING"] = sending["count"]
-        counts["READY"] = max(0, counts[MADE] - sum(counts[one] for one in ENDED) - counts["SENDING"])
+    if not message["is_bulk"]:
+        return Counter({row["what"]: row["count"] for row in await tx.fetch(_COUNT_FEW(message_id))})
+    places = Table(_PLACE, [(channel, rank) for channel in names_with_deliveries() for rank in RANKS])
+    rows = await tx.fetch(_COUNT_MANY(message_id, places, lease_seconds + _WAITED_SECONDS))
+    counts = Counter({row["what"]: row["count"] for row in rows})
+    counts["READY"] = max(0, counts[MADE] - sum(counts[one] for one in ENDED) - counts["SENDING"])
     return counts
 
 
