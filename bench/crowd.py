@@ -90,13 +90,17 @@ class Crowd:
 
     @classmethod
     async def gathered(cls, settings: Settings, count: int) -> Crowd:
-        crowd = cls(Store.open(settings), settings, count)
-        async with crowd.store.transaction() as tx:
-            for insert in _FILL:
-                for first in range(1, count + 1, _SLICE):
-                    await tx.execute(insert(first, min(first + _SLICE - 1, count)))
-        await crowd._run_alone(_ANALYZE)
+        crowd = cls(Store.open(settings), settings, 0)
+        await crowd.grow(count)
         return crowd
+
+    async def grow(self, count: int) -> None:
+        """Until there are so many."""
+        for first in range(self.count + 1, count + 1, _SLICE):
+            async with self.store.transaction() as tx:
+                await tx.execute(*(insert(first, min(first + _SLICE - 1, count)) for insert in _FILL))
+        self.count = count
+        await self._run_alone(_ANALYZE)
 
     async def forget(self) -> None:
         """As if no member had been notified: what each round begins with.

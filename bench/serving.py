@@ -36,12 +36,15 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(settings: Settings, profile: Path | None = None, role: str = "api") -> AsyncIterator[Server]:
-    """A `bongsu serve` of these roles on the settings' store, which ends with the block."""
+async def serving(
+    settings: Settings, profile: Path | None = None, role: str = "api", app: str | None = None
+) -> AsyncIterator[Server]:
+    """A `bongsu serve` of these roles on the settings' store, with a user's app if given, which ends with the block."""
     given = {f"BONGSU_{name.upper()}": str(value) for name, value in settings.model_dump(exclude_defaults=True).items()}
     program = ["-m", "bench.profiled", str(profile)] if profile else [str(Path(sys.executable).with_name("bongsu"))]
     # In the data dir, where no bongsu.toml of a developer's lies.
-    async with listening([*program, "serve", "--role", role], settings.data_dir, given) as server:
+    options = ["--role", role, *(["--app", app] if app else [])]
+    async with listening([*program, "serve", *options], settings.data_dir, given) as server:
         yield server
 
 

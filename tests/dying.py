@@ -42,6 +42,23 @@ async def one_delivery(store: Store, status: str, guarantee: str = "at_least_onc
         return await delivery(tx, await message(tx, guarantee, expires), status, **columns)
 
 
+# The rank of a delivery as it was decided, and as one of many that are sent again.
+RANK_AGAIN = {0: 0, 1: 1, 2: 5, 3: 6, 4: 7, 5: 5, 6: 6, 7: 7}
+
+
+async def dead_of_every_rank(store: Store, count: int, **columns: Any) -> dict[int, int]:
+    """So many deliveries that have failed, of each rank in turn: the rank of each as it was decided."""
+    found = {}
+    async with store.transaction() as tx:
+        for number in range(count):
+            rank = number % len(RANK_AGAIN)
+            message_id = await message(tx)
+            of_rank = same("UPDATE bongsu_messages SET priority = $2, is_critical = $3 WHERE message_id = $1")
+            await tx.execute(of_rank(message_id, max(0, rank - 2) % 3, rank < 2))
+            found[await delivery(tx, message_id, "FAIL", f"m-{number}", rank=rank, **columns)] = rank
+    return found
+
+
 async def column(store: Store, delivery_id: int, *names: str) -> Any:
     """The values of these columns now: one value, or a tuple of them."""
     async with store.read() as tx:

@@ -75,6 +75,13 @@ def place_of(simulator: Simulator, token: str) -> int | None:
     return tokens.index(token) if token in tokens else None
 
 
+def _wait_for(simulator: Simulator, token: str) -> int:
+    eventually(lambda: place_of(simulator, token) is not None, True)
+    place = place_of(simulator, token)
+    assert place is not None
+    return place
+
+
 @pytest.mark.parametrize(
     ("campaign", "events"),
     [(PRICE_DROP, {"token-kim": CONFIRMED, "token-lee": FOLLOWED}), (NOTICE, {"token-kim": CONFIRMED})],
@@ -100,8 +107,5 @@ async def test_it_is_among_the_next_that_are_sent(
         for token, event in events.items():
             before = len(simulator.ledger()["messages"])
             post(client, event)
-            eventually(lambda token=token: place_of(simulator, token) is not None, True)
-            place = place_of(simulator, token)
-            assert place is not None
-            assert place - before <= 2 * SLOTS
+            assert _wait_for(simulator, token) - before <= 2 * SLOTS
         assert len(simulator.ledger()["messages"]) < MEMBERS / 2

@@ -244,7 +244,7 @@ def way(view: View, delivery: DeliveryRow) -> str:
         case "SENDING":
             return "on its way"
         case "CANCELLED":
-            return "cancelled before it was sent"
+            return f"cancelled after {tries}{code}" if delivery.attempts else "cancelled before it was sent"
     return _waiting(view, delivery, f"{tries} failed{code}")
 
 

@@ -17,7 +17,7 @@ from bongsu.store import deliveries as statements
 from bongsu.store.devices import put_device
 from bongsu.store.query import same
 from bongsu.store.ranks import BULK
-from tests.dying import LONG_AGO, SOON, column, delivery, message, one_delivery
+from tests.dying import LONG_AGO, RANK_AGAIN, SOON, column, dead_of_every_rank, delivery, message, one_delivery
 
 KEPT = ("status", "attempts", "rounds", "epoch", "series", "code", "due", "finished_at")
 FATE = ("status", "attempts", "rounds", "epoch", "series", "is_retryable")
@@ -42,6 +42,13 @@ async def test_what_may_yet_go_gets_another_round(store: Store, woken: list[byte
     assert len(woken) == 1
     (claimed,) = await statements.claim(store, Channel.PUSH, (BULK + 1,), 10, 60, "w")
     assert (claimed.delivery_id, claimed.epoch, claimed.attempts) == (one, 4, 0)
+
+
+async def test_another_round_goes_behind_all_that_is_not_critical(store: Store) -> None:
+    before = await dead_of_every_rank(store, 16, is_retryable=True)
+    assert await recover(store, batch=5) == "16 given another round"
+    for delivery_id, rank in before.items():
+        assert await column(store, delivery_id, "status", "rank") == ("READY", RANK_AGAIN[rank])
 
 
 STAYING: tuple[dict[str, Any], ...] = (

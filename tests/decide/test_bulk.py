@@ -1,17 +1,16 @@
-"""Which notices are bulk, the rank of their deliveries, and the counts that are kept of them."""
+"""Which notices are bulk: those whose audience did not fit into one step. Their ranks, and that small ones do not wait."""
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import product
-from random import Random
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from bongsu.dead import DeadFilter, Replay
+from bongsu.decide import worker as module
+from bongsu.decide.progress import Decision
 from bongsu.decide.worker import EventWorker
-from bongsu.deliver.channels.callback import GuardedSender
-from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.model import (
     Action,
     Audience,
@@ -25,197 +24,309 @@ from bongsu.model import (
     Priority,
     Selected,
 )
-from bongsu.outcome import Accepted, Outcome, Outgoing, Refused, Retry
 from bongsu.rules import Rules
-from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from bongsu.store.message_counts import IN_INBOX, MADE, NOTIFIED
-from bongsu.store.ranks import rank_of
-from tests.deciding import Clock, ClockedDecider, decide, did, members, prefers, rows, said, says, work
+from tests.deciding import Clock, ClockedDecider, decide, did, members, rows, run, said, says, told, work
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
 CHUNK = 5
+VIEW = frozenset({Action.VIEW})
 
-
-def names(count: int, name: str = "m") -> tuple[str, ...]:
-    return tuple(f"{name}-{number:03}" for number in range(count))
-
-
-async def ranks(store: Store) -> set[int]:
-    return {row["rank"] for row in await rows(store, "SELECT DISTINCT rank FROM bongsu_deliveries")}
-
-
-async def bulk_messages(store: Store) -> list[bool]:
-    return [bool(row["is_bulk"]) for row in await rows(store, "SELECT is_bulk FROM bongsu_messages ORDER BY message_id")]
-
-
-@pytest.mark.parametrize(("priority", "is_critical", "count"), list(product(Priority, (False, True), (CHUNK, CHUNK + 1))))
-async def test_an_audience_that_does_not_fit_into_a_step_is_bulk(
-    store: Store, settings: Settings, priority: Priority, is_critical: bool, count: int
-) -> None:
-    who = names(count)
-    await members(store, *who, device=True)
-    kind = NoticeType("SAID", BOTH, priority=priority, is_critical=is_critical)
-    await decide(store, settings, says(Listed(who), kind), said(), chunk=CHUNK)
-    is_bulk = count > CHUNK
-    assert await ranks(store) == {rank_of(priority, is_critical=is_critical, is_bulk=is_bulk)}
-    assert await bulk_messages(store) == [is_bulk]
-
-
-AUDIENCES: dict[str, Audience] = {
-    "everyone": Everyone(),
-    "selected": Selected("SELECT member_id FROM bongsu_members"),
-    "interested": Interested("sku", frozenset({Action.VIEW}), 7),
+AUDIENCES: dict[str, Callable[[Sequence[str]], Audience]] = {
+    "listed": lambda who: Listed(tuple(who)),
+    "everyone": lambda _who: Everyone(),
+    "selected": lambda _who: Selected("SELECT member_id FROM bongsu_members"),
+    "interested": lambda _who: Interested("p1", VIEW, 7),
 }
 
 
-@pytest.mark.parametrize("name", AUDIENCES)
-@pytest.mark.parametrize("count", [CHUNK - 1, CHUNK + 1, 3 * CHUNK])
-async def test_an_audience_that_is_looked_up_is_bulk_by_its_size(
-    store: Store, settings: Settings, name: str, count: int
-) -> None:
-    who = names(count)
-    await members(store, *who, device=True)
-    await did(store, "sku", *who)
-    few = names(2)
-    # Beside events with small audiences, which are never cut.
-    rules = says(lambda event: AUDIENCES[name] if event.ref_id == "large" else Listed(few), NoticeType("SAID", BOTH))
-    events = [said("1"), said("2"), said("large"), said("3"), said("4")]
-    await decide(store, settings, rules, *events, chunk=CHUNK)
-    found = await rows(store, "SELECT subject, is_bulk FROM bongsu_messages")
-    assert {row["subject"]: bool(row["is_bulk"]) for row in found} == {
-        **dict.fromkeys(("1", "2", "3", "4"), False),
-        "large": count > CHUNK,
-    }
-    notified = await rows(
+async def ranks(store: Store) -> dict[str, Counter[tuple[int, bool]]]:
+    """The ranks of deliveries, and whether their messages are bulk, by what their events are about."""
+    found = await rows(
         store,
-        """SELECT m.subject, count(*) AS count FROM bongsu_notifications AS n
-           JOIN bongsu_messages AS m ON m.message_id = n.message_id GROUP BY m.subject""",
+        """SELECT m.ref_id, d.rank, m.is_bulk, count(*) FROM bongsu_deliveries d JOIN bongsu_messages m USING (message_id)
+           GROUP BY m.ref_id, d.rank, m.is_bulk""",
     )
-    assert {row["subject"]: row["count"] for row in notified} == {**dict.fromkeys(("1", "2", "3", "4"), 2), "large": count}
+    by_ref: defaultdict[str, Counter[tuple[int, bool]]] = defaultdict(Counter)
+    for ref_id, rank, is_bulk, count in found:
+        by_ref[ref_id][rank, bool(is_bulk)] = count
+    return dict(by_ref)
 
 
-async def test_lists_that_do_not_fit_together_wait_for_the_next_step(store: Store, settings: Settings) -> None:
-    sizes = [3, 3, 1, 4, 5, 2, 3]
-    rules = says(lambda event: Listed(names(sizes[int(event.ref_id or 0)], f"of-{event.ref_id}")), NoticeType("SAID", BOTH))
-    await decide(store, settings, rules, *(said(str(place)) for place in range(len(sizes))), chunk=CHUNK)
-    assert await bulk_messages(store) == [False] * len(sizes)
-    (row,) = await rows(store, "SELECT count(*) AS count FROM bongsu_notifications")
-    assert row["count"] == sum(sizes)
-
-
-async def test_many_large_events_do_not_keep_small_ones_from_being_claimed(
-    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bongsu.decide.worker.BATCH", 3)
-    large, small = names(4 * CHUNK), names(1)
-    await members(store, *large, *small)
-    rules = says(lambda event: Listed(large if event.ref_id == "large" else small), NoticeType("SAID", (Channel.IN_APP,)))
-    async with store.transaction() as tx:
-        await outbox.add(tx, [said("large", payload={"number": number}) for number in range(7)])
-    worker = EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), CHUNK))
-    for _ in range(3):
-        await worker.tick()
-    event = said("small")
-    async with store.transaction() as tx:
-        await outbox.add(tx, [event])
-    await worker.tick()
-    async with store.read() as tx:
-        stored = await outbox.find(tx, event.event_id)
-    assert stored is not None
-    assert stored.status == "DONE"
-    await worker.stop()
-
-
-# --- counts -----------------------------------------------------------------------------------------------------------
-
-
-class Moody:
-    """Accepts, refuses, or asks for another attempt."""
-
-    channel = Channel.PUSH
-
-    def __init__(self, random: Random) -> None:
-        self._random = random
-
-    async def send(self, _outgoing: Outgoing) -> Outcome:
-        outcomes: list[Outcome] = [Accepted("x"), Accepted("y"), Refused("NO"), Retry("LATER")]
-        return self._random.choice(outcomes)
-
-    async def close(self) -> None:
-        pass
-
-
-async def kept(store: Store) -> Counter[tuple[int, str, str]]:
-    found = await rows(store, "SELECT message_id, channel, what, count FROM bongsu_message_counts WHERE count <> 0")
-    return Counter({(row["message_id"], row["channel"], row["what"]): row["count"] for row in found})
-
-
-async def counted(store: Store) -> Counter[tuple[int, str, str]]:
-    """The same from the rows themselves, of messages that are bulk."""
-    counts: Counter[tuple[int, str, str]] = Counter()
-    bulk = {row[0] for row in await rows(store, "SELECT message_id FROM bongsu_messages WHERE is_bulk = true")}
-    for row in await rows(store, "SELECT message_id, channels FROM bongsu_notifications"):
-        counts[row["message_id"], "", NOTIFIED] += 1
-        counts[row["message_id"], "", IN_INBOX] += row["channels"] & 8 != 0
-    for row in await rows(store, "SELECT message_id, reason FROM bongsu_suppressions"):
-        counts[row["message_id"], "", row["reason"]] += 1
-    for row in await rows(store, "SELECT message_id, channel, status FROM bongsu_deliveries"):
-        counts[row["message_id"], row["channel"], MADE] += 1
-        if row["status"] not in ("READY", "SENDING"):
-            counts[row["message_id"], row["channel"], row["status"]] += 1
-    return Counter({key: count for key, count in counts.items() if key[0] in bulk and count})
-
-
-@pytest.mark.parametrize("seed", range(4))
-async def test_kept_counts_are_those_of_the_rows(store: Store, settings: Settings, seed: int) -> None:
-    random = Random(seed)
-    who = names(23)
-    await members(store, *who, device=True)
-    for one in random.sample(who, 6):
-        await prefers(store, one, types={"SAID": {"enabled": random.random() < 0.5, "channels": ["PUSH"]}})
+def about(audience: Callable[[Event], Audience], kind: NoticeType | None = None) -> Rules:
+    """Any event of type `said` becomes a notice to its audience, and its messages have the event's reference."""
     rules = Rules()
 
     @rules.rule("said")
-    def both(event: Event) -> list[Notice]:
-        kind = NoticeType("SAID", BOTH)
-        return [
-            Notice(kind, Listed(who), subject=f"{event.ref_id}", title="t", body="b"),
-            Notice(kind, Listed(who[:3]), subject=f"{event.ref_id} few", title="t", body="b"),
-        ]
+    def notices(event: Event) -> Iterable[Notice]:
+        yield Notice(kind or NoticeType("SAID", BOTH), audience(event), ref_id=event.ref_id, title="t", body="b")
 
-    await decide(store, settings, rules, said("1"), said("2"), said("1"), chunk=random.choice([4, 7, 22]))
-    assert await kept(store) == await counted(store)
-    assert any(what == "DUPLICATE" for _, _, what in await kept(store))
-    hurried = settings.model_copy(update={"max_retries": 1, "retry_base_seconds": 0.001, "poll_seconds": 0.01})
-    dispatcher = Dispatcher(store, GuardedSender(Moody(random)), hurried, 8)
-    for _ in range(20):
-        await dispatcher.tick()
-    await dispatcher.stop()
-    assert await kept(store) == await counted(store)
-    replay = Replay(store, LocalSignals(), "test", DeadFilter.model_validate({"code": "NO"}))
-    assert (await replay.run())[1] > 0
-    assert await kept(store) == await counted(store)
+    return rules
 
 
-async def test_small_events_are_not_counted(store: Store, settings: Settings) -> None:
-    who = names(CHUNK)
-    await members(store, *who, device=True)
-    await decide(store, settings, says(Listed(who), NoticeType("SAID", BOTH)), said(), chunk=CHUNK)
-    assert await kept(store) == Counter()
+class Steps:
+    """A worker with its steps: whom each has decided, by what their events are about."""
+
+    def __init__(self, store: Store, settings: Settings, rules: Rules, chunk: int = CHUNK) -> None:
+        self.taken: list[dict[str, int]] = []
+        self.worker = EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), chunk), self._decided)
+
+    def _decided(self, decision: Decision) -> None:
+        if decision.rows is None:
+            return
+        self.taken.append(dict(self._by_event(decision)))
+
+    @staticmethod
+    def _by_event(decision: Decision) -> Iterable[tuple[str, int]]:
+        assert decision.rows is not None
+        messages = {message.message_id: event for event, message in decision.new_messages}
+        for event in decision.events:
+            messages |= dict.fromkeys(event.messages.values(), event)
+        counted: Counter[str] = Counter()
+        for one in decision.rows.counts:
+            assert one.message_id is not None
+            counted[messages[one.message_id].claimed.event.ref_id or ""] += one.recipients
+        return counted.items()
 
 
-async def test_one_that_was_interrupted_is_counted_once(store: Store, settings: Settings) -> None:
-    who = names(3 * CHUNK)
-    await members(store, *who, device=True)
-    rules = says(Listed(who), NoticeType("SAID", BOTH))
+async def publish(store: Store, *events: Event) -> None:
     async with store.transaction() as tx:
-        await outbox.add(tx, [said()])
-    first = EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), CHUNK))
-    await first.tick()
-    async with store.transaction() as tx:
-        await outbox.give_back(tx, [one.claimed for one in first._in_progress], 0.0)
-    await work(EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), CHUNK)))
-    assert await kept(store) == await counted(store)
-    assert sum((await kept(store)).values()) == 3 * len(who)
+        await outbox.add(tx, events)
+
+
+# --- what is bulk -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", AUDIENCES)
+@pytest.mark.parametrize(
+    ("count", "is_bulk"), [(CHUNK - 1, False), (CHUNK, False), (CHUNK + 1, True), (2 * CHUNK, True), (3 * CHUNK + 1, True)]
+)
+async def test_an_audience_that_does_not_fit_into_one_step_is_bulk(
+    store: Store, settings: Settings, kind: str, count: int, is_bulk: bool
+) -> None:
+    who = [f"m-{number:02}" for number in range(count)]
+    await members(store, *who, device=True)
+    await did(store, "p1", *who)
+    steps = Steps(store, settings, about(lambda _event: AUDIENCES[kind](who)))
+    await publish(store, said("it"))
+    await work(steps.worker)
+    assert await told(store) == dict.fromkeys(who, 1)
+    # Also for those whom the last step has decided.
+    assert await ranks(store) == {"it": Counter({(6 if is_bulk else 3, is_bulk): count})}
+    full, rest = divmod(count, CHUNK)
+    assert [step["it"] for step in steps.taken] == [CHUNK] * full + [rest] * (rest > 0)
+
+
+@pytest.mark.parametrize("priority", Priority)
+@pytest.mark.parametrize("is_critical", [False, True])
+@pytest.mark.parametrize("is_bulk", [False, True])
+async def test_each_delivery_stores_its_rank(
+    store: Store, settings: Settings, priority: Priority, is_critical: bool, is_bulk: bool
+) -> None:
+    who = [f"m-{number}" for number in range(CHUNK)]
+    await members(store, *who, device=True)
+    await run(store, "UPDATE bongsu_members SET email = 'a@example.org'")
+    kind = NoticeType("SAID", (*BOTH, Channel.EMAIL), priority=priority, is_critical=is_critical)
+    await decide(store, settings, says(Everyone(), kind), said(), chunk=CHUNK - 1 if is_bulk else CHUNK)
+    rank = {Priority.HIGH: 2, Priority.NORMAL: 3, Priority.LOW: 4}[priority] + 3 * is_bulk
+    found = await rows(store, "SELECT rank, channel, count(*) FROM bongsu_deliveries GROUP BY rank, channel")
+    rank = int(is_bulk) if is_critical else rank
+    assert {tuple(row) for row in found} == {(rank, "PUSH", CHUNK), (rank, "EMAIL", CHUNK)}
+    ((stored,),) = await rows(store, "SELECT is_bulk FROM bongsu_messages")
+    assert bool(stored) is is_bulk
+
+
+async def test_every_message_of_a_bulk_notice_is_bulk_also_one_that_a_later_step_is_the_first_to_need(
+    store: Store, settings: Settings
+) -> None:
+    who = [f"m-{number:02}" for number in range(CHUNK + 1)]
+    await members(store, *who, device=True)
+    await run(
+        store,
+        "UPDATE bongsu_members SET locale = 'en'",
+        f"UPDATE bongsu_members SET locale = 'ko' WHERE member_id = '{who[-1]}'",
+    )
+    rules = Rules()
+
+    @rules.rule("said")
+    def notices(event: Event) -> Iterable[Notice]:
+        yield Notice(NoticeType("FOLLOW", BOTH), Everyone(), data={"actorName": "Kim"})
+
+    await decide(store, settings, rules, said(), chunk=CHUNK)
+    found = await rows(store, "SELECT locale, is_bulk FROM bongsu_messages ORDER BY locale")
+    assert [(row[0], bool(row[1])) for row in found] == [("en", True), ("ko", True)]
+
+
+async def test_of_several_notices_of_an_event_each_is_bulk_by_its_own_audience(store: Store, settings: Settings) -> None:
+    who = [f"m-{number:02}" for number in range(CHUNK + 1)]
+    await members(store, *who, device=True)
+    rules = Rules()
+
+    @rules.rule("said")
+    def notices(event: Event) -> Iterable[Notice]:
+        for name, audience in (("FEW", Listed((who[0],))), ("ALL", Everyone()), ("TWO", Listed(tuple(who[:2])))):
+            yield Notice(NoticeType(name, BOTH), audience, ref_id=name, title="t", body="b")
+
+    await decide(store, settings, rules, said(), chunk=CHUNK)
+    assert await ranks(store) == {
+        "FEW": Counter({(3, False): 1}),
+        "ALL": Counter({(6, True): CHUNK + 1}),
+        "TWO": Counter({(3, False): 2}),
+    }
+
+
+# --- how steps are filled -----------------------------------------------------------------------------------------------
+
+
+def listed(*sizes: int) -> tuple[list[Event], Rules]:
+    """Events that are for so many members each, none of them for the same ones."""
+    names = [f"e{number}" for number in range(len(sizes))]
+    who = {name: [f"{name}-m{number:02}" for number in range(size)] for name, size in zip(names, sizes, strict=True)}
+    return [said(name) for name in names], about(lambda event: Listed(tuple(who[event.ref_id or ""])))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps"),
+    [
+        # Those that fit go together; one that does not fit any more waits, and is not cut.
+        ((2, 2, 1), [{"e0": 2, "e1": 2, "e2": 1}]),
+        ((3, 3, 3), [{"e0": 3}, {"e1": 3}, {"e2": 3}]),
+        ((3, 4, 2), [{"e0": 3, "e2": 2}, {"e1": 4}]),
+        ((4, 5, 1), [{"e0": 4, "e2": 1}, {"e1": 5}]),
+        # A large one begins when it is the first; others do not share its steps.
+        ((1, 6, 2), [{"e0": 1, "e2": 2}, {"e1": 5}, {"e1": 1}]),
+        ((6, 1), [{"e0": 5}, {"e1": 1}, {"e0": 1}]),
+    ],
+)
+async def test_a_small_audience_is_never_cut(
+    store: Store, settings: Settings, sizes: tuple[int, ...], steps: list[dict[str, int]]
+) -> None:
+    events, rules = listed(*sizes)
+    taken = Steps(store, settings, rules)
+    await publish(store, *events)
+    await work(taken.worker)
+    assert taken.taken == steps
+    assert sum((await told(store)).values()) == sum(sizes)
+
+
+async def test_lists_go_before_an_audience_whose_size_is_not_known(store: Store, settings: Settings) -> None:
+    await members(store, *(f"all-{number}" for number in range(7)))
+    audiences: dict[str, Audience] = {"few": Listed(("x", "y")), "all": Everyone(), "others": Listed(("z",))}
+    taken = Steps(store, settings, about(lambda event: audiences[event.ref_id or ""]))
+    await publish(store, said("all"), said("few"), said("others"))
+    await work(taken.worker)
+    first, *rest = taken.taken
+    assert first == {"few": 2, "others": 1}
+    # The lists' members are everybody's too by then.
+    assert rest == [{"all": CHUNK}, {"all": CHUNK}]
+
+
+async def test_small_audiences_of_interested_members_share_a_step_and_a_large_one_goes_alone(
+    store: Store, settings: Settings
+) -> None:
+    for product, count in (("p0", 2), ("p1", 7), ("p2", 3), ("p3", 5)):
+        await did(store, product, *(f"{product}-{number}" for number in range(count)))
+    await run(
+        store,
+        "INSERT INTO bongsu_devices (member_id, device_id, token, platform, has_consent) "
+        "SELECT member_id, 'd', member_id, 'ANDROID', true FROM bongsu_members",
+    )
+    taken = Steps(store, settings, about(lambda event: Interested(event.ref_id or "", VIEW, 7)))
+    await publish(store, *(said(f"p{number}") for number in range(4)))
+    await work(taken.worker)
+    assert Counter(await ranks(store)) == {
+        "p0": Counter({(3, False): 2}),
+        "p1": Counter({(6, True): 7}),
+        "p2": Counter({(3, False): 3}),
+        "p3": Counter({(3, False): 5}),
+    }
+    assert taken.taken[0] == {"p0": 2, "p2": 3}
+    assert sorted(step["p1"] for step in taken.taken if "p1" in step) == [2, 5]
+    assert all(len(step) == 1 for step in taken.taken if "p1" in step or "p3" in step)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_only_what_is_larger_than_a_step_is_cut_however_events_are_mixed(
+    store: Store, settings: Settings, seed: int
+) -> None:
+    dice = random.Random(seed)
+    crowd = [f"m{number:02}" for number in range(12)]
+    await members(store, *crowd, device=True)
+    audiences: dict[str, tuple[Audience, int]] = {}
+    for number in range(15):
+        size = dice.randint(1, 12)
+        who = dice.sample(crowd, size)
+        name = f"e{number:02}"
+        await did(store, name, *who)
+        listed, interested = Listed(tuple(who)), Interested(name, VIEW, 7)
+        some: list[Audience] = [listed, listed, listed, interested, interested, Everyone(), Selected(_first(size))]
+        audience = dice.choice(some)
+        audiences[name] = (audience, 12 if isinstance(audience, Everyone) else size)
+    events = [said(name) for name in audiences]
+    steps: list[dict[str, int]] = []
+    await publish(store, *events[:10])
+    rules = about(
+        lambda event: audiences[event.ref_id or ""][0], NoticeType("SAID", BOTH, duplicate_hours=0, is_critical=True)
+    )
+    # Now and then a worker dies, and another goes on where it was; five events come later.
+    for alive in [*(dice.randint(1, 4) for _ in range(5)), 1_000]:
+        taken = Steps(store, settings, rules)
+        for _ in range(alive):
+            if not await taken.worker.tick():
+                break
+        steps += taken.taken
+        await run(store, f"UPDATE bongsu_events SET due = {store.dialect.now} WHERE status = 'PENDING'")
+        await publish(store, *events[10:])
+    assert all(sum(step.values()) <= CHUNK for step in steps)
+    for name, (_, size) in audiences.items():
+        parts = [step[name] for step in steps if name in step]
+        assert sum(parts) == size
+        assert len(parts) == -(-size // CHUNK), "as few steps as it takes"
+        assert set((await ranks(store))[name]) == {(1, True) if size > CHUNK else (0, False)}
+
+
+def _first(size: int) -> str:
+    return f"SELECT member_id FROM bongsu_members ORDER BY member_id LIMIT {size}"
+
+
+# --- small events do not wait for large ones ----------------------------------------------------------------------------
+
+
+async def test_a_small_event_is_decided_between_two_steps_of_a_large_one(store: Store, settings: Settings) -> None:
+    await members(store, *(f"m-{number:02}" for number in range(10 * CHUNK)))
+    taken = Steps(store, settings, about(lambda event: Everyone() if event.ref_id == "all" else Listed(("few",))))
+    await publish(store, said("all"))
+    await taken.worker.tick()
+    for _ in range(3):
+        await publish(store, said("few"))
+        before = len(taken.taken)
+        await taken.worker.tick()
+        assert taken.taken[before:][0] == {"few": 1}
+        assert taken.taken[before:][1] == {"all": CHUNK}
+    await work(taken.worker)
+
+
+@pytest.mark.parametrize("large", [3, 4, 5, 9])
+async def test_many_large_events_do_not_keep_small_ones_from_being_claimed(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    monkeypatch.setattr(module, "BATCH", 4)
+    await members(store, *(f"m-{number:02}" for number in range(20 * CHUNK)))
+    names = [f"all-{number}" for number in range(large)]
+    taken = Steps(store, settings, about(lambda event: Everyone() if event.ref_id in names else Listed(("few",))))
+    await publish(store, *(said(name) for name in names))
+    while len({name for step in taken.taken for name in step}) < large:
+        await taken.worker.tick()
+    before = len(taken.taken)
+    await publish(store, *(said(f"few-{number}") for number in range(4)))
+    await taken.worker.tick()
+    assert taken.taken[before] == dict.fromkeys([f"few-{number}" for number in range(4)], 1)
+    assert len(taken.worker._in_progress) <= 4 + 1
+    # Those that there was no room for were given back, and come again.
+    while await rows(store, "SELECT 1 FROM bongsu_events WHERE status = 'PENDING' LIMIT 1"):
+        await run(store, f"UPDATE bongsu_events SET due = {store.dialect.now} WHERE leased_by IS NULL")
+        await taken.worker.tick()
+    decided = Counter(name for step in taken.taken for name, count in step.items() for _ in range(count))
+    assert {decided[name] for name in names} == {20 * CHUNK}
+    await taken.worker.stop()

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
+from math import ceil, inf
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from bongsu.decide.quiet_hours import Quiet, quiet_until, seconds_until_quiet
+from bongsu.decide.quiet_hours import MOST_TIMES, Quiet, active_times, quiet_until
 from bongsu.decide.worker import EventWorker
 from bongsu.errors import BadApp
-from bongsu.model import Channel, Event, Listed, Notice, NoticeType
+from bongsu.model import Channel, Device, Event, Listed, Notice, NoticeType, Platform
 from bongsu.rules import DIRECT, Rules
 from bongsu.rules.direct import direct
 from bongsu.rules.engine import App
+from bongsu.rules.fields import MOST_A_MINUTE
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from tests.deciding import NOON, Clock, ClockedDecider, decide, members, prefers, rows, said, says, work
+from bongsu.store.devices import put_device
+from bongsu.store.members import ensure_members
+from tests.deciding import NOON, Clock, ClockedDecider, decide, members, prefers, rows, run, said, says, work
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
 SEOUL = ZoneInfo("Asia/Seoul")
@@ -28,7 +35,7 @@ PACED = NoticeType("PACED", BOTH, pace_per_minute=6)
 
 async def due_times(store: Store) -> dict[str, float]:
     """For each member the seconds from NOON until the push is due."""
-    found = await rows(store, "SELECT member_id, due FROM bongsu_deliveries WHERE channel = 'PUSH'")
+    found = await rows(store, "SELECT member_id, due FROM bongsu_deliveries WHERE channel = 'PUSH' ORDER BY member_id")
     return {row["member_id"]: (store.dialect.time(row["due"]) - NOON).total_seconds() for row in found}
 
 
@@ -73,6 +80,59 @@ async def test_another_worker_goes_on_with_the_next_place(store: Store, settings
     assert await due_times(store) == pytest.approx({one: 10.0 * place for place, one in enumerate(who)})
 
 
+async def test_what_is_decided_later_is_spread_from_then_on_and_never_closer(store: Store, settings: Settings) -> None:
+    """As after an outage in which nothing was decided."""
+    who = names(12)
+    await members(store, *who, device=True)
+    clock = Clock()
+    async with store.transaction() as tx:
+        await outbox.add(tx, [said()])
+    for hours in (0, 1, 24):
+        clock.forward(hours=hours)
+        worker = EventWorker(store, says(Listed(who), PACED), settings, ClockedDecider(store, settings, clock, 2))
+        await worker.tick()
+        await run(store, f"UPDATE bongsu_events SET due = {store.dialect.now} WHERE status = 'PENDING'")
+    times = list((await due_times(store)).values())
+    assert len(times) == len(who)
+    assert all(later - earlier >= 10.0 - 1e-6 for earlier, later in pairwise(times))
+    assert times[0] == 0.0
+    assert times[-1] == pytest.approx(25 * 3600 + 110)
+
+
+async def test_all_that_a_member_gets_of_it_is_due_at_once(store: Store, settings: Settings) -> None:
+    who = names(3)
+    await members(store, *who, device=True)
+    async with store.transaction() as tx:
+        for one in who:
+            await put_device(tx, one, "tablet", Device(token=f"tablet-{one}", platform=Platform.IOS, push_consent=True))
+    await run(store, "UPDATE bongsu_members SET email = 'a@example.org'")
+    kind = NoticeType("PACED", (*BOTH, Channel.EMAIL), pace_per_minute=6)
+    await decide(store, settings, says(Listed(who), kind), said(), chunk=2)
+    found = await rows(
+        store, "SELECT member_id, count(*) AS count, count(DISTINCT due) AS times FROM bongsu_deliveries GROUP BY member_id"
+    )
+    assert sorted((row["member_id"], row["count"], row["times"]) for row in found) == [(one, 3, 1) for one in who]
+    assert list((await due_times(store)).values()) == pytest.approx([0, 10, 20])
+
+
+async def test_a_second_notice_of_an_event_is_spread_by_itself(store: Store, settings: Settings) -> None:
+    who = names(5)
+    await members(store, *who, device=True)
+    rules = Rules()
+
+    @rules.rule("said")
+    def two(event: Event) -> list[Notice]:
+        other = NoticeType("OTHER", (Channel.SMS, Channel.IN_APP), pace_per_minute=12)
+        return [Notice(kind, Listed(who), title="t", body="b") for kind in (PACED, other)]
+
+    await run(store, "UPDATE bongsu_members SET phone = '+821012345678'")
+    await decide(store, settings, rules, said(), chunk=2)
+    found = await rows(store, "SELECT member_id, due FROM bongsu_deliveries WHERE channel = 'SMS' ORDER BY member_id")
+    by_sms = [(store.dialect.time(row["due"]) - NOON).total_seconds() for row in found]
+    assert list((await due_times(store)).values()) == pytest.approx([0, 10, 20, 30, 40])
+    assert by_sms == pytest.approx([0, 5, 10, 15, 20])
+
+
 async def test_paced_and_other_notices_in_one_step_do_not_mix(store: Store, settings: Settings) -> None:
     who = names(4)
     await members(store, *who, device=True)
@@ -94,35 +154,124 @@ async def test_paced_and_other_notices_in_one_step_do_not_mix(store: Store, sett
 
 # --- quiet hours ------------------------------------------------------------------------------------------------------
 
+# With daylight saving of an hour and of half an hour, on both halves of the earth; without; odd offsets.
+ZONES = ["Asia/Seoul", "UTC", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Africa/Casablanca"]
+MINUTE = timedelta(minutes=1)
 
-def as_if_the_clock_stood_still(start: datetime, zone: ZoneInfo, quiet: Quiet, seconds: float) -> datetime:
-    """The model: walk on minute by minute, and count only those that are not quiet."""
-    moment = quiet_until(start, zone, quiet) or start
-    left = seconds
+
+def is_quiet(moment: datetime, zone: ZoneInfo, quiet: Quiet) -> bool:
+    local = moment.astimezone(zone)
+    return quiet.covers(local.hour * 60 + local.minute)
+
+
+def active_minutes(start: datetime, zone: ZoneInfo, quiet: Quiet) -> Iterator[datetime]:
+    """The model: walk on minute by minute, and count only those that are not quiet. From the beginning of a minute on."""
+    moment = start
     while True:
-        active = seconds_until_quiet(moment, zone, quiet)
-        if left < active:
-            return moment + timedelta(seconds=left)
-        left -= active
-        begin = moment + timedelta(seconds=active)
-        moment = quiet_until(begin, zone, quiet) or begin
+        if not is_quiet(moment, zone, quiet):
+            yield moment
+        moment += MINUTE
 
 
-@pytest.mark.parametrize(("start", "end"), [("22:00", "08:00"), ("12:05", "12:10"), ("11:00", "13:00"), ("12:01", "11:59")])
-@pytest.mark.parametrize("pace", [1, 60])
-async def test_quiet_hours_are_passed_over(store: Store, settings: Settings, start: str, end: str, pace: int) -> None:
-    who = names(30)
+@hypothesis_settings(max_examples=200, deadline=None)
+@given(
+    start=st.integers(0, 1439),
+    end=st.integers(0, 1439),
+    zone=st.sampled_from(ZONES).map(ZoneInfo),
+    minutes=st.integers(0, 2 * 366 * 1440),
+    first=st.integers(0, 3_000),
+    more=st.integers(0, 3_000),
+)
+def test_between_quiet_hours_the_clock_runs_as_if_there_were_none(
+    start: int, end: int, zone: ZoneInfo, minutes: int, first: int, more: int
+) -> None:
+    if start == end or (start - end) % 1440 < 60:
+        return  # the model would walk for weeks
+    quiet, now = Quiet(start, end), datetime(2026, 1, 1, tzinfo=UTC) + minutes * MINUTE
+    begin = quiet_until(now, zone, quiet) or now
+    times = list(active_times(begin, zone, quiet, 60.0 * first, 60.0 * (first + more)))
+    # They cover all that was asked for, without a gap.
+    assert times[0].since <= 60 * first
+    assert times[-1].until > 60 * (first + more)
+    assert all(one.until == other.since for one, other in pairwise(times))
+    walked = list(islice(active_minutes(now, zone, quiet), first + more + 1))
+    for one in times:
+        for place in range(max(first, ceil(one.since / 60)), min(first + more + 1, ceil(one.until / 60))):
+            assert begin + timedelta(seconds=60 * place + one.quiet_before) == walked[place]
+
+
+def test_beyond_a_year_no_quiet_hours_are_looked_at() -> None:
+    times = list(active_times(NOON, SEOUL, Quiet(22 * 60, 8 * 60), 0.0, 1e12))
+    assert len(times) == MOST_TIMES + 1
+    assert times[-1].until == inf
+
+
+PROFILES = [
+    ("Asia/Seoul", 22 * 60, 8 * 60),
+    ("America/New_York", 22 * 60, 8 * 60),
+    ("America/New_York", 60, 150),
+    ("Australia/Lord_Howe", 1 * 60 + 45, 2 * 60 + 15),
+    ("", 12 * 60 + 10, 12 * 60 + 20),
+    (None, None, None),
+]
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        datetime(2026, 3, 6, 3, tzinfo=UTC),  # two days before New York's clock is set forward
+        datetime(2026, 10, 30, 3, tzinfo=UTC),  # two days before it is set back
+        datetime(2026, 10, 3, 20, tzinfo=UTC),  # Lord Howe's is set within hours
+        datetime(2026, 6, 1, 14, tzinfo=UTC),  # quiet in Seoul
+    ],
+    ids=str,
+)
+async def test_a_notice_that_goes_out_over_days_reaches_nobody_in_quiet_hours(
+    store: Store, settings: Settings, now: datetime
+) -> None:
+    who = [f"m-{number:04}" for number in range(4_000)]
+    async with store.transaction() as tx:
+        await ensure_members(tx, who)
+    await run(
+        store,
+        "INSERT INTO bongsu_devices (member_id, device_id, token, platform, has_consent) "
+        "SELECT member_id, 'd', member_id, 'ANDROID', true FROM bongsu_members",
+        *(
+            f"UPDATE bongsu_members SET timezone = '{zone}', quiet_start = {start}, quiet_end = {end} "
+            f"WHERE CAST(substr(member_id, 3) AS integer) % {len(PROFILES)} = {place}"
+            for place, (zone, start, end) in enumerate(PROFILES)
+            if start is not None
+        ),
+    )
+    # A member each minute, which is almost three days.
+    slow = NoticeType("SLOW", BOTH, pace_per_minute=1)
+    await decide(store, settings, says(Listed(tuple(who)), slow), said(), chunk=1_500, clock=Clock(now))
+    found = {
+        row["member_id"]: store.dialect.time(row["due"])
+        for row in await rows(store, "SELECT member_id, due FROM bongsu_deliveries")
+    }
+    for number, (zone, start, end) in enumerate(PROFILES):
+        expected = [now + place * MINUTE for place in range(len(who))]
+        if start is not None and end is not None:
+            walk = active_minutes(now, ZoneInfo(zone or "Asia/Seoul"), Quiet(start, end))
+            expected = list(islice(walk, len(who)))
+        mine = range(number, len(who), len(PROFILES))
+        assert [found[who[place]] for place in mine] == [expected[place] for place in mine]
+
+
+@pytest.mark.parametrize("pace", [7, 13, 59, 1_001])
+async def test_the_last_before_quiet_hours_is_not_rounded_into_them(store: Store, settings: Settings, pace: int) -> None:
+    """A pace that does not divide the minute: sums of such fractions are not exact."""
+    who = names(150)
     await members(store, *who, device=True)
     for one in who:
-        await prefers(store, one, quietHours={"start": start, "end": end})
+        await prefers(store, one, quietHours={"start": "12:01", "end": "11:59"})
     kind = NoticeType("PACED", BOTH, pace_per_minute=pace)
-    await decide(store, settings, says(Listed(who), kind), said(), chunk=7)
-    quiet = Quiet(_minute(start), _minute(end))
-    found = await due_times(store)
-    for place, one in enumerate(who):
-        expected = as_if_the_clock_stood_still(NOON, SEOUL, quiet, place * 60 / pace)
-        assert found[one] == pytest.approx((expected - NOON).total_seconds())
-        assert quiet_until(NOON + timedelta(seconds=found[one]), SEOUL, quiet) is None
+    await decide(store, settings, says(Listed(who), kind), said(), chunk=40)
+    quiet = Quiet(_minute("12:01"), _minute("11:59"))
+    times = await due_times(store)
+    assert not any(is_quiet(NOON + timedelta(seconds=one), SEOUL, quiet) for one in times.values())
+    assert list(times.values()) == sorted(times.values())
 
 
 def _minute(clock: str) -> int:
@@ -140,24 +289,6 @@ async def test_a_critical_one_is_paced_and_knows_no_quiet_hours(store: Store, se
     assert await due_times(store) == pytest.approx({who[0]: 0.0, who[1]: 10.0, who[2]: 20.0})
 
 
-@given(
-    st.integers(0, 1439),
-    st.integers(0, 1439),
-    st.sampled_from(["Asia/Seoul", "UTC", "America/New_York"]),
-    st.integers(0, 2 * 86_400),
-)
-def test_it_is_known_when_quiet_hours_begin(start: int, end: int, zone: str, seconds: int) -> None:
-    if start == end:
-        return
-    quiet, at = Quiet(start, end), datetime(2026, 5, 1, tzinfo=UTC) + timedelta(seconds=seconds)
-    moment = quiet_until(at, ZoneInfo(zone), quiet) or at
-    wait = seconds_until_quiet(moment, ZoneInfo(zone), quiet)
-    begin = moment + timedelta(seconds=wait)
-    assert 0 < wait <= 86_400
-    assert quiet_until(begin, ZoneInfo(zone), quiet) is not None
-    assert quiet_until(begin - timedelta(seconds=1), ZoneInfo(zone), quiet) is None
-
-
 # --- who may say it ---------------------------------------------------------------------------------------------------
 
 
@@ -172,7 +303,27 @@ def test_a_type_and_a_direct_send_say_the_pace() -> None:
     assert (as_declared.type.pace_per_minute, slower.type.pace_per_minute) == (600, 60)
 
 
-@pytest.mark.parametrize("pace", [0, -1, 1.5, "60", True])
+@pytest.mark.parametrize("pace", [0, -1, 1.5, 60.0, inf, "60", "", True, False, [60], MOST_A_MINUTE + 1])
 def test_what_is_no_pace_is_refused(pace: object) -> None:
-    with pytest.raises(BadApp, match="pace_per_minute must be a whole number of members a minute, 1 or more"):
-        App().type("SALE", channels=["PUSH"], pace_per_minute=pace)  # type: ignore[arg-type]
+    says = "must be a whole number of members a minute, 1 to 10000000, not "
+    app = App()
+    with pytest.raises(BadApp, match=f"Notice type SALE: pace_per_minute {says}"):
+        app.type("SALE", channels=["PUSH"], pace_per_minute=pace)  # type: ignore[arg-type]
+    assert "SALE" not in app.types
+    payload = {"type": "SALE", "userIds": ["a"], "title": "t", "body": "b", "pacePerMinute": pace}
+    if pace != inf:
+        with pytest.raises(ValueError, match=f"payload.pacePerMinute {says}"):
+            direct({}).detect(Event(event_type=DIRECT, payload=payload))
+
+
+@pytest.mark.parametrize("pace", [None, 1, MOST_A_MINUTE])
+def test_the_slowest_and_the_fastest_pace_and_none_are_paces(pace: int | None) -> None:
+    assert App().type("SALE", channels=["PUSH"], pace_per_minute=pace).pace_per_minute == pace
+
+
+async def test_a_direct_send_is_spread_as_it_asks(store: Store, settings: Settings) -> None:
+    who = names(4)
+    await members(store, *who, device=True)
+    payload = {"type": "SALE", "userIds": list(who), "title": "t", "body": "b", "pacePerMinute": 30}
+    await decide(store, settings, direct({}), Event(event_type=DIRECT, payload=payload), chunk=3)
+    assert list((await due_times(store)).values()) == pytest.approx([0, 2, 4, 6])

@@ -35,6 +35,8 @@ from tests.simulator.running import Simulator, simulating
 AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0)
 MAIL = NoticeType("MAIL", (Channel.EMAIL, Channel.IN_APP), duplicate_hours=0)
 SLOTS = 16
+# Few enough that the circuit breaker stays closed.
+FAULTS = {"unavailable": 0.06, "reset": 0.04, "acceptedReset": 0.05, "acceptedUnavailable": 0.04, "deviceQuota": 0.08}
 # Slots for so many that one claim takes all deliveries of a small campaign.
 ROOM = 64
 
@@ -269,8 +271,8 @@ async def test_with_a_provider_that_fails_every_delivery_ends_and_is_accounted_f
     store: Store, settings: Settings, simulator: Simulator, kind: NoticeType, seed: int
 ) -> None:
     dice = random.Random(seed)
-    faults = {"unavailable": 0.2, "reset": 0.1, "quota": 0.1, "acceptedReset": 0.05}
-    simulator.configure(seed=seed, faults=faults, latency={"medianMs": 10})
+    retry_after = {"form": "seconds", "seconds": 1}
+    simulator.configure(seed=seed, faults=FAULTS, retryAfter=retry_after, latency={"medianMs": 10})
     settings = pushing(settings, simulator, retry_base_seconds=0.05, send_timeout_seconds=2)
     count = 150
     event_id = await campaign(store, settings, count, chunk=40, kind=kind)

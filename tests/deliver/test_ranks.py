@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bongsu.decide.step import CHUNK
 from bongsu.decide.step import CHUNK
 from bongsu.deliver import dispatcher as module
 from bongsu.deliver.channels.callback import GuardedSender, OnOutcome
@@ -18,7 +19,7 @@ from bongsu.deliver.dispatcher import SHARE, Dispatcher
 from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
 from bongsu.outcome import Accepted, Outcome, Outgoing
 from bongsu.settings import Settings
-from bongsu.store import Store
+from bongsu.store import Store, ranks
 from bongsu.store.ranks import BULK, CRITICAL, CRITICAL_BULK, ORDINARY, RANKS, SHARED_TURNS, rank_of, slots_for
 from tests.deciding import decide, members, rows, said, says
 
@@ -122,6 +123,13 @@ def test_the_table_of_ranks() -> None:
     assert [rank_of(priority, is_critical=False, is_bulk=False) for priority in in_order] == [2, 3, 4]
     assert [rank_of(priority, is_critical=False, is_bulk=True) for priority in in_order] == [5, 6, 7]
     assert set(SHARED_TURNS) == {None, *RANKS} - {CRITICAL}, "every rank but the first has a turn of its own"
+
+
+def test_the_docs_have_the_same_table() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "howto", "campaigns.md").read_text()
+    lines = [re.findall(r"^\| ([0-7, ]+) \| (.*?)[,:|]", text, re.MULTILINE) for text in (page, ranks.__doc__ or "")]
+    assert lines[0] == [("0", "critical"), ("1", "critical"), ("2, 3, 4", "ordinary"), ("5, 6, 7", "bulk")]
+    assert [rank for rank, _ in lines[1]] == [rank for rank, _ in lines[0]]
 
 
 @pytest.mark.parametrize("slots", range(1, 200))

@@ -79,12 +79,14 @@ async def test_everything_said_reaches_the_notice(api: httpx.AsyncClient, store:
         guarantee="at_least_once",
         critical=True,
         sendAt=in_hours(-1),
+        pacePerMinute=600,
         idempotencyKey="k",
     )
     (claimed,) = await claim(store)
     notice = said(claimed.event)
     assert (notice.type.channels, notice.type.priority) == ((Channel.EMAIL, Channel.IN_APP), Priority.HIGH)
     assert (notice.type.guarantee, notice.type.is_critical) == (Guarantee.AT_LEAST_ONCE, True)
+    assert notice.type.pace_per_minute == 600
     assert (notice.subject, notice.ref_id) == ("spring", "coupon-1")
     assert notice.data == {"coupon": "X", "nothing": None, "n": [1.5, {"이름": "사과"}]}
 
@@ -116,6 +118,14 @@ BAD: list[tuple[dict[str, Any], list[Any], str]] = [
     ({"body": "a\x00"}, ["body"], "a control character at 1"),
     ({"body": "x" * 10_001}, ["body"], "at most 10000"),
     ({"body": None}, ["body"], "valid string"),
+    ({"pacePerMinute": 0}, ["pacePerMinute"], "greater than or equal to 1"),
+    ({"pacePerMinute": -60}, ["pacePerMinute"], "greater than or equal to 1"),
+    ({"pacePerMinute": 10_000_001}, ["pacePerMinute"], "less than or equal to 10000000"),
+    ({"pacePerMinute": 1.5}, ["pacePerMinute"], "valid integer"),
+    ({"pacePerMinute": 60.0}, ["pacePerMinute"], "valid integer"),
+    ({"pacePerMinute": "60"}, ["pacePerMinute"], "valid integer"),
+    ({"pacePerMinute": True}, ["pacePerMinute"], "valid integer"),
+    ({"pacePerMinute": [60]}, ["pacePerMinute"], "valid integer"),
     ({"data": []}, ["data"], "an object"),
     ({"data": {"a": {"b": "\x00"}}}, ["data"], "data.a.b contains a NUL"),
     ({"data": {"a": "x" * 70_000}}, ["data"], "the limit is 65536"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from bongsu.decide.worker import EventWorker
 from bongsu.model import Channel, Everyone, Guarantee, NoticeType
 from bongsu.rules import Rules
 from bongsu.settings import Settings
-from bongsu.store import Store, Transaction, cancellations, inbox, recovery
+from bongsu.store import Query, Row, Store, Transaction, cancellations, inbox, recovery
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus
+from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
 from bongsu.store.query import same
 from bongsu.store.ranks import RANKS
 from tests.cancelling import SALE, add_events, begin, begun, campaign, fill, is_exact, statuses, take_steps
@@ -83,6 +84,41 @@ async def test_a_claim_since_the_cancellation_began_is_counted_as_sent(store: St
         done = await cancellations.begin(tx, event_id, "w", withdraw=False, lease_seconds=60)
         assert isinstance(done, cancellations.Cancellation)
     assert (done.cancelled, done.sent) == (3, 2)
+
+
+class Meanwhile:
+    """A transaction between whose statements something else is committed."""
+
+    def __init__(self, tx: Transaction, work: Callable[[], Awaitable[None]]) -> None:
+        self._tx = tx
+        self._work = work
+        self.dialect = tx.dialect
+
+    async def fetch(self, *queries: Query) -> Sequence[Row]:
+        found = await self._tx.fetch(*queries)
+        await self._work()
+        return found
+
+    async def execute(self, *queries: Query) -> list[int]:
+        return await self._tx.execute(*queries)
+
+
+@pytest.mark.parametrize("chunk", [10, 100])
+async def test_outcomes_recorded_while_it_counts_are_counted_once(store: Store, settings: Settings, chunk: int) -> None:
+    event_id = await campaign(store, settings, 30, chunk)
+    on_the_wire = await claim(store, 20)
+
+    async def record_one() -> None:
+        one = on_the_wire.pop()
+        success = Success(one.delivery_id, one.epoch, time.monotonic(), 1, bulk_message=one.message_id)
+        assert await statements.record(store, Channel.PUSH, [success]) == {one.delivery_id}
+
+    async with store.transaction() as tx:
+        slow = Meanwhile(tx, record_one)
+        done = await cancellations.begin(slow, event_id, "w", withdraw=False, lease_seconds=60)
+    assert len(on_the_wire) < 18
+    assert isinstance(done, cancellations.Cancellation)
+    assert (done.cancelled, done.sent) == (10, 20)
 
 
 async def test_a_claim_passes_over_what_is_being_cancelled_and_takes_others(store: Store, settings: Settings) -> None:

@@ -189,24 +189,25 @@ async def test_one_being_sent_may_be_retried_and_so_its_event_can_be_cancelled(s
     assert await begun(store, settings, event_id) == (0, 2, 0)
 
 
-@pytest.mark.parametrize(("rounds", "may_go"), [(0, True), (2, True), (3, False)])
+@pytest.mark.parametrize("is_job_first", [True, False])
 async def test_failures_that_the_recovery_job_would_retry_can_be_cancelled(
-    store: Store, settings: Settings, rounds: int, may_go: bool
+    store: Store, settings: Settings, is_job_first: bool
 ) -> None:
     event_id = await small_event(store, "SUCCESS", "FAIL")
-    await change(store, "UPDATE bongsu_deliveries SET is_retryable = true, rounds = $1 WHERE status = 'FAIL'", rounds)
-    done = await begin(store, settings, event_id)
-    if not may_go:
-        assert done == NothingLeft(EventStatus.DONE)
-        return
-    assert isinstance(done, Cancellation)
-    assert (done.cancelled, done.sent) == (0, 1)
-    # Whether the rows are changed before the job runs or after it.
-    async with store.transaction() as tx:
-        assert (await recovery.give_rounds(tx, 0, 10)).given == 0
+    await change(store, "UPDATE bongsu_deliveries SET is_retryable = true, rounds = 2 WHERE status = 'FAIL'")
+    assert await begun(store, settings, event_id) == (0, 1, 0)
+    if is_job_first:
+        async with store.transaction() as tx:
+            assert (await recovery.give_rounds(tx, 0, 10)).given == 0
     await take_steps(store)
-    assert await statuses(store) == {"SUCCESS": 1, "FAIL": 1}
     assert await rows(store, "SELECT delivery_id FROM bongsu_deliveries WHERE is_retryable") == []
+    assert await statuses(store) == {"SUCCESS": 1, "FAIL": 1}
+
+
+async def test_failures_after_the_last_round_leave_nothing_to_cancel(store: Store, settings: Settings) -> None:
+    event_id = await small_event(store, "SUCCESS", "FAIL")
+    await change(store, "UPDATE bongsu_deliveries SET is_retryable = true, rounds = 3 WHERE status = 'FAIL'")
+    assert await begin(store, settings, event_id) == NothingLeft(EventStatus.DONE)
 
 
 async def test_an_event_that_is_not_decided_yet_never_is(store: Store, settings: Settings) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from bongsu.dead import DeadFilter, Replay
+from bongsu.dead import FEW, DeadFilter, Replay
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.errors import ReplayWithoutFilter
 from bongsu.ingress.intake import EVENTS_TOPIC
@@ -21,7 +21,7 @@ from bongsu.store import Store, Transaction, dead_letters, outbox, stats
 from bongsu.store.dead_letters import DeadRow, Filters, Kind, State
 from bongsu.store.query import in_both, same
 from bongsu.store.recovery import FIND_RETRYABLE, SETTLE_ABANDONED
-from tests.dying import column, delivery, failed_event, message, one_delivery
+from tests.dying import RANK_AGAIN, column, dead_of_every_rank, delivery, failed_event, message, one_delivery
 from tests.plans import generic_plan
 
 FINISHED = 20_000
@@ -126,6 +126,14 @@ async def test_a_replayed_delivery_begins_anew_but_for_its_epoch(store: Store, n
     assert await column(store, one, "code", "detail", "leased_by", "finished_at") == (None, None, None, None)
     assert await column(store, sent, "status") == "SUCCESS"
     assert await run(store, state="FAIL") == (0, 0)
+
+
+@pytest.mark.parametrize("count", [FEW, FEW + 1])
+async def test_a_replay_of_many_goes_behind_all_that_is_not_critical(store: Store, count: int) -> None:
+    before = await dead_of_every_rank(store, count)
+    assert await run(store, state="FAIL") == (count, count)
+    for delivery_id, rank in before.items():
+        assert await column(store, delivery_id, "rank") == (RANK_AGAIN[rank] if count > FEW else rank)
 
 
 async def test_a_replayed_event_goes_on_where_it_was(store: Store) -> None:

@@ -99,8 +99,8 @@ class NextRecipients:
             case Interested() as interested:
                 await self._add_interested(tx, found, _alike(first, interested, others), interested, now)
             case Everyone():
-                ids = await recipients.find_everyone(tx, first.after, found.room)
-                found.add(first.place, ids, is_more=len(ids) == found.room)
+                # One more than fits: an audience that fills the step is not a large one.
+                found.add(first.place, await recipients.find_everyone(tx, first.after, found.room + 1))
             case _:
                 raise TypeError(f"{first.audience!r:.100} is no audience: write Listed, Interested, Everyone or Selected")
         return found
@@ -115,11 +115,10 @@ class NextRecipients:
             for one in looked_up
             if isinstance(one.audience, Interested)
         ]
-        limit = found.room
-        members = await recipients.find_interested(tx, interests, interested.actions, limit)
+        # One more than fits, to know which of them do.
+        members = await recipients.find_interested(tx, interests, interested.actions, found.room + 1)
         for one in looked_up:
-            ids = members[one.place]
-            found.add(one.place, ids, is_more=len(ids) == limit)
+            found.add(one.place, members[one.place])
         self._adapt(looked_up, found)
 
     def _adapt(self, looked_up: Sequence[Remainder], found: Recipients) -> None:

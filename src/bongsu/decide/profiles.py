@@ -5,14 +5,15 @@ A step is given what follows from each profile instead of looking it up for each
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from bongsu.decide.quiet_hours import Quiet, local_day, quiet_until, seconds_until_quiet
+from bongsu.decide.quiet_hours import Quiet, active_times, local_day, quiet_until
 from bongsu.runtime import telemetry
-from bongsu.store.decisions import Profile, ProfileRow, QuietProfile
+from bongsu.store.decisions import ActiveTime, Profile, ProfileRow
 
 # Profiles given with each step. More would cost every step; members with another profile cost theirs a second attempt.
 MOST = 256
@@ -39,17 +40,15 @@ class Profiles:
     def rows(self, now: datetime) -> list[ProfileRow]:
         return [self._row(profile, now) for profile in self._known]
 
-    def quiet_rows(self, now: datetime) -> list[QuietProfile]:
-        """The quiet hours there are, as pacing needs them: counted from when a member of that profile may be sent to."""
-        found = {}
-        for profile in self._known:
-            if profile.quiet_start >= 0:
-                quiet = Quiet(profile.quiet_start, profile.quiet_end)
-                zone = _zone(profile.timezone) or self._default_zone
-                begin = quiet_until(now, zone, quiet) or now
-                key = (profile.timezone, profile.quiet_start, profile.quiet_end)
-                found[key] = QuietProfile(*key, seconds_until_quiet(begin, zone, quiet), quiet.seconds)
-        return list(found.values())
+    def active_rows(self, now: datetime, first: float, last: float) -> list[ActiveTime]:
+        """When members with quiet hours may be sent to, as pacing needs it: within these seconds from their due time on."""
+        found = []
+        for timezone, start, end in {(one.timezone, one.quiet_start, one.quiet_end) for one in self._known}:
+            if start >= 0:
+                quiet, zone = Quiet(start, end), _zone(timezone) or self._default_zone
+                times = active_times(quiet_until(now, zone, quiet) or now, zone, quiet, first, last)
+                found += [ActiveTime(timezone, start, end, *map(_micros, one)) for one in times]
+        return found
 
     def _row(self, profile: Profile, now: datetime) -> ProfileRow:
         zone = _zone(profile.timezone) or self._default_zone
@@ -58,6 +57,10 @@ class Profiles:
             due = quiet_until(now, zone, Quiet(profile.quiet_start, profile.quiet_end))
         day = local_day(now, zone)
         return ProfileRow(profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, day, due or now)
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * 1e6) if math.isfinite(seconds) else 2**62
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""What the clock says about a member: which day it is there, and when the quiet hours end. No I/O.
+"""What the clock says about a member: which day it is there, and when the quiet hours begin and end. No I/O.
 
 Quiet hours are read off the wall clock. When it jumps forward over their end, they end with the jump; when it goes back, an
 hour that comes twice is quiet twice.
@@ -6,11 +6,16 @@ hour that comes twice is quiet twice.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+# Days, in nearly all zones. What is spread over more than a year keeps its pace behind that, and looks at no quiet hours.
+MOST_TIMES = 400
 _MINUTE = timedelta(minutes=1)
 
 
@@ -25,11 +30,6 @@ class Quiet:
         if self.start <= self.end:
             return self.start <= minute < self.end
         return minute >= self.start or minute < self.end
-
-    @property
-    def seconds(self) -> float:
-        """How long they last, on a day without a change of the clock."""
-        return (self.end - self.start) % (24 * 60) * 60.0
 
 
 def local_day(now: datetime, zone: ZoneInfo) -> int:
@@ -47,11 +47,45 @@ def quiet_until(now: datetime, zone: ZoneInfo, quiet: Quiet) -> datetime | None:
     return min(end for end in ends if end > now and not _is_quiet(end, zone, quiet))
 
 
-def seconds_until_quiet(moment: datetime, zone: ZoneInfo, quiet: Quiet) -> float:
-    """From a moment that is not quiet until the quiet hours begin next."""
+def quiet_from(moment: datetime, zone: ZoneInfo, quiet: Quiet) -> datetime:
+    """The first moment after this one, which is not quiet, that is."""
     today = moment.astimezone(zone).date()
-    starts = (start for days in range(3) for start in _moments(today + timedelta(days=days), quiet.start, zone))
-    return min((start - moment).total_seconds() for start in starts if start > moment)
+    days = [today + timedelta(days=number) for number in range(4)]
+    starts = [start for day in days for start in _moments(day, quiet.start, zone)]
+    # A clock that is set back may come to a quiet hour again, and one that is set forward may jump over it.
+    starts += [change for day in days for change in _changes(day, zone)]
+    return min(start for start in starts if start > moment and _is_quiet(start, zone, quiet))
+
+
+class Active(NamedTuple):
+    """A time between quiet hours: `since` and `until` on a clock that stands still in them, and for how long it has stood
+    still before. In seconds."""
+
+    since: float
+    until: float
+    quiet_before: float
+
+
+def active_times(start: datetime, zone: ZoneInfo, quiet: Quiet, first: float, last: float) -> Iterator[Active]:
+    """Those that cover the seconds from `first` to `last` on that clock, which begins at a moment that is not quiet."""
+    moment, since = start, 0.0
+    for _ in range(MOST_TIMES):
+        end = quiet_from(moment, zone, quiet)
+        until = since + (end - moment).total_seconds()
+        if until > first:
+            yield Active(since, until, (moment - start).total_seconds() - since)
+        if until > last:
+            return
+        moment, since = quiet_until(end, zone, quiet) or end, until
+    yield Active(since, math.inf, (moment - start).total_seconds() - since)
+
+
+def _changes(day: date, zone: ZoneInfo) -> list[datetime]:
+    """When the clock is set on that day, if it is."""
+    begin = datetime.combine(day, time(), zone).astimezone(UTC)
+    end = datetime.combine(day + timedelta(days=1), time(), zone).astimezone(UTC)
+    is_set = begin.astimezone(zone).utcoffset() != end.astimezone(zone).utcoffset()
+    return [_change(begin, end, zone)] if is_set else []
 
 
 def _is_quiet(moment: datetime, zone: ZoneInfo, quiet: Quiet) -> bool:
@@ -64,12 +98,12 @@ def _moments(day: date, minute: int, zone: ZoneInfo) -> list[datetime]:
     naive = datetime.combine(day, time(minute // 60, minute % 60))
     first, second = (naive.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     # Backwards, the first of two is the earlier one; forwards over a gap it is the other way round.
-    return [first, second] if first <= second else [_jump(second, first, zone)]
+    return [first, second] if first <= second else [_change(second, first, zone)]
 
 
 @lru_cache(maxsize=1024)
-def _jump(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
-    """The minute between the two at which the clock is set forward."""
+def _change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
+    """The minute between the two at which the clock is set."""
     old = before.astimezone(zone).utcoffset()
     while after - before > _MINUTE:
         middle = before + ((after - before) // 2 // _MINUTE or 1) * _MINUTE

@@ -21,7 +21,7 @@ from bongsu.render.templates import Templates
 from bongsu.settings import Settings
 from bongsu.store import Store, decisions, members, outbox
 from bongsu.store.audience_snapshots import NoticeKey
-from bongsu.store.decisions import DecisionInputs, DedupKey, NoticeRow, PacedNotice, StepChanges
+from bongsu.store.decisions import ActiveTime, DecisionInputs, DedupKey, NoticeRow, PacedNotice, StepChanges
 from bongsu.store.outbox import LockedClaims
 from bongsu.store.query import Transaction
 from bongsu.store.ranks import rank_of
@@ -102,7 +102,7 @@ class Decider:
         """Decide for each recipient, and render the messages they have. This locks the members, in id order."""
         bulk = frozenset(one for one in recipients.members if one in recipients.unfinished or events[one].is_long)
         ids = self._messages.assign_ids(events, self._profiles.locales, held.message_ids)
-        rows = await decisions.decide_members(tx, recipients.members, self._inputs(events, ids, bulk, held.now))
+        rows = await decisions.decide_members(tx, recipients.members, self._inputs(events, ids, recipients, bulk, held.now))
         if rows.is_incomplete:
             raise NotPrepared(recipients)
         needed = {one.message_id for one in rows.counts if one.message_id is not None}
@@ -151,10 +151,15 @@ class Decider:
     # --- what the decision depends on -------------------------------------------------------------------------------
 
     def _inputs(
-        self, events: Sequence[EventInProgress], ids: MessageIds, bulk: frozenset[int], now: datetime
+        self,
+        events: Sequence[EventInProgress],
+        ids: MessageIds,
+        recipients: Recipients,
+        bulk: frozenset[int],
+        now: datetime,
     ) -> DecisionInputs:
         keys = self._number_keys(events)
-        paced = [one for place, event in enumerate(events) if (one := _paced_notice(place, event)) is not None]
+        paced = [one for place in recipients.members if (one := _paced_notice(place, events[place])) is not None]
         return DecisionInputs(
             notices=[
                 _notice_row(place, event.current_notice, keys[place], is_bulk=place in bulk)
@@ -172,8 +177,13 @@ class Decider:
             now=now,
             bulk=bulk,
             paced=paced,
-            quiet=self._profiles.quiet_rows(now) if paced else (),
+            active=self._active_times(paced, recipients, now) if paced else (),
         )
+
+    def _active_times(self, paced: Sequence[PacedNotice], recipients: Recipients, now: datetime) -> list[ActiveTime]:
+        first = min(one.seconds * one.before for one in paced)
+        last = max(one.seconds * (one.before + len(recipients.members[one.place])) for one in paced)
+        return self._profiles.active_rows(now, first, last)
 
     def _number_keys(self, events: Sequence[EventInProgress]) -> list[int]:
         """For each event the number of its dedup key: the same number where one may be a duplicate of the other."""

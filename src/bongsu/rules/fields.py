@@ -62,7 +62,7 @@ def flag(payload: Mapping[str, Any], key: str) -> bool | None:
 def pace_of(value: object, name: str) -> int | None:
     """Members a minute."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_A_MINUTE):
-        raise ValueError(f"{name} must be a whole number of members a minute, 1 or more, not {value!r:.100}")
+        raise ValueError(f"{name} must be a whole number of members a minute, 1 to {MOST_A_MINUTE}, not {value!r:.100}")
     return value
 
 

@@ -127,7 +127,7 @@ _FIND_RETRYABLE = in_both(
 
 _PLACE = {"channel": "text", "rank": "integer"}
 
-# The same of a message ($1) with many recipients, from its kept counts. These do not tell what waits from what is being sent:
+# The same of a message ($1) with many recipients, from its kept counts. They do not tell what waits from what is being sent:
 # of every channel and rank ($2) it counts those whose leases end within so many seconds ($3), by the index of what waits,
 # which is in the order of these times. In one statement: what is recorded meanwhile is counted once.
 _COUNT_MANY = in_both(

@@ -248,6 +248,26 @@ async def test_no_more_connections_are_opened_than_the_server_likes(email: Build
         assert 1 < len({row["connection"] for row in rows}) <= CONNECTIONS
 
 
+async def test_a_critical_mail_goes_while_all_connections_that_others_may_have_are_in_use(email: Build) -> None:
+    with Scripted("smtp_server.py") as server:
+        sender = email(server)
+        in_turn = GuardedSender(sender, turns=sender.turns)
+        others = [
+            asyncio.create_task(in_turn.send(outgoing(f"hang-{number}@example.org"))) for number in range(3 * CONNECTIONS)
+        ]
+        async with asyncio.timeout(30):
+            while len(server.ledger()) < CONNECTIONS - 1:
+                await asyncio.sleep(0.01)
+            for number in range(3):
+                critical = outgoing(f"fine-{number}@example.org", is_critical=True)
+                assert isinstance(await in_turn.send(critical), Accepted)
+        recipients = [row["to"][0].partition("-")[0] for row in server.ledger()]
+        assert recipients == ["hang"] * (CONNECTIONS - 1) + ["fine"] * 3
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others)
+
+
 async def test_a_mail_under_way_at_the_close_arrives_and_leaves_no_connection(email: Build) -> None:
     with Scripted("smtp_server.py") as server:
         sender = email(server, idle_seconds=3600)

@@ -84,3 +84,31 @@ def test_a_place_given_back_is_there_for_the_next() -> None:
     pace.give_back()
     assert pace.take(0.0)
     assert not pace.take(0.0)
+
+
+@given(
+    arrivals=st.lists(st.tuples(st.floats(0, 1) | st.floats(0, 100), st.booleans()), min_size=1, max_size=200),
+    quota=st.integers(100, 300),
+    ramp=st.sampled_from([0.0, 60.0]),
+)
+def test_who_goes_first_has_its_turn_now_and_the_others_wait_for_one_more(
+    arrivals: list[tuple[float, bool]], quota: int, ramp: float
+) -> None:
+    pace, alike = Pace(quota, ramp_seconds=ramp), Pace(quota, ramp_seconds=ramp)
+    now, sent = 0.0, []
+    for pause, is_first in arrivals:
+        now += pause
+        wait, in_order = pace.reserve(now, is_first=is_first), alike.reserve(now)
+        assert wait == (0.0 if is_first else in_order)
+        if not is_first:
+            sent.append(now + wait)
+    # The others alone never use more than the quota.
+    assert all(sum(moment <= other < moment + 59.99 for other in sent) <= quota for moment in sent)
+
+
+def test_those_who_come_after_many_that_went_first_wait_for_all_of_them() -> None:
+    pace = Pace(600, ramp_seconds=0.0)
+    assert [pace.reserve(0.0, is_first=True) for _ in range(50)] == [0.0] * 50
+    assert not pace.take(0.0)
+    # Six may go at once, and 9.9 flow in each second.
+    assert pace.reserve(0.0) == pytest.approx((50 + 1 - 6) / 9.9)

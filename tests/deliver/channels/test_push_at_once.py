@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from bongsu.deliver.channels.limits.pace import Pace
-from bongsu.outcome import Accepted, Misconfigured, Outcome
+from bongsu.outcome import Accepted, Misconfigured, Outcome, Retry
 from tests.deliver.channels.test_push import Clock, outgoing, pushing
 from tests.simulator.account import write_account
 from tests.simulator.running import Simulator
@@ -28,6 +28,20 @@ class Portion:
 
     def give_back(self) -> None:
         self.left += 1
+
+    async def wait(self, *, is_first: bool = False) -> bool:
+        return self.take()
+
+
+class Endless(Portion):
+    """None is at hand, and none ever comes."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    async def wait(self, *, is_first: bool = False) -> bool:
+        await asyncio.Event().wait()
+        raise AssertionError
 
 
 def places(pace: Pace, now: float) -> int:
@@ -60,3 +74,29 @@ async def test_no_more_goes_at_once_than_quota_and_pace_allow(simulator: Simulat
         assert waits is not None
         waits.cancel()
         assert portion.left == quota - 2
+
+
+@pytest.mark.parametrize("is_critical", [False, True])
+async def test_a_wait_that_is_given_up_uses_up_nothing(simulator: Simulator, is_critical: bool) -> None:
+    clock, pace = Clock(), Pace(300, ramp_seconds=0.0)
+    async with pushing(simulator.address, clock=clock, pace=pace) as push:
+        push._quota = cast(Any, Endless())
+        for _ in range(3):
+            pace.reserve(clock())
+        waits = [push.start(outgoing(is_critical=is_critical), lambda _outcome: None) for _ in range(4)]
+        await asyncio.sleep(0)
+        assert pace.waiting == 4
+        for one in waits:
+            assert one is not None
+            assert push.is_waiting(one)
+            one.cancel()
+        await asyncio.wait([one for one in waits if one is not None])
+        assert pace.waiting == 0
+
+
+async def test_a_send_that_the_quota_holds_back_uses_up_no_place(simulator: Simulator) -> None:
+    clock, pace = Clock(), Pace(300, ramp_seconds=0.0)
+    async with pushing(simulator.address, clock=clock, pace=pace) as push:
+        push._quota = cast(Any, Portion(0))
+        assert isinstance(await push.send(outgoing()), Retry)
+        assert places(pace, clock()) == 3

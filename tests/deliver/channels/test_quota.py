@@ -161,3 +161,85 @@ async def test_a_quota_that_cannot_be_read_allows_no_send(simulator: Simulator) 
     assert simulator.stats()["accepted"] == 0
     await push.close()
     await away.close()
+
+
+# --- who goes first -----------------------------------------------------------------------------------------------------
+
+
+async def test_who_goes_first_has_the_next_permits(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_WAIT_SECONDS", 60.0)
+    # Six at first, and about ten in a second.
+    quota = Quota(store, Channel.PUSH, "q", 600)
+    for _ in range(6):
+        assert await quota.wait()
+    order: list[str] = []
+
+    async def use(name: str, *, is_first: bool) -> None:
+        assert await quota.wait(is_first=is_first)
+        order.append(name)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        for _ in range(10):
+            group.create_task(use("other", is_first=False))
+        while quota._drawing is None or quota._drawing.done():
+            await asyncio.sleep(0)
+        for _ in range(5):
+            group.create_task(use("first", is_first=True))
+    # One may have been granted before they came.
+    assert order.index("first") <= 1
+    assert order[order.index("first") :] == ["first"] * 5 + ["other"] * (10 - order.index("first"))
+
+
+async def test_who_goes_first_uses_no_more_than_the_quota_either(store: Store, settings: Settings) -> None:
+    per_minute, each = 60_000, 300
+    async with stores(settings) as several:
+        quotas = [Quota(one, Channel.PUSH, "q", per_minute) for one in several]
+        taken: list[float] = []
+        began = time.monotonic()
+
+        async def use(quota: Quota, *, is_first: bool) -> None:
+            for _ in range(each):
+                while not (quota.take(is_first=is_first) or await quota.wait(is_first=is_first)):
+                    pass
+                taken.append(time.monotonic() - began)
+
+        await asyncio.gather(*(use(quota, is_first=is_first) for quota in quotas for is_first in (True, False, True)))
+    assert len(taken) == 3 * PROCESSES * each
+    for number, moment in enumerate(sorted(taken), 1):
+        assert number <= bound(per_minute, moment) + 1
+
+
+async def test_a_wait_that_is_given_up_leaves_the_permits_to_others(store: Store) -> None:
+    quota = Quota(store, Channel.PUSH, "q", 600)
+    for _ in range(6):
+        assert await quota.wait()
+    waiting = [asyncio.create_task(quota.wait(is_first=True)) for _ in range(50)]
+    while quota._drawing is None or quota._drawing.done():
+        await asyncio.sleep(0)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    async with asyncio.timeout(30):
+        assert await quota.wait()
+
+
+@pytest.mark.parametrize("is_bulk", [False, True])
+async def test_a_push_that_is_critical_overtakes_those_that_wait_unless_it_is_one_of_many(
+    store: Store, simulator: Simulator, monkeypatch: pytest.MonkeyPatch, is_bulk: bool
+) -> None:
+    monkeypatch.setattr(module, "MOST_WAIT_SECONDS", 60.0)
+    push = Push(Settings(fcm_url=simulator.address), store=store, per_minute=600)
+    others = [asyncio.create_task(push.send(outgoing(f"other-{number:02}"))) for number in range(20)]
+    while simulator.stats()["accepted"] < 6:
+        await asyncio.sleep(0.01)
+    before = simulator.stats()["messages"]
+    critical = push.send(outgoing("critical", is_critical=True, is_bulk=is_bulk))
+    outcomes = await asyncio.gather(critical, *others)
+    await push.close()
+    assert all(isinstance(one, Accepted) for one in outcomes)
+    tokens = [message["token"] for message in simulator.ledger()["messages"]]
+    if is_bulk:
+        assert tokens.index("critical") >= 15
+    else:
+        # What was granted or posted at that moment.
+        assert tokens.index("critical") <= before + 3

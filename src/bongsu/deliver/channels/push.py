@@ -177,11 +177,19 @@ class Push:
     async def _wait_for_turn(self, outgoing: Outgoing) -> Retry | None:
         """Wait for a place in the pace and a permit of the quota; or why it has none. Critical ones to few go first."""
         is_first = outgoing.goes_first
-        if wait := self._pace.reserve(self._clock(), is_first=is_first):
-            await asyncio.sleep(wait)
-        if self._quota is None or self._quota.take(is_first=is_first):
-            return None
-        return await self._wait_for(self._quota, is_first)
+        wait = self._pace.reserve(self._clock(), is_first=is_first)
+        hold: Retry | None = None
+        try:
+            if wait:
+                await asyncio.sleep(wait)
+            if self._quota is not None and not self._quota.take(is_first=is_first):
+                hold = await self._wait_for(self._quota, is_first)
+        except asyncio.CancelledError:
+            self._pace.give_back()
+            raise
+        if hold is not None:
+            self._pace.give_back()
+        return hold
 
     def _give_back(self) -> None:
         self._pace.give_back()

@@ -8,6 +8,7 @@ PostgreSQL makes two statements; many stay in the temporary table bongsu_decided
 from bongsu.store.decisions.apply import StepChanges, add_messages_query, apply_decision
 from bongsu.store.decisions.decide import decide_members, find_missing_members, find_product_names, find_profiles
 from bongsu.store.decisions.rows import (
+    ActiveTime,
     DecisionCount,
     DecisionInputs,
     DecisionRows,
@@ -17,10 +18,10 @@ from bongsu.store.decisions.rows import (
     PacedNotice,
     Profile,
     ProfileRow,
-    QuietProfile,
 )
 
 __all__ = [
+    "ActiveTime",
     "DecisionCount",
     "DecisionInputs",
     "DecisionRows",
@@ -30,7 +31,6 @@ __all__ = [
     "PacedNotice",
     "Profile",
     "ProfileRow",
-    "QuietProfile",
     "StepChanges",
     "add_messages_query",
     "apply_decision",

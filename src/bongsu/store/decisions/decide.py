@@ -11,13 +11,13 @@ from bongsu.channel_table import Channel
 from bongsu.store.channel_bits import BITS
 from bongsu.store.decisions import postgres, sqlite
 from bongsu.store.decisions.rows import (
+    ACTIVE_TIME,
     CONTENT,
     DEDUP_KEY,
     MESSAGE_ID,
     NOTICE,
     PACED_NOTICE,
     PROFILE,
-    QUIET_PROFILE,
     DecisionCount,
     DecisionInputs,
     DecisionRows,
@@ -40,7 +40,7 @@ PREPARE_MANY = Statement(postgres.PREPARE_MANY, sqlite.PREPARE_MANY)
 FIND_MISSING_MEMBERS = Statement(postgres.FIND_MISSING_MEMBERS, sqlite.FIND_MISSING_MEMBERS)
 FIND_PROFILES = Statement(postgres.FIND_PROFILES, sqlite.FIND_PROFILES)
 
-# Spreads the due times of paced notices ($1), passing over quiet hours ($2), in bongsu_decided.
+# Spreads the due times of paced notices ($1), into times that are not quiet ($2), in bongsu_decided.
 SPREAD_DUE = Statement(postgres.SPREAD_DUE, sqlite.SPREAD_DUE)
 
 # How many recipients of which notice have which message and reason, and how many of them have it in the inbox.
@@ -82,7 +82,7 @@ async def _decide_few(tx: Transaction, recipients: Recipients, inputs: DecisionI
 
 async def _decide_many(tx: Transaction, recipients: Recipients, inputs: DecisionInputs) -> DecisionRows:
     decide = DECIDE_MANY_OF_ONE_NOTICE if len(inputs.notices) == 1 else DECIDE_MANY_OF_SEVERAL_NOTICES
-    spread = [SPREAD_DUE(Table(PACED_NOTICE, inputs.paced), Table(QUIET_PROFILE, inputs.quiet))] if inputs.paced else []
+    spread = [SPREAD_DUE(Table(PACED_NOTICE, inputs.paced), Table(ACTIVE_TIME, inputs.active))] if inputs.paced else []
     queries = [CREATE_DECIDED(), PREPARE_MANY(), _query(decide, recipients, inputs), *spread]
     counts = [DecisionCount(**dict(row)) for row in await tx.fetch(*queries, COUNT_DECIDED())]
     return DecisionRows(counts, recipients, inputs)

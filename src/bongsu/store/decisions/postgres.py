@@ -11,6 +11,7 @@ from bongsu.store.channel_bits import (
     SINGLE_ADDRESS_CHANNELS,
 )
 from bongsu.store.decisions.rows import (
+    ACTIVE_TIME,
     CONTENT,
     DECIDED,
     DEDUP_KEY,
@@ -21,7 +22,6 @@ from bongsu.store.decisions.rows import (
     NOTICE,
     PACED_NOTICE,
     PROFILE,
-    QUIET_PROFILE,
 )
 from bongsu.store.devices import USABLE_DEVICE
 from bongsu.store.outbox.rows import CLAIM, CURSOR
@@ -160,23 +160,21 @@ CREATE_DECIDED = """
 # that reading them in a row is faster than looking up each.
 PREPARE_MANY = "SET LOCAL plan_cache_mode = force_custom_plan"
 
-# Spreads the due times of paced notices ($1): each member's comes so many seconds after the one before. $2 says when quiet
-# hours begin and how long they last: they are passed over, as if the clock stood still in them, so that nothing is sent in
-# them and not everything at their end.
+# Spreads the due times of paced notices ($1): each member's comes so many seconds after the one before. In quiet hours the
+# clock stands still: $2 has the times between them. So nothing is sent in them, and not everything at their end.
 SPREAD_DUE = f"""
     UPDATE bongsu_decided AS d
-    SET due = d.due + make_interval(secs => n.wait + CASE
-            WHEN q.quiet_seconds IS NULL OR n.wait < q.active_seconds THEN 0
-            ELSE q.quiet_seconds * (1 + floor((n.wait - q.active_seconds) / (86400 - q.quiet_seconds))) END)
+    SET due = d.due + (n.wait + coalesce(active.quiet_before, 0)) * interval '1 microsecond'
     FROM (
-        SELECT x.place, x.member_id, x.is_critical,
-               paced.seconds * (paced.before + row_number() OVER (PARTITION BY x.place ORDER BY x.member_id) - 1) AS wait
+        SELECT x.place, x.member_id, x.is_critical, CAST(round(1000000 * paced.seconds * (
+                   paced.before + row_number() OVER (PARTITION BY x.place ORDER BY x.member_id) - 1)) AS bigint) AS wait
         FROM bongsu_decided AS x JOIN {POSTGRES.table("paced", PACED_NOTICE, 1)} ON paced.place = x.place
         WHERE x.reason IS NULL) AS n
     JOIN bongsu_members AS m ON m.member_id = n.member_id
-    LEFT JOIN {POSTGRES.table("q", QUIET_PROFILE, 2)}
-           ON NOT n.is_critical AND q.timezone = coalesce(m.timezone, '')
-              AND q.quiet_start = coalesce(m.quiet_start, -1) AND q.quiet_end = coalesce(m.quiet_end, -1)
+    LEFT JOIN {POSTGRES.table("active", ACTIVE_TIME, 2)}
+           ON NOT n.is_critical AND active.timezone = coalesce(m.timezone, '')
+              AND active.quiet_start = coalesce(m.quiet_start, -1) AND active.quiet_end = coalesce(m.quiet_end, -1)
+              AND n.wait >= active.since AND n.wait < active.until
     WHERE d.place = n.place AND d.member_id = n.member_id"""
 
 # Ids of recipients who are not members yet.

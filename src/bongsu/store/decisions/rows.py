@@ -132,23 +132,26 @@ class PacedNotice(NamedTuple):
 PACED_NOTICE = {"place": "integer", "seconds": "double precision", "before": "integer"}
 
 
-class QuietProfile(NamedTuple):
-    """Quiet hours of members, as pacing needs them: how long it is from the due time until they begin, and how long they
-    last."""
+class ActiveTime(NamedTuple):
+    """A time in which members with these quiet hours may be sent to, as pacing needs it: `since` and `until` on a clock
+    that runs from the due time on and stands still in quiet hours, and for how long it has stood still before. All in
+    microseconds."""
 
     timezone: str
     quiet_start: int
     quiet_end: int
-    active_seconds: float
-    quiet_seconds: float
+    since: int
+    until: int
+    quiet_before: int
 
 
-QUIET_PROFILE = {
+ACTIVE_TIME = {
     "timezone": "text",
     "quiet_start": "integer",
     "quiet_end": "integer",
-    "active_seconds": "double precision",
-    "quiet_seconds": "double precision",
+    "since": "bigint",
+    "until": "bigint",
+    "quiet_before": "bigint",
 }
 
 # The message that members of a locale get of a notice.
@@ -184,7 +187,7 @@ class DecisionInputs:
     bulk: frozenset[int] = frozenset()
     paced: Sequence[PacedNotice] = ()
     # Of members with quiet hours, if a notice is paced.
-    quiet: Sequence[QuietProfile] = ()
+    active: Sequence[ActiveTime] = ()
 
 
 # A decided row, in bongsu_decided and as a parameter. No reason: the member gets a notification.

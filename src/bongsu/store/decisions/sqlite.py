@@ -11,6 +11,7 @@ from bongsu.store.channel_bits import (
     SINGLE_ADDRESS_CHANNELS,
 )
 from bongsu.store.decisions.rows import (
+    ACTIVE_TIME,
     CONTENT,
     DEDUP_KEY,
     MANY_MESSAGES,
@@ -19,7 +20,6 @@ from bongsu.store.decisions.rows import (
     NOTICE,
     PACED_NOTICE,
     PROFILE,
-    QUIET_PROFILE,
 )
 from bongsu.store.devices import USABLE_DEVICE
 from bongsu.store.sqlite import SQLITE
@@ -144,25 +144,23 @@ CREATE_DECIDED = """
 # Empties it. It still has the rows of the step before.
 PREPARE_MANY = "DELETE FROM bongsu_decided"
 
-# Spreads the due times of paced notices ($1): each member's comes so many seconds after the one before. $2 says when quiet
-# hours begin and how long they last: they are passed over, as if the clock stood still in them, so that nothing is sent in
-# them and not everything at their end.
+# Spreads the due times of paced notices ($1): each member's comes so many seconds after the one before. In quiet hours the
+# clock stands still: $2 has the times between them. So nothing is sent in them, and not everything at their end.
 SPREAD_DUE = f"""
     UPDATE bongsu_decided AS d
-    SET due = d.due + CAST(1000000 * (n.wait + CASE
-            WHEN n.quiet_seconds IS NULL OR n.wait < n.active_seconds THEN 0
-            ELSE n.quiet_seconds * (1 + CAST((n.wait - n.active_seconds) / (86400 - n.quiet_seconds) AS INTEGER)) END)
-            AS INTEGER)
+    SET due = d.due + n.wait + n.quiet_before
     FROM (
-        SELECT x.number, q.active_seconds, q.quiet_seconds,
-               paced.seconds * (paced.before + row_number() OVER (PARTITION BY x.place ORDER BY x.member_id) - 1) AS wait
-        FROM bongsu_decided AS x
-        JOIN {SQLITE.table("paced", PACED_NOTICE, 1)} ON paced.place = x.place
-        JOIN bongsu_members AS m ON m.member_id = x.member_id
-        LEFT JOIN {SQLITE.table("q", QUIET_PROFILE, 2)}
-               ON NOT x.is_critical AND q.timezone = coalesce(m.timezone, '')
-                  AND q.quiet_start = coalesce(m.quiet_start, -1) AND q.quiet_end = coalesce(m.quiet_end, -1)
-        WHERE x.reason IS NULL) AS n
+        SELECT w.number, w.wait, coalesce(active.quiet_before, 0) AS quiet_before
+        FROM (
+            SELECT x.number, x.member_id, x.is_critical, CAST(round(1000000 * paced.seconds * (
+                       paced.before + row_number() OVER (PARTITION BY x.place ORDER BY x.member_id) - 1)) AS integer) AS wait
+            FROM bongsu_decided AS x JOIN {SQLITE.table("paced", PACED_NOTICE, 1)} ON paced.place = x.place
+            WHERE x.reason IS NULL) AS w
+        JOIN bongsu_members AS m ON m.member_id = w.member_id
+        LEFT JOIN {SQLITE.table("active", ACTIVE_TIME, 2)}
+               ON NOT w.is_critical AND active.timezone = coalesce(m.timezone, '')
+                  AND active.quiet_start = coalesce(m.quiet_start, -1) AND active.quiet_end = coalesce(m.quiet_end, -1)
+                  AND w.wait >= active.since AND w.wait < active.until) AS n
     WHERE d.number = n.number"""
 
 # Ids of recipients who are not members yet.
