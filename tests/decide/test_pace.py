@@ -9,7 +9,7 @@ from math import ceil, inf
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
@@ -25,6 +25,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store, outbox
 from bongsu.store.devices import put_device
 from bongsu.store.members import ensure_members
+from tests.decide.test_quiet_hours import FIRST, MINUTES, MINUTES_OF_DAY, ZONES
 from tests.deciding import NOON, Clock, ClockedDecider, decide, members, prefers, rows, run, said, says, work
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
@@ -154,8 +155,6 @@ async def test_paced_and_other_notices_in_one_step_do_not_mix(store: Store, sett
 
 # --- quiet hours ------------------------------------------------------------------------------------------------------
 
-# With daylight saving of an hour and of half an hour, on both halves of the earth; without; odd offsets.
-ZONES = ["Asia/Seoul", "UTC", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Africa/Casablanca"]
 MINUTE = timedelta(minutes=1)
 
 
@@ -175,19 +174,21 @@ def active_minutes(start: datetime, zone: ZoneInfo, quiet: Quiet) -> Iterator[da
 
 @hypothesis_settings(max_examples=200, deadline=None)
 @given(
-    start=st.integers(0, 1439),
-    end=st.integers(0, 1439),
+    start=MINUTES_OF_DAY,
+    end=MINUTES_OF_DAY,
     zone=st.sampled_from(ZONES).map(ZoneInfo),
-    minutes=st.integers(0, 2 * 366 * 1440),
+    minutes=MINUTES,
     first=st.integers(0, 3_000),
     more=st.integers(0, 3_000),
 )
+# From noon on 2026-10-31 in New York, where the clock is set back at 02:00 and comes to 01:00 again.
+@example(start=22 * 60, end=90, zone=ZoneInfo("America/New_York"), minutes=303 * 1440 + 960, first=0, more=1_000)
 def test_between_quiet_hours_the_clock_runs_as_if_there_were_none(
     start: int, end: int, zone: ZoneInfo, minutes: int, first: int, more: int
 ) -> None:
     if start == end or (start - end) % 1440 < 60:
         return  # the model would walk for weeks
-    quiet, now = Quiet(start, end), datetime(2026, 1, 1, tzinfo=UTC) + minutes * MINUTE
+    quiet, now = Quiet(start, end), FIRST + minutes * MINUTE
     begin = quiet_until(now, zone, quiet) or now
     times = list(active_times(begin, zone, quiet, 60.0 * first, 60.0 * (first + more)))
     # They cover all that was asked for, without a gap.
@@ -210,6 +211,8 @@ PROFILES = [
     ("Asia/Seoul", 22 * 60, 8 * 60),
     ("America/New_York", 22 * 60, 8 * 60),
     ("America/New_York", 60, 150),
+    # When the clock is set back, this comes to its last half hour twice.
+    ("America/New_York", 22 * 60, 90),
     ("Australia/Lord_Howe", 1 * 60 + 45, 2 * 60 + 15),
     ("", 12 * 60 + 10, 12 * 60 + 20),
     (None, None, None),
@@ -279,14 +282,15 @@ def _minute(clock: str) -> int:
     return int(hours) * 60 + int(minutes)
 
 
-async def test_a_critical_one_is_paced_and_knows_no_quiet_hours(store: Store, settings: Settings) -> None:
-    who = names(3)
+@pytest.mark.parametrize("start", ["11:00", "12:01"])
+async def test_a_critical_one_is_paced_and_knows_no_quiet_hours(store: Store, settings: Settings, start: str) -> None:
+    who = names(12)
     await members(store, *who, device=True)
     for one in who:
-        await prefers(store, one, quietHours={"start": "11:00", "end": "13:00"})
+        await prefers(store, one, quietHours={"start": start, "end": "13:00"})
     kind = NoticeType("PACED", BOTH, pace_per_minute=6, is_critical=True)
-    await decide(store, settings, says(Listed(who), kind), said())
-    assert await due_times(store) == pytest.approx({who[0]: 0.0, who[1]: 10.0, who[2]: 20.0})
+    await decide(store, settings, says(Listed(who), kind), said(), chunk=5)
+    assert await due_times(store) == pytest.approx({one: 10.0 * place for place, one in enumerate(who)})
 
 
 # --- who may say it ---------------------------------------------------------------------------------------------------

@@ -41,19 +41,12 @@ def quiet_until(now: datetime, zone: ZoneInfo, quiet: Quiet) -> datetime | None:
     """The first moment from now on that is not quiet; None when this one is not."""
     if not _is_quiet(now, zone, quiet):
         return None
-    today = now.astimezone(zone).date()
-    # The day after tomorrow too: a clock set forward may jump over tomorrow's end and land in the quiet again.
-    ends = (end for days in range(3) for end in _moments(today + timedelta(days=days), quiet.end, zone))
-    return min(end for end in ends if end > now and not _is_quiet(end, zone, quiet))
+    return min(end for end in _bounds(now, quiet.end, zone) if end > now and not _is_quiet(end, zone, quiet))
 
 
 def quiet_from(moment: datetime, zone: ZoneInfo, quiet: Quiet) -> datetime:
     """The first moment after this one, which is not quiet, that is."""
-    today = moment.astimezone(zone).date()
-    days = [today + timedelta(days=number) for number in range(4)]
-    starts = [start for day in days for start in _moments(day, quiet.start, zone)]
-    # A clock that is set back may come to a quiet hour again, and one that is set forward may jump over it.
-    starts += [change for day in days for change in _changes(day, zone)]
+    starts = _bounds(moment, quiet.start, zone)
     return min(start for start in starts if start > moment and _is_quiet(start, zone, quiet))
 
 
@@ -80,6 +73,18 @@ def active_times(start: datetime, zone: ZoneInfo, quiet: Quiet, first: float, la
     yield Active(since, math.inf, (moment - start).total_seconds() - since)
 
 
+def _bounds(moment: datetime, minute: int, zone: ZoneInfo) -> Iterator[datetime]:
+    """Where quiet hours may begin, or end, that do so at that minute of the day: there, and where the clock is set.
+
+    Set back, it comes to an hour again; set forward, it may jump over the end, and into the quiet of the next day.
+    """
+    today = moment.astimezone(zone).date()
+    for day in (today + timedelta(days=number) for number in range(4)):
+        yield from _moments(day, minute, zone)
+        yield from _changes(day, zone)
+
+
+@lru_cache(maxsize=1024)
 def _changes(day: date, zone: ZoneInfo) -> list[datetime]:
     """When the clock is set on that day, if it is."""
     begin = datetime.combine(day, time(), zone).astimezone(UTC)
