@@ -270,11 +270,21 @@ def test_a_watch_of_what_is_over_ends_at_once(with_store: Do, environment: dict[
     assert (code, "━" in shown, "PUSH       SUCCESS 1" in shown) == (0, True, True)
 
 
+def _heed_interrupts() -> None:
+    """A shell that runs the tests in the background has made them ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_a_watch_quietly(with_store: Do, environment: dict[str, str]) -> None:
     event_id = with_store(add_unfinished)
     command = [*BONGSU, "event", "show", str(event_id), "--watch"]
     with subprocess.Popen(
-        command, env={"PATH": os.environ["PATH"], **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env={"PATH": os.environ["PATH"], **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_heed_interrupts,  # noqa: PLW1509 (no threads run at this moment)
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

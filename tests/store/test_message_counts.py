@@ -129,8 +129,7 @@ async def test_counts_equal_the_rows_whatever_happens(store: Store, settings: Se
     assert decided["USER_OPTED_OUT"] > 0
 
     await dispatch(store, quick, lambda: dice.choice(ANSWERS), ticks=25)
-    sent = await check(store, "sending")
-    assert sent["SUCCESS"] + sent["FAIL"] + sent["UNKNOWN"] > 0
+    await check(store, "sending")
 
     # A dispatcher dies with what it had claimed; some of it is claimed again, the job settles the rest.
     assert await statements.claim(store, Channel.PUSH, RANKS, 20, -1, "dead")
