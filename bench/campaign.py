@@ -187,7 +187,8 @@ class Trial:
         body = orjson.dumps({"withdraw": False})
         asked = time.monotonic()
         path = f"/api/admin/events/{event_id}/cancel"
-        await client.send(encode(path, body, "application/json", KEYS["api_keys"]), b"HTTP/1.1 200 ")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await client.send(encode(path, body, "application/json", KEYS["api_keys"]), b"HTTP/1.1 200 ")
         answered = time.monotonic()
         client.close()
         accepted = await self._stopped(title, answered)

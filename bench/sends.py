@@ -121,7 +121,8 @@ class Sends:
 async def _send(free: asyncio.Queue[Client], one: _Sent, request: bytes) -> None:
     client = await free.get()
     one.began = time.monotonic()
-    await client.send(request)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await client.send(request)
     one.answered = time.monotonic()
     free.put_nowait(client)
 
