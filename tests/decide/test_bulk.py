@@ -307,6 +307,29 @@ async def test_a_small_event_is_decided_between_two_steps_of_a_large_one(store: 
     await work(taken.worker)
 
 
+@pytest.mark.parametrize("kind", ["everyone", "selected", "interested"])
+async def test_lists_that_keep_coming_do_not_keep_a_large_event_from_its_turn(
+    store: Store, settings: Settings, kind: str
+) -> None:
+    who = [f"m-{number:02}" for number in range(3 * CHUNK)]
+    await members(store, *who)
+    await did(store, "p1", *who)
+    audience = AUDIENCES[kind](who)
+
+    def lists(event: Event) -> Audience:
+        return audience if event.ref_id == "all" else Listed(tuple(f"{event.ref_id}-{one}" for one in range(CHUNK - 1)))
+
+    taken = Steps(store, settings, about(lists))
+    await publish(store, said("first"), said("all"))
+    # More in each tick than its steps can take.
+    for _ in range(20):
+        await publish(store, *(said(f"list-{len(taken.taken)}-{number}") for number in range(5)))
+        await taken.worker.tick()
+    assert sum(step.get("all", 0) for step in taken.taken) >= 3 * CHUNK
+    assert any("all" not in step for step in taken.taken[-3:]), "lists are still being decided"
+    await taken.worker.stop()
+
+
 @pytest.mark.parametrize("large", [3, 4, 5, 9])
 async def test_many_large_events_do_not_keep_small_ones_from_being_claimed(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, large: int

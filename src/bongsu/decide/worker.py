@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from bongsu.decide.progress import Decision, EventInProgress
 from bongsu.decide.step import Decider, NotPrepared
 from bongsu.errors import StoreError, StoreTooSlow
-from bongsu.model import EventStatus, Notice
+from bongsu.model import EventStatus, Listed, Notice
 from bongsu.rules import Rules
 from bongsu.runtime import telemetry
 from bongsu.runtime.backoff import doubling
@@ -30,7 +30,7 @@ BATCH = 500
 ERROR_LIMIT = 1_000
 # After a step, events gather for so long: a step of two costs hardly more than a step of one. An event that finds the worker
 # idle is decided at once. Shorter → more CPU for each event at a hundred a second; longer → pages show them later.
-PAUSE_SECONDS = 0.01
+PAUSE_SECONDS = 0.02
 # Event types without a rule that were logged. More than these are made up by the sender.
 MOST_UNHANDLED = 1_000
 
@@ -170,11 +170,17 @@ class EventWorker(Loop):
         return len(claimed)
 
     async def _continue(self) -> int:
-        """One more step for what did not fit: for the small ones together, and for the first of the large ones."""
+        """One more step for what did not fit: for the small ones together, and for the first of the large ones.
+
+        Lists come first in a step. What they have left no room for has its turn among the large ones: else it would wait for
+        as long as there are more of them.
+        """
         small = [event for event in self._in_progress if not event.is_long]
-        large = [event for event in self._in_progress if event.is_long]
         if small:
             await self._step(small)
+        begun = {event.event_id for event in small if event.is_long}
+        waiting = [event for event in self._in_progress if event.event_id not in begun]
+        large = [event for event in waiting if event.is_long or _is_passed_over(event)]
         if large:
             await self._step(large[:1])
             # The next time another has its turn.
@@ -290,6 +296,10 @@ class EventWorker(Loop):
         if event_type not in self._unhandled and len(self._unhandled) < MOST_UNHANDLED:
             self._unhandled.add(event_type)
             self._log.warning("no rule handles this event type", event_type=event_type, status=EventStatus.UNHANDLED.value)
+
+
+def _is_passed_over(event: EventInProgress) -> bool:
+    return not event.is_done and not isinstance(event.current_notice.audience, Listed)
 
 
 def _last_line(error: BaseException) -> str:

@@ -34,8 +34,9 @@ from bongsu.store.ranks import CRITICAL, CRITICAL_BULK, RANKS, SHARED_PART, SHAR
 # Claim when this part of the slots is free, and as many; record when this part of them has results: statements then are
 # about many rows.
 SHARE = 4
-# Results are recorded after this time at the latest, however few they are.
-LINGER_SECONDS = 0.1
+# Results are recorded after this time at the latest, however few they are. Shorter → more CPU for each delivery at a hundred
+# a second; longer → more of them are UNKNOWN or sent again after a crash.
+LINGER_SECONDS = 0.03
 # Messages whose content is cached: all deliveries of a fan-out have the same one.
 CONTENTS_CACHED = 1_000
 # After an outage of the store in which leases may have ended, claim only after this time: by then every live process has
@@ -118,6 +119,7 @@ class Dispatcher(Loop):
         In this order: a claim takes back deliveries whose leases have ended, and must not find those that this process has
         an outcome of. While the store takes no results, nothing is claimed; while it gives no claims, results are recorded.
         """
+        self._woken.clear()
         self._give_up_overdue()
         await self._drop_cancelled()
         moved = await self._recorded()
@@ -130,7 +132,7 @@ class Dispatcher(Loop):
         await self._renew_leases()
         moved += await self._claim_and_send()
         moved += await self._recorded()
-        if not moved and (self._sending or self._recording):
+        if not moved and (self._sending or self._results or self._recording):
             await self._wait_for_outcome()
         return moved + len(self._results) + (self._recording is not None)
 
@@ -155,6 +157,7 @@ class Dispatcher(Loop):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.send_timeout_seconds + 1):
                 while self._sending:
+                    self._woken.clear()
                     await self._wait_for_outcome()
                     with contextlib.suppress(StoreError):
                         await self._drop_cancelled()
@@ -349,7 +352,7 @@ class Dispatcher(Loop):
             # A user's own channel may put anything into an outcome.
             result = result_of(claimed, content, self._crashed(error), sending.began, millis, self._settings)
         self._results.append(result)
-        if not self._sending or len(self._results) >= self._concurrency // SHARE:
+        if len(self._results) >= self._concurrency // SHARE:
             self._end_linger()
         elif self._linger is None:
             self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._end_linger)
@@ -441,8 +444,7 @@ class Dispatcher(Loop):
             self._claim_from = self._reached + GRACE_SECONDS
 
     async def _wait_for_outcome(self) -> None:
-        """Until there is an outcome, or more may be due."""
-        self._woken.clear()
+        """Until results are to be recorded or are recorded, or more may be due."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(self._settings.poll_seconds, self._lease / 3, CANCELLED_SECONDS)):
                 await self._woken.wait()
