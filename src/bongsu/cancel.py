@@ -22,7 +22,7 @@ CANCELLATIONS_TOPIC = "cancellations"
 # Members whose rows one transaction changes: it holds their locks for a fraction of a second.
 MEMBERS = 5_000
 # An answer waits so long for the rows to be changed. That of a small event finds them all changed.
-PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 0.5
 
 _WHY_NOTHING = {
     EventStatus.DONE: "All of it has been sent already. The history lists who got it; withdraw takes it out of the inboxes",

@@ -23,7 +23,8 @@ from bongsu.http.problems import PROBLEMS
 from bongsu.model import EventStatus, Id, Name
 from bongsu.store import Store
 from bongsu.store import event_progress as statements
-from bongsu.store.event_progress import Cancellation, EventProgress, EventRow, Filters, Place
+from bongsu.store.cancellations import Cancellation
+from bongsu.store.event_progress import EventProgress, EventRow, Filters, Place
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 

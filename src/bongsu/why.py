@@ -24,6 +24,7 @@ from bongsu.rules import Rules, catalogue
 from bongsu.service import runtime
 from bongsu.settings import Settings
 from bongsu.store import history, schedule
+from bongsu.store.cancellations import Cancellation, find_cancellation
 from bongsu.store.clock import find_now
 from bongsu.store.delivery_history import DeliveryRow
 from bongsu.store.devices import DeviceRow, find_devices
@@ -49,6 +50,7 @@ class View:
     rows: Sequence[HistoryRow]
     event_id: UUID | None = None
     event: Progress | None = None
+    cancellation: Cancellation | None = None
     # The rules of the user's own, if they were named.
     app: Rules | None = None
 
@@ -103,6 +105,7 @@ async def look(settings: Settings, member_id: str, event_id: UUID | None, limit:
             rows=rows,
             event_id=event_id,
             event=event,
+            cancellation=None if event_id is None else await find_cancellation(tx, event_id),
         )
 
 
@@ -184,7 +187,7 @@ def event_sentence(view: View, event: Progress) -> str:
     failed = f" {event.attempts} attempts have failed, the last with: {event.error}" if event.attempts else ""
     if event.status is EventStatus.CANCELLED:
         was_not = "" if view.rows else f", and {view.member_id} was not reached before that"
-        return f"{name} was CANCELLED{was_not}."
+        return f"{name} was CANCELLED{_by_whom(view)}{was_not}."
     if event.status is EventStatus.FAILED:
         return f"{name} has FAILED, and nobody else is told unless it is replayed.{failed}"
     if event.status is EventStatus.UNHANDLED:
@@ -195,6 +198,14 @@ def event_sentence(view: View, event: Progress) -> str:
     if event.status is EventStatus.PENDING:
         return f"{name} is PENDING: {_pending(view, event)}.{failed}"
     return f"{name} is DONE." if view.rows else f"{name} is DONE, and {view.member_id} was not in its audience."
+
+
+def _by_whom(view: View) -> str:
+    done = view.cancellation
+    if done is None:
+        return ""
+    withdrawn = " and withdrawn from the inboxes" if done.withdraw else ""
+    return f"{withdrawn} at {view.time(done.requested_at)} by {done.requested_by}"
 
 
 def _pending(view: View, event: Progress) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import time
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -364,14 +365,15 @@ async def test_why_says_so(api: httpx.AsyncClient, store: Store, settings: Setti
         return console.file.getvalue()
 
     said = await why("m00005")
-    assert f"Event {under_way} (said) was CANCELLED." in said
+    assert re.search(rf"Event {under_way} \(said\) was CANCELLED at [-0-9]+ [0-9:]+ by \S+\.\n", said)
     assert "CANCELLED  SALE" in said
     assert "PUSH to phone: cancelled before it was sent" in said
     assert "PUSH to phone: cancelled after 1 attempt (" in await why("m00003")
     assert "PUSH to phone: sent " in await why("m00000")
     await fill_another(store)
-    assert "was CANCELLED, and stranger was not reached before that." in await why("stranger")
+    assert ", and stranger was not reached before that." in await why("stranger")
     await figures(api, under_way, withdraw=True)
+    assert "was CANCELLED and withdrawn from the inboxes at " in await why("m00005")
     assert "inbox:" not in await why("m00005", None)
 
 

@@ -15,12 +15,12 @@ import pytest
 
 from bongsu.model import EventStatus, new_id
 from bongsu.store import Store, Transaction
+from bongsu.store.cancellations import Cancellation
 from bongsu.store.event_progress import (
     COUNTS,
     FIND,
     FLOOR,
     PAGE,
-    Cancellation,
     Counts,
     EventProgress,
     EventRow,
@@ -216,7 +216,8 @@ async def test_a_cancellation_is_told_with_what_it_stopped(store: Store, withdra
     one = progress.cancellation
     assert one is not None
     assert progress.now - one.requested_at < timedelta(seconds=20)
-    assert one == Cancellation(one.requested_at, "key:…abcd", withdraw, cancelled=5, sent=7, withdrawn=3 if withdraw else 0)
+    withdrawn = 3 if withdraw else 0
+    assert one == Cancellation(event_id, one.requested_at, "key:…abcd", withdraw, 5, 7, withdrawn, is_finished=False)
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------

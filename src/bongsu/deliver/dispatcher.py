@@ -40,7 +40,8 @@ LINGER_SECONDS = 0.03
 # Messages whose content is cached: all deliveries of a fan-out have the same one.
 CONTENTS_CACHED = 1_000
 # After an outage of the store in which leases may have ended, claim only after this time: by then every live process has
-# tried to record what it knows and to renew its leases.
+# tried to record what it knows and to renew its leases. One that has just started knows nothing of outages, and claims
+# abandoned deliveries only after this time: they may not be.
 GRACE_SECONDS = 2 * LAST_BACKOFF
 
 
@@ -110,8 +111,12 @@ class Dispatcher(Loop):
         self._look_at = self._look_for_critical_at = self._look_for_cancelled_at = 0.0
         # When the store last took a write, when all leases were last renewed, and when claiming is allowed again.
         self._reached = self._renewed = time.monotonic()
-        self._claim_from = 0.0
+        self._claim_from = self._claim_abandoned_from = 0.0
         self._lease = lease_of(settings)
+
+    async def start(self) -> None:
+        self._claim_abandoned_from = time.monotonic() + GRACE_SECONDS
+        await super().start()
 
     async def tick(self) -> int:
         """Record known outcomes, renew the leases of what is held, then claim and send more.
@@ -230,7 +235,15 @@ class Dispatcher(Loop):
         return claimed
 
     async def _claim_ranks(self, ranks: Sequence[int], limit: int) -> list[ClaimedDelivery]:
-        claimed = await statements.claim(self._store, self.channel, ranks, limit, self._lease, process_name())
+        claimed = await statements.claim(
+            self._store,
+            self.channel,
+            ranks,
+            limit,
+            self._lease,
+            process_name(),
+            with_abandoned=time.monotonic() >= self._claim_abandoned_from,
+        )
         self._reached = time.monotonic()
         return claimed
 

@@ -52,9 +52,16 @@ class NothingLeft:
     status: EventStatus
 
 
-_COLUMNS = (
-    """event_id, requested_at, requested_by, withdraw, cancelled, sent, withdrawn, message_id, member_id, finished_at"""
-)
+_COLUMNS = "event_id, requested_at, requested_by, withdraw, cancelled, sent, withdrawn, message_id, member_id, finished_at"
+
+# The cancellation of an event, if it was cancelled. Locks nothing.
+_FIND = same(f"SELECT {_COLUMNS} FROM bongsu_cancellations WHERE event_id = $1")
+
+
+async def find_cancellation(tx: Transaction, event_id: UUID) -> Cancellation | None:
+    row = await fetch_one(tx, _FIND(event_id))
+    return None if row is None else _cancellation(tx.dialect, row)
+
 
 # --- begin ------------------------------------------------------------------------------------------------------------
 

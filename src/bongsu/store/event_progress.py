@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from bongsu.model import EventStatus, Reason
+from bongsu.store.cancellations import Cancellation, find_cancellation
 from bongsu.store.query import Dialect, Row, Statement, Transaction, as_uuid, fetch_one, in_both
 
 # Events that one page looks at: work for a twentieth of a second. With fewer, a caller with a rare filter asks more often.
@@ -68,18 +69,6 @@ def _time(dialect: Dialect, stored: Any) -> datetime | None:
 
 
 # --- one event --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Cancellation:
-    """The request to cancel an event, and what it stopped."""
-
-    requested_at: datetime
-    requested_by: str
-    withdraw: bool
-    cancelled: int
-    sent: int
-    withdrawn: int
 
 
 @dataclass(frozen=True)
@@ -150,18 +139,16 @@ def end_at_rate(progress: EventProgress, rate: float | None) -> datetime | None:
     return progress.now + timedelta(seconds=waiting / rate)
 
 
-# One event by its primary key, with its cancellation if there is one, the store's time, and how long ago its first message
-# was written, by the unique key of messages. `is_ahead`: no worker has claimed it, so `due` is not the end of a lease, and
-# that time has not come. Locks nothing. $1 event.
+# One event by its primary key, the store's time, and how long ago its first message was written, by the unique key of
+# messages. `is_ahead`: no worker has claimed it, so `due` is not the end of a lease, and that time has not come. Locks
+# nothing. $1 event.
 FIND = in_both(
     lambda d: (
         f"""
     SELECT {_EVENT_COLUMNS}, e.due, {d.now} AS now,
            e.status = 'PENDING' AND e.leased_by IS NULL AND e.due > {d.now} AS is_ahead,
-           {d.seconds_since("(SELECT min(m.created_at) FROM bongsu_messages m WHERE m.event_id = e.event_id)")} AS seconds,
-           c.requested_at, c.requested_by, c.withdraw, c.cancelled, c.sent, c.withdrawn
-    FROM bongsu_events e LEFT JOIN bongsu_cancellations c ON c.event_id = e.event_id
-    WHERE e.event_id = $1"""
+           {d.seconds_since("(SELECT min(m.created_at) FROM bongsu_messages m WHERE m.event_id = e.event_id)")} AS seconds
+    FROM bongsu_events e WHERE e.event_id = $1"""
     )
 )
 
@@ -248,7 +235,7 @@ async def find_progress(tx: Transaction, event_id: UUID) -> EventProgress | None
         counts=_counts(await tx.fetch(COUNTS(event_id))),
         due_at=dialect.time(row["due"]) if row["is_ahead"] else None,
         seconds=row["seconds"],
-        cancellation=_cancellation(dialect, row),
+        cancellation=await find_cancellation(tx, event_id),
     )
 
 
@@ -277,19 +264,6 @@ def _counts(rows: Sequence[Row]) -> Counts:
 
 def _without_zeros(counts: Counter[str], names: Iterable[str]) -> dict[str, int]:
     return {str(name): counts[name] for name in names if counts[name]}
-
-
-def _cancellation(dialect: Dialect, row: Row) -> Cancellation | None:
-    if row["requested_at"] is None:
-        return None
-    return Cancellation(
-        requested_at=dialect.time(row["requested_at"]),
-        requested_by=row["requested_by"],
-        withdraw=bool(row["withdraw"]),
-        cancelled=row["cancelled"],
-        sent=row["sent"],
-        withdrawn=row["withdrawn"],
-    )
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------

@@ -190,16 +190,26 @@ INVALIDATE_DEVICES = in_both(
 
 
 async def claim(
-    store: Store, channel: str, ranks: Sequence[int], limit: int, lease_seconds: float, worker: str
+    store: Store,
+    channel: str,
+    ranks: Sequence[int],
+    limit: int,
+    lease_seconds: float,
+    worker: str,
+    *,
+    with_abandoned: bool = True,
 ) -> list[ClaimedDelivery]:
-    """Lease due deliveries, those of an earlier rank first. What can go is SENDING: it is committed, and may be sent."""
+    """Lease due deliveries, those of an earlier rank first. What can go is SENDING: it is committed, and may be sent.
+
+    Abandoned ones are SENDING, and their leases have ended.
+    """
     asked = Table(RANK, [(rank,) for rank in ranks])
     if store.dialect.name == "postgresql":
         async with store.single() as tx:
-            rows = await tx.fetch(CLAIM(channel, asked, limit, float(lease_seconds), worker))
+            rows = await tx.fetch(CLAIM(channel, asked, limit, with_abandoned, float(lease_seconds), worker))
         return [ClaimedDelivery._make(row) for row in rows]
     async with store.transaction() as tx:
-        found = [_as_claimed(row) for row in await tx.fetch(CLAIM(channel, asked, limit))]
+        found = [_as_claimed(row) for row in await tx.fetch(CLAIM(channel, asked, limit, with_abandoned))]
         if found:
             leased = Table(_LEASED, [(one.delivery_id, one.epoch, one.claims, one.can_go) for one in found])
             await tx.execute(LEASE(leased, float(lease_seconds), worker))

@@ -9,8 +9,8 @@ from bongsu.store.deliveries.rows import CLAIMED_COLUMNS, MOST_CLAIMS, RANK
 from bongsu.store.devices import USABLE_DEVICE
 from bongsu.store.sqlite import SQLITE
 
-# Due deliveries of a channel ($1), rank by rank in the order given ($2), oldest first, up to a limit ($3), as they will be
-# once they are claimed. No locks: the one writer holds them all.
+# Due deliveries of a channel ($1), rank by rank in the order given ($2), oldest first, up to a limit ($3), the
+# abandoned ones too or not ($4), as they will be once they are claimed. No locks: the one writer holds them all.
 #
 # CROSS JOIN keeps the order of the ranks, and within each the index is in the order of due times: nothing is sorted.
 FIND_DUE = f"""
@@ -20,6 +20,7 @@ FIND_DUE = f"""
         FROM {SQLITE.table("asked", RANK, 2)}
         CROSS JOIN bongsu_deliveries INDEXED BY bongsu_deliveries_due
         WHERE status IN ('READY', 'SENDING') AND channel = $1 AND bongsu_deliveries.rank = asked.rank AND due <= {SQLITE.now}
+              AND (status = 'READY' OR $4)
         LIMIT $3),
     addressed AS (
         SELECT due.*, message.guarantee, coalesce(message.expires_at <= {SQLITE.now}, false) AS is_expired,
