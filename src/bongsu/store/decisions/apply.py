@@ -50,8 +50,7 @@ ADD_SUPPRESSIONS = Statement(
         SELECT message_id, member_id, reason, $1 FROM bongsu_decided WHERE reason IS NOT NULL""",
 )
 
-# New messages, with ids drawn before.
-# Inserts the messages of a step.
+# Inserts the new messages of a step, with ids drawn before.
 ADD_MESSAGES = in_both(
     lambda d: (
         f"""
