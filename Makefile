@@ -8,9 +8,9 @@ BIN := $(VENV)/bin
 run: $(VENV)/run.stamp
 	$(BIN)/bongsu serve --demo
 
-# Two at a time, each with servers of its own; a file's tests stay together.
+# Four at a time, because many of them wait; each with servers of its own. A file's tests stay together.
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 4 --dist loadfile
 
 install: $(VENV)/dev.stamp
 

@@ -136,8 +136,9 @@ async def test_a_dispatcher_that_is_told_to_stop_drops_them_too(store: Store, se
 
 
 async def test_one_that_an_earlier_claim_may_have_sent_is_unknown_when_it_is_dropped(
-    store: Store, settings: Settings
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 0.0)
     event_id = await campaign(store, settings, 3, chunk=2, kind=AGAIN)
     assert len(await statements.claim(store, Channel.PUSH, RANKS, 10, -1, "dead")) == 3
     sender = OneAtATime()
