@@ -21,7 +21,8 @@ from bench.rivals import Rival
 from bench.serving import busiest
 from bongsu.channel_table import find_channel
 from bongsu.deliver.channels.callback import GuardedSender
-from bongsu.deliver.dispatcher import SHARE, Dispatcher
+from bongsu.deliver.claimer import SHARE
+from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.model import Channel
 from bongsu.settings import Settings
 from bongsu.store import Store

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from bongsu.channel_table import Channel, find_channel
-from bongsu.deliver.dispatcher import SHARE
+from bongsu.deliver.claimer import SHARE
 from bongsu.settings import Settings
 from bongsu.store import Statement, Store
 from tests.processes import serving

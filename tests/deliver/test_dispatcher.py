@@ -14,7 +14,8 @@ import pytest
 
 from bongsu.deliver import dispatcher as module
 from bongsu.deliver.channels.callback import CallbackSender, GuardedSender, OnOutcome
-from bongsu.deliver.dispatcher import SHARE, Dispatcher
+from bongsu.deliver.claimer import SHARE
+from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.errors import StoreTooSlow, StoreUnreachable
 from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
 from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from bongsu.deliver.channels.callback import GuardedSender
-from bongsu.deliver.dispatcher import SHARE, Dispatcher
+from bongsu.deliver.claimer import SHARE
+from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.errors import StoreError, StoreRefused
 from bongsu.model import Channel, NoticeType
 from bongsu.outcome import Accepted, Outcome, Outgoing
@@ -198,7 +199,7 @@ async def test_after_an_outage_a_dispatcher_waits_before_it_claims(
     for _ in range(3):
         await dispatcher.tick()
     assert sender.under_way == []
-    dispatcher._claim_from = 0.0
+    dispatcher._claimer.claim_from = 0.0
     await dispatcher.tick()
     assert len(sender.under_way) == 1
     sender.under_way[0](Accepted())

@@ -15,7 +15,8 @@ from bongsu.decide.step import CHUNK
 from bongsu.deliver import dispatcher as module
 from bongsu.deliver.channels.callback import GuardedSender, OnOutcome
 from bongsu.deliver.channels.limits.turns import Turns
-from bongsu.deliver.dispatcher import SHARE, Dispatcher
+from bongsu.deliver.claimer import SHARE
+from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
 from bongsu.outcome import Accepted, Outcome, Outgoing
 from bongsu.settings import Settings

@@ -31,8 +31,8 @@ ERROR_LIMIT = 1_000
 # After a step, events gather for so long: a step of two costs hardly more than a step of one. An event that finds the worker
 # idle is decided at once. Shorter → more CPU for each event at a hundred a second; longer → pages show them later.
 PAUSE_SECONDS = 0.02
-# Large events beyond a batch are given back for so long. Shorter → a worker with thousands of them claims the same ones again
-# and again; longer → they wait although it is done with the others.
+# Large events beyond a batch are given back for so long. Shorter → a worker with thousands of them claims the same ones
+# again and again; longer → they wait although it is done with the others.
 LARGE_WAIT_SECONDS = 5.0
 # Event types without a rule that were logged. More than these are made up by the sender.
 MOST_UNHANDLED = 1_000

@@ -18,22 +18,18 @@ from itertools import takewhile
 
 from bongsu.channel_table import find_channel
 from bongsu.deliver.channels.callback import CallbackSender
+from bongsu.deliver.claimer import SHARE, Claimer
 from bongsu.deliver.transitions import dropped, outgoing, result_of, unsent, with_epoch
 from bongsu.errors import StoreError, StoreTooSlow
 from bongsu.outcome import Outcome, Retry, Unknown
 from bongsu.runtime import telemetry
 from bongsu.runtime.loop import LAST_BACKOFF, Loop
-from bongsu.runtime.process import process_name
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.decisions import Message
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, MessageContent, Success
-from bongsu.store.ranks import CRITICAL, CRITICAL_BULK, RANKS, SHARED_PART, SHARED_TURNS, slots_for
 
-# Claim when this part of the slots is free, and as many; record when this part of them has results: statements then are
-# about many rows.
-SHARE = 4
 # Results are recorded after this time at the latest, however few they are. Shorter → more CPU for each delivery at a hundred
 # a second; longer → more of them are UNKNOWN or sent again after a crash.
 LINGER_SECONDS = 0.03
@@ -43,17 +39,11 @@ CONTENTS_CACHED = 1_000
 # tried to record what it knows and to renew its leases. One that has just started knows nothing of outages, and claims
 # abandoned deliveries only after this time: they may not be.
 GRACE_SECONDS = 2 * LAST_BACKOFF
-
-
 # How often it looks whether the event of a send that waits was cancelled. A tick may wait so long, and the loop as long
 # again: within two seconds of a cancellation nothing of it goes out.
 CANCELLED_SECONDS = 0.5
 
 DELIVERIES_TOPIC = "deliveries"
-
-
-# --- the loop -----------------------------------------------------------------------------------------------------------
-
 
 _LATE = Unknown("TIMEOUT", "the channel did not come back")
 _WAITED = Retry("NO_TURN", detail="connections or quota were short: it waits to be claimed again", is_held=True)
@@ -87,13 +77,12 @@ class Dispatcher(Loop):
         self._settings = settings
         # Slots: deliveries that are claimed and not yet recorded.
         self._concurrency = find_channel(sender.channel).concurrency if concurrency is None else concurrency
+        self._claimer = Claimer(store, sender.channel, self._concurrency, settings.poll_seconds)
         # In the order in which they were sent.
         self._sending: dict[int, _Sending] = {}
         # Results to be recorded, and those being recorded. They hold slots too, so there are never more than those.
         self._results: list[DeliveryResult | Success] = []
         self._being_recorded: list[DeliveryResult | Success] = []
-        # Critical deliveries in the slots that are theirs alone. All others share the rest.
-        self._in_own_slots: set[int] = set()
         # Epochs of newer claims of this process, by the deliveries whose results are known and not yet recorded.
         self._newer: dict[int, int] = {}
         self._woken = asyncio.Event()
@@ -104,18 +93,13 @@ class Dispatcher(Loop):
         # Whether the store did not take the last results.
         self._is_behind = False
         self._contents: OrderedDict[int, MessageContent] = OrderedDict()
-        self._turn = 0
-        # Whether more may be due, and whether critical ones may be: at the start, when woken for it, and after a claim that
-        # was full. Else the store is asked once in a poll interval, and not after every outcome.
-        self._is_more_due = self._is_critical_due = True
-        self._look_at = self._look_for_critical_at = self._look_for_cancelled_at = 0.0
-        # When the store last took a write, when all leases were last renewed, and when claiming is allowed again.
+        self._look_for_cancelled_at = 0.0
+        # When the store last took a write, and when all leases were last renewed.
         self._reached = self._renewed = time.monotonic()
-        self._claim_from = self._claim_abandoned_from = 0.0
         self._lease = lease_of(settings)
 
     async def start(self) -> None:
-        self._claim_abandoned_from = time.monotonic() + GRACE_SECONDS
+        self._claimer.claim_abandoned_from = time.monotonic() + GRACE_SECONDS
         await super().start()
 
     async def tick(self) -> int:
@@ -148,7 +132,7 @@ class Dispatcher(Loop):
 
     def wake(self) -> None:
         """Deliveries may be due."""
-        self._is_more_due = self._is_critical_due = True
+        self._claimer.wake()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -181,71 +165,12 @@ class Dispatcher(Loop):
         return len(claimed)
 
     async def _claim(self) -> list[ClaimedDelivery]:
-        """A part of the slots: many enough to make the statement cheap, few enough to send some while more are claimed.
-
-        While there are too few free slots for that, critical deliveries are claimed into the slots that are theirs alone.
-        Never into the others: these would never have enough free ones for a claim of any other rank.
-        """
-        now = time.monotonic()
-        if now < self._claim_from:
+        used = len(self._sending) + len(self._results) + len(self._being_recorded)
+        claimed = await self._claimer.claim(used, self._lease)
+        if claimed is None:
             return []
-        portion = max(1, self._concurrency // SHARE)
-        is_look = self._is_more_due or now >= self._look_at
-        if is_look and self._free_slots() >= portion:
-            claimed = await self._claim_in_turn(portion, now)
-        elif self._is_critical_due or now >= self._look_for_critical_at:
-            claimed = await self._claim_critical(now)
-        else:
-            return []
-        return self._without_held(claimed)
-
-    def _free_slots(self) -> int:
-        """Of those that all ranks share."""
-        used = len(self._sending) + len(self._results) + len(self._being_recorded) - len(self._in_own_slots)
-        return slots_for(RANKS[-1], self._concurrency) - used
-
-    def _free_own_slots(self, rank: int) -> int:
-        own = slots_for(rank, self._concurrency) - slots_for(RANKS[-1], self._concurrency)
-        return own - len(self._in_own_slots)
-
-    async def _claim_in_turn(self, portion: int, now: float) -> list[ClaimedDelivery]:
-        """By rank; now and then a part of it is for a later rank first, so that none starves."""
-        self._is_more_due = self._is_critical_due = False
-        self._look_at = self._look_for_critical_at = now + self._settings.poll_seconds
-        first = SHARED_TURNS[self._turn % len(SHARED_TURNS)]
-        claimed: list[ClaimedDelivery] = []
-        if first is not None:
-            claimed += await self._claim_ranks((first,), max(1, portion // SHARED_PART))
-        if len(claimed) < portion:
-            claimed += await self._claim_ranks(RANKS, portion - len(claimed))
-        self._turn += bool(claimed)
-        if len(claimed) == portion:
-            self._is_more_due = self._is_critical_due = True
-        return claimed
-
-    async def _claim_critical(self, now: float) -> list[ClaimedDelivery]:
-        for_few, for_many = self._free_own_slots(CRITICAL), self._free_own_slots(CRITICAL_BULK)
-        limit = for_many if for_many > 0 else for_few
-        if limit <= 0:
-            return []
-        self._is_critical_due, self._look_for_critical_at = False, now + self._settings.poll_seconds
-        claimed = await self._claim_ranks((CRITICAL, CRITICAL_BULK) if for_many > 0 else (CRITICAL,), limit)
-        self._is_critical_due |= len(claimed) == limit
-        self._in_own_slots.update(one.delivery_id for one in claimed)
-        return claimed
-
-    async def _claim_ranks(self, ranks: Sequence[int], limit: int) -> list[ClaimedDelivery]:
-        claimed = await statements.claim(
-            self._store,
-            self.channel,
-            ranks,
-            limit,
-            self._lease,
-            process_name(),
-            with_abandoned=time.monotonic() >= self._claim_abandoned_from,
-        )
         self._reached = time.monotonic()
-        return claimed
+        return self._without_held(claimed)
 
     def _without_held(self, claimed: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
         """Those that this process does not hold yet. What it holds goes on under the newer claim.
@@ -279,7 +204,7 @@ class Dispatcher(Loop):
             # sent: they stay so until their leases end.
             ready = [one for one in claimed if one.status == DeliveryStatus.READY]
             self._results += (DeliveryResult(c.delivery_id, c.epoch, DeliveryStatus.READY, is_attempt=False) for c in ready)
-            self._in_own_slots.difference_update(c.delivery_id for c in claimed)
+            self._claimer.free(c.delivery_id for c in claimed)
             self._is_to_record = True
             raise
         for one in claimed:
@@ -412,7 +337,7 @@ class Dispatcher(Loop):
             await self._record_each(results)
             return
         self._is_behind, self._reached = False, time.monotonic()
-        self._in_own_slots.difference_update(one.delivery_id for one in results)
+        self._claimer.free(one.delivery_id for one in results)
         if overtaken := [one for one in results if one.delivery_id in self._newer]:
             # Claimed again by this process before they were recorded.
             self._results += overtaken
@@ -444,7 +369,7 @@ class Dispatcher(Loop):
     async def _renew_leases(self) -> None:
         """Long before they end; and first thing after an outage of the store in which they may have ended."""
         now = time.monotonic()
-        is_outage = now - max(self._reached, self._claim_from) > self._lease / 2
+        is_outage = now - max(self._reached, self._claimer.claim_from) > self._lease / 2
         is_due = now - self._renewed > self._lease / 3 and (self._sending or self._results)
         if not is_outage and not is_due:
             return
@@ -454,7 +379,7 @@ class Dispatcher(Loop):
             await statements.renew(tx, claims, self._lease)
         self._reached = self._renewed = time.monotonic()
         if is_outage:
-            self._claim_from = self._reached + GRACE_SECONDS
+            self._claimer.claim_from = self._reached + GRACE_SECONDS
 
     async def _wait_for_outcome(self) -> None:
         """Until results are to be recorded or are recorded, or more may be due."""
