@@ -32,6 +32,7 @@ from bongsu.model import (
 )
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, migrate, outbox
+from bongsu.store.cancellations import Cancellation
 from bongsu.store.delivery_history import DeliveryRow
 from bongsu.store.devices import DeviceRow
 from bongsu.store.history import HistoryRow, Status
@@ -192,7 +193,12 @@ def test_an_event_is_told_from_the_members_side() -> None:
     assert event_sentence(view(), unhandled).endswith("start the workers with --app and replay it.")
     assert event_sentence(view(app=App()), unhandled).endswith("Still none does; replay it once one does.")
     assert says(EventStatus.UNHANDLED).endswith("Replay it: a rule handles that type now.")
-    assert says(EventStatus.CANCELLED) == "was CANCELLED, and m-1 was not reached before that."
+    assert says(EventStatus.CANCELLED).startswith("was CANCELLED. m-1 was not decided before that")
+    cancelled = Cancellation(event_id, NOON + timedelta(hours=1), "cli:ann", True, 0, 0, 0, is_finished=True)
+    whole = "was CANCELLED at 2026-03-01 22:00:00 by cli:ann, and withdrawn from the inboxes."
+    assert says(EventStatus.CANCELLED, view(rows=[ROW], cancellation=cancelled)) == whole
+    before = says(EventStatus.CANCELLED, view(cancellation=cancelled), finished_at=NOON)
+    assert before == f"{whole} m-1 was not in its audience."
 
 
 def test_what_is_known_of_the_member_comes_first() -> None:

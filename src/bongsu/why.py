@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -186,8 +186,7 @@ def event_sentence(view: View, event: Progress) -> str:
     name = f"Event {view.event_id} ({event.event_type})"
     failed = f" {event.attempts} attempts have failed, the last with: {event.error}" if event.attempts else ""
     if event.status is EventStatus.CANCELLED:
-        was_not = "" if view.rows else f", and {view.member_id} was not reached before that"
-        return f"{name} was CANCELLED{_by_whom(view)}{was_not}."
+        return f"{name} was CANCELLED{_by_whom(view)}.{'' if view.rows else _not_among(view, event)}"
     if event.status is EventStatus.FAILED:
         return f"{name} has FAILED, and nobody else is told unless it is replayed.{failed}"
     if event.status is EventStatus.UNHANDLED:
@@ -204,8 +203,21 @@ def _by_whom(view: View) -> str:
     done = view.cancellation
     if done is None:
         return ""
-    withdrawn = " and withdrawn from the inboxes" if done.withdraw else ""
-    return f"{withdrawn} at {view.time(done.requested_at)} by {done.requested_by}"
+    withdrawn = ", and withdrawn from the inboxes" if done.withdraw else ""
+    return f" at {view.time(done.requested_at)} by {done.requested_by}{withdrawn}"
+
+
+def _not_among(view: View, event: Progress) -> str:
+    """Of a cancelled event, about a member whom it did not notify."""
+    done = view.cancellation
+    # Cancelling ends what is not decided yet, at that moment.
+    is_decided = done is not None and event.finished_at is not None and event.finished_at < done.requested_at - _A_MOMENT
+    if is_decided:
+        return f" {view.member_id} was not in its audience."
+    return f" {view.member_id} was not decided before that, if they were in its audience at all."
+
+
+_A_MOMENT = timedelta(seconds=1)
 
 
 def _pending(view: View, event: Progress) -> str:

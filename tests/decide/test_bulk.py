@@ -330,6 +330,19 @@ async def test_lists_that_keep_coming_do_not_keep_a_large_event_from_its_turn(
     await taken.worker.stop()
 
 
+async def test_small_events_without_lists_do_not_take_the_turns_of_a_large_one(store: Store, settings: Settings) -> None:
+    await members(store, *(f"m-{number:03}" for number in range(40 * CHUNK)))
+    one = Selected("SELECT member_id FROM bongsu_members ORDER BY member_id LIMIT 1")
+    taken = Steps(store, settings, about(lambda event: Everyone() if event.ref_id == "all" else one))
+    await publish(store, said("all"))
+    await taken.worker.tick()
+    await publish(store, *(said(f"small-{number}") for number in range(30)))
+    for _ in range(8):
+        await taken.worker.tick()
+    assert sum("all" in step for step in taken.taken) >= 8
+    await taken.worker.stop()
+
+
 @pytest.mark.parametrize("large", [3, 4, 5, 9])
 async def test_many_large_events_do_not_keep_small_ones_from_being_claimed(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, large: int

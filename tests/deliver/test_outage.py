@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +18,11 @@ from bongsu.errors import StoreError, StoreRefused
 from bongsu.model import Channel, NoticeType
 from bongsu.outcome import Accepted, Outcome, Outgoing
 from bongsu.settings import Settings
-from bongsu.store import Store
+from bongsu.store import Store, migrate
 from bongsu.store import deliveries as statements
+from bongsu.store.abandoned import in_use
 from bongsu.store.deliveries import DeliveryResult, Success
-from bongsu.store.ranks import RANKS
+from bongsu.store.ranks import ORDINARY, RANKS, SHARED_TURNS
 from tests.deciding import rows
 from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, run, states
 from tests.read_only import read_only
@@ -243,3 +245,77 @@ async def test_abandoned_deliveries_are_claimed_a_moment_after_the_start(
                 await asyncio.sleep(0.01)
         sender.under_way[0](Accepted())
     assert await states(store, "status, epoch") == [("SUCCESS", 2)]
+
+
+async def test_one_that_started_before_the_store_came_back_claims_nothing_that_a_live_one_holds(
+    store: Store, short: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = short.model_copy(update={"send_timeout_seconds": 30})
+    await one_delivery(store, short, MOST_ONCE, "a")
+    ours = Prompt()
+    live = Dispatcher(store, ours, patient)
+    await live.tick()
+    await run(store, "UPDATE bongsu_deliveries SET due = created_at")
+    claim, refusals, asked = statements.claim, [StoreRefused("read-only")] * 2, asyncio.Event()
+
+    async def refuse(*arguments: Any, **options: Any) -> Any:
+        if refusals:
+            # The store is away for longer than the wait after the start.
+            monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
+            raise refusals.pop()
+        asked.set()
+        return await claim(*arguments, **options)
+
+    monkeypatch.setattr(statements, "claim", refuse)
+    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 0.0)
+    async with running(Dispatcher(store, Prompt(), patient)):
+        await asyncio.wait_for(asked.wait(), 30)
+        ours.under_way[0](Accepted("ref"))
+        await live.stop()
+    assert await states(store, "status, epoch, reference") == [("SUCCESS", 1, "ref")]
+
+
+async def test_half_a_claim_is_sent_when_its_other_half_fails(
+    store: Store, short: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some claims take two statements: a share for a later rank, and the rest."""
+    await one_delivery(store, short, MOST_ONCE, "a", "b")
+    sender = Prompt()
+    dispatcher = Dispatcher(store, sender, short)
+    dispatcher._claimer._turn = SHARED_TURNS.index(ORDINARY + 1)
+    claim, asked = statements.claim, 0
+
+    async def fail_once(*arguments: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise StoreRefused("read-only")
+        return await claim(*arguments, **options)
+
+    monkeypatch.setattr(statements, "claim", fail_once)
+    await dispatcher.tick()
+    assert (asked, len(sender.under_way)) == (2, 2)
+    for on_outcome in sender.under_way:
+        on_outcome(Accepted())
+    await dispatcher.stop()
+
+
+async def test_alone_on_an_embedded_store_it_claims_what_the_dead_held_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    embedded = Settings(data_dir=tmp_path)
+    store = Store.open(embedded)
+    await migrate(store)
+    await one_delivery(store, embedded, LEAST_ONCE, "a", "b")
+    await statements.claim(store, Channel.PUSH, RANKS, 1, 60, "dead")
+    await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
+    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
+    sender = Prompt()
+    async with in_use(store) as released, running(Dispatcher(store, sender, embedded)):
+        assert released == 2
+        async with asyncio.timeout(30):
+            while len(sender.under_way) < 2:
+                await asyncio.sleep(0.01)
+        for on_outcome in sender.under_way:
+            on_outcome(Accepted())
+    await store.close()

@@ -36,6 +36,11 @@ class EventInProgress:
         return self.event_id, self.claimed.epoch
 
     @property
+    def place(self) -> tuple[int, str]:
+        """How far it has come: the current notice, and its last member that is decided."""
+        return self.notice, self.after
+
+    @property
     def is_done(self) -> bool:
         """No notice is left to decide."""
         return self.notice >= len(self.notices)

@@ -66,6 +66,7 @@ class EventWorker(Loop):
         # Claims to end as if they had never been made, by after how many seconds their events are due again.
         self._to_give_back: dict[float, list[ClaimedEvent]] = {}
         self._is_more_due = False
+        self._is_turn_of_large = False
         self._unhandled: set[str] = set()
         self._renewed = time.monotonic()
         # While there is other work, suspects are looked for no more often than when there is none: they can wait, and the
@@ -175,15 +176,20 @@ class EventWorker(Loop):
     async def _continue(self) -> int:
         """One more step for what did not fit: for the small ones together, and for the first of the large ones.
 
-        Lists come first in a step. What they have left no room for has its turn among the large ones: else it would wait for
-        as long as there are more of them.
+        Lists come first in a step. The first of the others, if they have left no room for it, takes turns with the large
+        ones: else it would wait for as long as there are more lists.
         """
         small = [event for event in self._in_progress if not event.is_long]
+        first = next((event for event in small if _is_no_list(event)), None)
+        before = None if first is None else first.place
         if small:
             await self._step(small)
-        begun = {event.event_id for event in small if event.is_long}
-        waiting = [event for event in self._in_progress if event.event_id not in begun]
-        large = [event for event in waiting if event.is_long or _is_passed_over(event)]
+        begun = {event.event_id for event in small}
+        large = [event for event in self._in_progress if event.is_long and event.event_id not in begun]
+        if first is not None and first in self._in_progress and first.place == before:
+            self._is_turn_of_large = bool(large) and not self._is_turn_of_large
+            if not self._is_turn_of_large:
+                large = [first]
         if large:
             await self._step(large[:1])
             # The next time another has its turn.
@@ -301,7 +307,7 @@ class EventWorker(Loop):
             self._log.warning("no rule handles this event type", event_type=event_type, status=EventStatus.UNHANDLED.value)
 
 
-def _is_passed_over(event: EventInProgress) -> bool:
+def _is_no_list(event: EventInProgress) -> bool:
     return not event.is_done and not isinstance(event.current_notice.audience, Listed)
 
 

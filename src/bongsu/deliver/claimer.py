@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+from bongsu.errors import StoreError
 from bongsu.runtime.process import process_name
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
@@ -42,7 +43,7 @@ class Claimer:
         self._is_more_due = self._is_critical_due = True
 
     def free(self, delivery_ids: Iterable[int]) -> None:
-        """These are recorded."""
+        """These are recorded, or given back."""
         self._in_own_slots.difference_update(delivery_ids)
 
     async def claim(self, used: int, lease_seconds: float) -> list[ClaimedDelivery] | None:
@@ -74,7 +75,13 @@ class Claimer:
         if first is not None:
             claimed += await self._claim_ranks((first,), max(1, portion // SHARED_PART), lease_seconds)
         if len(claimed) < portion:
-            claimed += await self._claim_ranks(RANKS, portion - len(claimed), lease_seconds)
+            try:
+                claimed += await self._claim_ranks(RANKS, portion - len(claimed), lease_seconds)
+            except StoreError:
+                # What the first statement claimed is to be sent: it is committed.
+                if not claimed:
+                    raise
+                self.wake()
         self._turn += bool(claimed)
         if len(claimed) == portion:
             self._is_more_due = self._is_critical_due = True

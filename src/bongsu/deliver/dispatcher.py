@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
@@ -99,7 +100,8 @@ class Dispatcher(Loop):
         self._lease = lease_of(settings)
 
     async def start(self) -> None:
-        self._claimer.claim_abandoned_from = time.monotonic() + GRACE_SECONDS
+        # Until the store has taken a claim: it may be away.
+        self._claimer.claim_abandoned_from = math.inf
         await super().start()
 
     async def tick(self) -> int:
@@ -170,6 +172,7 @@ class Dispatcher(Loop):
         if claimed is None:
             return []
         self._reached = time.monotonic()
+        self._claimer.claim_abandoned_from = min(self._claimer.claim_abandoned_from, self._reached + GRACE_SECONDS)
         return self._without_held(claimed)
 
     def _without_held(self, claimed: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
@@ -290,7 +293,8 @@ class Dispatcher(Loop):
             # A user's own channel may put anything into an outcome.
             result = result_of(claimed, content, self._crashed(error), sending.began, millis, self._settings)
         self._results.append(result)
-        if len(self._results) >= self._concurrency // SHARE:
+        is_last = self.is_stopping and not self._sending
+        if is_last or len(self._results) >= self._concurrency // SHARE:
             self._end_linger()
         elif self._linger is None:
             self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._end_linger)

@@ -82,4 +82,5 @@ def _from_headers(request: Request) -> str | None:
 
 def _nothing(request: Request) -> BadKey:
     scheme = request.headers.get("authorization", "").partition(" ")[0]
-    return BadKey(f"{scheme} is not a way to call" if scheme and scheme.lower() != "bearer" else "No key was sent")
+    # Not what it says: without the word before it, it may be the key itself.
+    return BadKey("Authorization does not begin with Bearer" if scheme and scheme.lower() != "bearer" else "No key was sent")

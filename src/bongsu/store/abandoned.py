@@ -18,7 +18,8 @@ from bongsu.store.query import in_both
 from bongsu.store.sqlite import SqliteDatabase
 from bongsu.store.store import Store
 
-# End every lease now. Epoch and claims stay: the claims did end without a result. Locks those rows.
+# End every lease now; nobody holds a delivery then. Epoch and claims stay: the claims did end without a result. Locks those
+# rows.
 _END_EVENT_LEASES = in_both(
     lambda d: (
         f"""
@@ -29,8 +30,8 @@ _END_EVENT_LEASES = in_both(
 _END_DELIVERY_LEASES = in_both(
     lambda d: (
         f"""
-    UPDATE bongsu_deliveries SET due = {d.now}
-    WHERE status IN ('READY', 'SENDING') AND leased_by IS NOT NULL AND due > {d.now}"""
+    UPDATE bongsu_deliveries SET due = CASE WHEN due > {d.now} THEN {d.now} ELSE due END, leased_by = NULL
+    WHERE status IN ('READY', 'SENDING') AND leased_by IS NOT NULL"""
     )
 )
 

@@ -23,7 +23,7 @@ CLAIM = f"""
                    member_id, message_id, device_id
             FROM bongsu_deliveries
             WHERE status IN ('READY', 'SENDING') AND channel = $1 AND rank = asked.rank AND due <= now()
-                  AND (status = 'READY' OR $4)
+                  AND (status = 'READY' OR leased_by IS NULL OR $4)
             ORDER BY due LIMIT $3
             FOR UPDATE SKIP LOCKED) AS next
         LIMIT $3),

@@ -20,7 +20,7 @@ FIND_DUE = f"""
         FROM {SQLITE.table("asked", RANK, 2)}
         CROSS JOIN bongsu_deliveries INDEXED BY bongsu_deliveries_due
         WHERE status IN ('READY', 'SENDING') AND channel = $1 AND bongsu_deliveries.rank = asked.rank AND due <= {SQLITE.now}
-              AND (status = 'READY' OR $4)
+              AND (status = 'READY' OR leased_by IS NULL OR $4)
         LIMIT $3),
     addressed AS (
         SELECT due.*, message.guarantee, coalesce(message.expires_at <= {SQLITE.now}, false) AS is_expired,
