@@ -38,9 +38,11 @@ def progress(client: httpx.Client, event_id: str) -> dict[str, Any]:
 # --- open pages -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("way", ["http", "cli"])
 async def test_what_is_withdrawn_leaves_the_open_page_the_inbox_and_the_count(
-    migrated: dict[str, str], settings: Settings
+    migrated: dict[str, str], settings: Settings, way: str
 ) -> None:
+    """The command is another process, and there is no Redis: the gateway finds it in the store."""
     token = Keys.load(settings).member_token("mina", timedelta(hours=1))
     bearer = {"Authorization": f"Bearer {token}"}
     with serving(migrated) as served, served.client(**KEY) as client, served.client(**bearer) as member:
@@ -49,8 +51,14 @@ async def test_what_is_withdrawn_leaves_the_open_page_the_inbox_and_the_count(
         async with EventSource([served.address], bearer) as page:
             await page.until(lambda page: {"unread": 2} in page.seen("badge"))
             [withdrawn] = await asyncio.to_thread(ids_of, member, "봄 할인")
-            answer = await asyncio.to_thread(client.post, f"/api/admin/events/{event_id}/cancel", json={"withdraw": True})
-            assert (answer.status_code, answer.json()["withdrawn"]) == (200, 2)
+            if way == "http":
+                path = f"/api/admin/events/{event_id}/cancel"
+                answer = await asyncio.to_thread(client.post, path, json={"withdraw": True})
+                assert (answer.status_code, answer.json()["withdrawn"]) == (200, 2)
+            else:
+                command = ("event", "cancel", event_id, "--withdraw")
+                printed = await asyncio.to_thread(bongsu, *command, environment=migrated)
+                assert printed.stdout == "0 deliveries cancelled, 0 had gone out, 2 inbox rows withdrawn\n"
             assert await page.until_seen("withdrawn") == [{"id": withdrawn}]
             await page.until(lambda page: page.seen("badge")[-1] == {"unread": 1})
         assert (await asyncio.to_thread(member.get, "/api/notifications/unread-count")).json() == {"unread": 1}

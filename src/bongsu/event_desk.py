@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -140,7 +141,8 @@ def facts(settings: Settings, progress: EventProgress) -> Iterator[tuple[str, st
     if progress.rate_per_second is not None:
         yield "rate", f"{_rate(progress.rate_per_second)} on average"
     if progress.expected_end is not None:
-        yield "ends", f"{_time(settings, progress.expected_end)} at this rate"
+        why = "when the last is due" if progress.expected_end == progress.last_due else "at this rate"
+        yield "ends", f"{_time(settings, progress.expected_end)} {why}"
     yield from _cancellation(settings, progress)
 
 
@@ -161,6 +163,10 @@ def _cancellation(settings: Settings, progress: EventProgress) -> Iterator[tuple
 
 
 # --- watch ------------------------------------------------------------------------------------------------------------
+
+
+# The rate is that of so many looks: of one second it would jump between nothing and much.
+RATE_LOOKS = 10
 
 
 async def _second() -> None:
@@ -190,7 +196,7 @@ async def watch(
 
 @dataclass(frozen=True)
 class Look:
-    """How far an event has come, and how far it had come at the look before."""
+    """How far an event has come, and how far it had come some looks before."""
 
     progress: EventProgress
     before: EventProgress | None = None
@@ -202,7 +208,7 @@ class Look:
 
     @property
     def rate(self) -> float | None:
-        """Outcomes per second since the look before; at the first look, since the event's first message."""
+        """Outcomes per second since some looks before; at the first look, since the event's first message."""
         if self.before is None:
             return self.progress.rate_per_second
         seconds = (self.progress.now - self.before.now).total_seconds()
@@ -217,11 +223,13 @@ class Look:
 
 async def looks(store: Store, first: EventProgress, pause: Callable[[], Awaitable[None]]) -> AsyncIterator[Look]:
     """One look after the other, with a pause between them. The last finds that nothing is left to do."""
+    seen = deque([first], RATE_LOOKS)
     look = Look(first)
     yield look
     while not look.progress.is_over:
         await pause()
-        look = Look(await find_event(store, first.event.event_id), look.progress)
+        look = Look(await find_event(store, first.event.event_id), seen[0])
+        seen.append(look.progress)
         yield look
 
 

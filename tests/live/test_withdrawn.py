@@ -314,6 +314,9 @@ async def test_what_was_withdrawn_long_ago_is_forgotten(monkeypatch: pytest.Monk
 
 
 class Nobody:
+    def __len__(self) -> int:
+        return 0
+
     def members(self) -> list[Any]:
         return []
 

@@ -199,6 +199,37 @@ def test_rate_and_end_are_known_while_some_wait_and_some_have_an_outcome() -> No
         assert progress.expected_end == (None if seconds_left is None else NOON + timedelta(seconds=seconds_left))
 
 
+def test_an_event_ends_no_sooner_than_its_last_delivery_is_due() -> None:
+    due = NOON + timedelta(seconds=20)
+    for progress, seconds_left in (
+        (made_of(100, READY=50), 20),
+        (made_of(100, SUCCESS=200, READY=10), 20),
+        (made_of(100, SUCCESS=200, READY=60), 30),
+        (made_of(100, SUCCESS=200), None),
+    ):
+        end = replace(progress, last_due=due).expected_end
+        assert end == (None if seconds_left is None else NOON + timedelta(seconds=seconds_left))
+    assert replace(made_of(100, READY=50), last_due=NOON - HOUR).expected_end is None
+
+
+async def test_due_times_are_spread_by_member_so_the_last_members_tell_the_end(store: Store) -> None:
+    due = datetime.now(UTC).replace(microsecond=5) + HOUR
+    spread = in_both(lambda d: f"UPDATE bongsu_deliveries SET due = {d.after('$1')} WHERE member_id = $2")
+    latest = same("UPDATE bongsu_deliveries SET due = $1 WHERE member_id = $2")
+    async with store.transaction() as tx:
+        event_id = await add_event(tx)
+        for notice in range(2):
+            message_id = await add_message(tx, event_id, notice)
+            for member_id in ("a", "b", "c"):
+                await tell(tx, message_id, member_id, "READY")
+            # In the inbox alone, and one that has ended.
+            await tell(tx, message_id, "d")
+            await tell(tx, message_id, "e", "SUCCESS")
+        await tx.execute(spread(60.0, "a"), spread(120.0, "b"), latest(due, "c"), latest(due + HOUR, "e"))
+        progress = await progress_of(tx, event_id)
+    assert progress.last_due == progress.expected_end == due
+
+
 def test_an_event_is_over_when_it_is_finished_and_nothing_waits() -> None:
     waiting, ended = made_of(1, READY=1), made_of(1, SUCCESS=1)
     assert (waiting.is_over, ended.is_over) == (False, True)

@@ -1,8 +1,8 @@
 """Announces to open streams, in all processes, what a fan-out or a withdrawal has just committed.
 
 With few recipients, each one's signal carries the notification. With many, one signal names the message, and each gateway
-reads what the members it serves have. Signals may be lost: a stream that missed one reads the store at its next ping. What
-was withdrawn is not found that way: a page that missed it shows the notification until it reads the inbox again.
+reads what the members it serves have. Signals may be lost: a stream that missed one reads the store at its next ping, and
+gateways look for withdrawals that they missed (MissedWithdrawals).
 """
 
 from __future__ import annotations

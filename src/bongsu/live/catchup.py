@@ -13,7 +13,7 @@ from bongsu.errors import StoreError
 from bongsu.live import frames
 from bongsu.live.member_streams import MemberStreams, OpenStreams
 from bongsu.live.message_cache import MessageCache, Messages
-from bongsu.live.messages import WITHDRAWN, read_withdrawn_message
+from bongsu.live.messages import WITHDRAWN, WithdrawnMessage, read_withdrawn_message
 from bongsu.live.stream import LONG_AGO
 from bongsu.live.withdrawals import Withdrawals
 from bongsu.runtime import telemetry
@@ -78,8 +78,11 @@ class CatchUp(Loop):
     def on_message_withdrawn(self, data: bytes | None) -> None:
         """A signal names a message that was withdrawn from many. After None, or of another kind, there is none to read."""
         if data and data[:1] == WITHDRAWN:
-            self.withdrawals.add_message(read_withdrawn_message(data))
-            self.wake()
+            self.add_withdrawn(read_withdrawn_message(data))
+
+    def add_withdrawn(self, message: WithdrawnMessage) -> None:
+        self.withdrawals.add_message(message)
+        self.wake()
 
     async def tick(self) -> int:
         if self._is_for_everyone and not self._everyone:

@@ -17,6 +17,7 @@ from bongsu.live.registry import DISCONNECT_TOPIC, LocalRegistry, RedisRegistry,
 from bongsu.live.sse import PATH, SseEndpoint
 from bongsu.live.stream import Stream
 from bongsu.live.wheel import Wheel
+from bongsu.live.withdrawals import MissedWithdrawals
 from bongsu.runtime import telemetry
 from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
@@ -37,6 +38,7 @@ class Gateway:
             else LocalRegistry(signals, settings.sse_max_connections)
         )
         self.hub = Hub(store, signals, self._registry, settings.sse_replay)
+        self._missed = MissedWithdrawals(store, self.hub, self.hub.catch_up.add_withdrawn, settings.poll_seconds)
         self._wheel = Wheel(
             settings.sse_ping_seconds, settings.sse_timeout_seconds, self.hub.catch_up.mark, self._time_is_up
         )
@@ -52,7 +54,7 @@ class Gateway:
         self._open.enter_context(self._signals.listen(DISCONNECT_TOPIC, self.hub.disconnect))
         self._open.enter_context(self._signals.listen(MESSAGES_TOPIC, self.hub.catch_up.on_broadcast))
         self._open.enter_context(self._signals.listen(WITHDRAWN_TOPIC, self.hub.catch_up.on_message_withdrawn))
-        for one in (self._registry, self.hub.catch_up, self._wheel):
+        for one in (self._registry, self.hub.catch_up, self._missed, self._wheel):
             await one.start()
             self._open.push_async_callback(one.stop)
 

@@ -44,6 +44,9 @@ class MemberStreams:
 class OpenStreams(Protocol):
     """The members with streams open here."""
 
+    def __len__(self) -> int:
+        """How many streams."""
+
     def members(self) -> list[MemberStreams]: ...
 
     def member(self, member_id: str) -> MemberStreams | None: ...

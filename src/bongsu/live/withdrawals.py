@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 
 from bongsu.errors import StoreError
 from bongsu.live import frames
 from bongsu.live.member_streams import OpenStreams
 from bongsu.live.messages import WithdrawnMessage
+from bongsu.runtime.loop import Loop
 from bongsu.store import Store
 from bongsu.store import live as statements
 
@@ -23,6 +25,11 @@ PIECE = 100
 # Ids remembered, so that none is sent twice and a signal that carries the notification itself and comes late is not sent.
 # It is late by milliseconds; a withdrawal from every member with a stream here fits.
 REMEMBERED = 20_000
+# How far back missed ones are looked for: longer than the transaction that ends a withdrawal takes, and than an outage of
+# the store in which streams stay open.
+LOOK_BACK_SECONDS = 120.0
+# No member id comes after it.
+_LAST_MEMBER = "\U0010ffff" * 2
 
 
 class Withdrawals:
@@ -103,3 +110,26 @@ class Withdrawals:
         if len(self._remembered) > REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
         return True
+
+
+class MissedWithdrawals(Loop):
+    """Finds withdrawals that no signal told of: without Redis, those of other processes, as of `bongsu event cancel`."""
+
+    def __init__(
+        self, store: Store, open_streams: OpenStreams, on_found: Callable[[WithdrawnMessage], None], poll_seconds: float
+    ) -> None:
+        super().__init__("live-withdrawals", poll_seconds)
+        self._store = store
+        self._open_streams = open_streams
+        self._on_found = on_found
+        self._seen: set[tuple[int, datetime]] = set()
+
+    async def tick(self) -> int:
+        if not len(self._open_streams):
+            return 0
+        async with self._store.read() as tx:
+            found = set(await statements.find_recently_withdrawn(tx, LOOK_BACK_SECONDS))
+        for message_id, _ in found - self._seen:
+            self._on_found(WithdrawnMessage(message_id, "", _LAST_MEMBER))
+        self._seen = found
+        return 0

@@ -20,6 +20,8 @@ from bongsu.store.query import Dialect, Row, Statement, Transaction, as_uuid, fe
 
 # Events that one page looks at: work for a twentieth of a second. With fewer, a caller with a rare filter asks more often.
 SCAN_LIMIT = 50_000
+# Members of a message that are asked when their deliveries are due. The last of all may have none.
+_LAST_MEMBERS = 50
 # An end that lies further ahead is no expectation, and might not fit into a date.
 _LONGEST = timedelta(days=3650)
 
@@ -113,6 +115,8 @@ class EventProgress:
     # Since its first message was written; None if it has none.
     seconds: float | None = None
     cancellation: Cancellation | None = None
+    # When the last of the waiting deliveries is due, as far as the last members tell.
+    last_due: datetime | None = None
 
     @property
     def is_over(self) -> bool:
@@ -132,22 +136,32 @@ class EventProgress:
 
 
 def end_at_rate(progress: EventProgress, rate: float | None) -> datetime | None:
-    """When what waits will have an outcome at that rate; None if nothing waits or the rate says nothing."""
+    """When what waits will have an outcome at that rate, and not before the last of it is due. None if nothing waits, or
+    neither says anything."""
     waiting = progress.counts.waiting
-    if not rate or not waiting or waiting / rate > _LONGEST.total_seconds():
+    if not waiting:
         return None
-    return progress.now + timedelta(seconds=waiting / rate)
+    ends = [progress.last_due] if progress.last_due is not None and progress.last_due > progress.now else []
+    if rate and waiting / rate <= _LONGEST.total_seconds():
+        ends.append(progress.now + timedelta(seconds=waiting / rate))
+    return max(ends, default=None)
 
 
 # One event by its primary key, the store's time, and how long ago its first message was written, by the unique key of
-# messages. `is_ahead`: no worker has claimed it, so `due` is not the end of a lease, and that time has not come. Locks
-# nothing. $1 event.
+# messages. `is_ahead`: no worker has claimed it, so `due` is not the end of a lease, and that time has not come. `last_due`:
+# of the last members of each message, because due times are spread in the order of member ids. Locks nothing. $1 event.
 FIND = in_both(
     lambda d: (
         f"""
     SELECT {_EVENT_COLUMNS}, e.due, {d.now} AS now,
            e.status = 'PENDING' AND e.leased_by IS NULL AND e.due > {d.now} AS is_ahead,
-           {d.seconds_since("(SELECT min(m.created_at) FROM bongsu_messages m WHERE m.event_id = e.event_id)")} AS seconds
+           {d.seconds_since("(SELECT min(m.created_at) FROM bongsu_messages m WHERE m.event_id = e.event_id)")} AS seconds,
+           (SELECT max((
+                SELECT max(d.due) FROM bongsu_deliveries d {d.index_hint("bongsu_deliveries_notification")}
+                WHERE d.status = 'READY' AND d.leased_by IS NULL AND d.notification_id IN (
+                    SELECT n.notification_id FROM bongsu_notifications n WHERE n.message_id = m.message_id
+                    ORDER BY n.member_id DESC LIMIT {_LAST_MEMBERS})))
+            FROM bongsu_messages m WHERE m.event_id = e.event_id) AS last_due
     FROM bongsu_events e WHERE e.event_id = $1"""
     )
 )
@@ -236,6 +250,7 @@ async def find_progress(tx: Transaction, event_id: UUID) -> EventProgress | None
         due_at=dialect.time(row["due"]) if row["is_ahead"] else None,
         seconds=row["seconds"],
         cancellation=await find_cancellation(tx, event_id),
+        last_due=_time(dialect, row["last_due"]),
     )
 
 

@@ -280,6 +280,24 @@ async def find_withdrawn(tx: Transaction, message_id: int, member_ids: Sequence[
     return {row["notification_id"]: row["member_id"] for row in rows}
 
 
+# Messages whose withdrawal has ended within some seconds ($1, below zero), with the time of its end. By the index of these.
+_FIND_RECENTLY_WITHDRAWN = in_both(
+    lambda d: (
+        f"""
+    SELECT m.message_id, c.finished_at
+    FROM bongsu_cancellations AS c {d.index_hint("bongsu_cancellations_withdrawn")}
+    CROSS JOIN bongsu_messages AS m
+    WHERE c.withdraw AND c.finished_at > {d.after("$1")} AND m.event_id = c.event_id"""
+    )
+)
+
+
+async def find_recently_withdrawn(tx: Transaction, seconds: float) -> list[tuple[int, datetime]]:
+    """Messages whose rows have left the inboxes within that time, each with the time when the last had."""
+    rows = await tx.fetch(_FIND_RECENTLY_WITHDRAWN(-seconds))
+    return [(row["message_id"], tx.dialect.time(row["finished_at"])) for row in rows]
+
+
 # --- a message was stored ---------------------------------------------------------------------------------------------
 
 # Counts no further than $2: beyond that it does not matter how many more there are.
