@@ -66,7 +66,9 @@ def cancel(
     if sys.stdin.isatty() and not yes:
         typer.confirm(f"Cancel event {event_id}{', and take it out of the inboxes' if withdraw else ''}?", abort=True)
     done = run(event_desk.cancel(Settings.load(), event_id, withdraw=withdraw))
-    typer.echo(f"{done.cancelled:,} deliveries cancelled, {done.sent:,} had gone out, {done.withdrawn:,} inbox rows withdrawn")
+    typer.echo(
+        f"{done.cancelled:,} deliveries cancelled, {done.sent:,} had gone out, {done.withdrawn:,} inbox rows withdrawn"
+    )
 
 
 def _event_id(given: str) -> UUID:
