@@ -301,6 +301,7 @@ async def test_a_missing_root_certificate_is_a_setting_to_correct(
         (asyncpg.TooManyConnectionsError("sorry, too many clients already"), StoreUnreachable),
         (asyncpg.CannotConnectNowError("the database system is starting up"), StoreUnreachable),
         (asyncpg.DiskFullError("could not extend file"), StoreUnreachable),
+        (asyncpg.InternalServerError("could not write init file"), StoreUnreachable),
         (asyncpg.IdleInTransactionSessionTimeoutError("terminating connection"), StoreUnreachable),
         (asyncpg.DeadlockDetectedError("deadlock detected"), StoreBusy),
         (asyncpg.ReadOnlySQLTransactionError("cannot execute INSERT in a read-only transaction"), StoreRefused),

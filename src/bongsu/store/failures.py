@@ -32,6 +32,7 @@ _BY_STATE: dict[str, type[BongsuError]] = {
     "53": StoreUnreachable,  # out of connections, memory, disk
     "57P": StoreUnreachable,  # shutting down or starting
     "58": StoreUnreachable,  # the server's own I/O failed
+    "XX": StoreUnreachable,  # a fault of the server: on a full disk it cannot open a connection, say
     "28": StoreLoginRefused,
     "3D": StoreLoginRefused,  # no such database
 }
