@@ -23,6 +23,7 @@ EVENT = {"eventType": "x"}
         ({"Authorization": "Bearer wrong"}, 401),
         ({"Authorization": "Bearer "}, 401),
         ({"Authorization": "Basic server-key-of-the-tests"}, 401),
+        ({"Authorization": "server-key-of-the-tests"}, 401),
         ({"Authorization": "Bearer \xf1"}, 401),
         ({"X-API-Key": "wrong"}, 401),
         ({"Cookie": "bongsu_session=server-key-of-the-testz"}, 401),
@@ -39,6 +40,8 @@ async def test_a_server_call_takes_an_api_key(api: httpx.AsyncClient, headers: d
     if status == 401:
         assert response.headers["www-authenticate"] == "Bearer"
         assert response.json()["type"] == "urn:bongsu:bad-key"
+        # Callers log what they are answered.
+        assert "server-key-of-the-tes" not in response.text
 
 
 async def test_a_member_token_does_not_open_a_server_call(
