@@ -693,3 +693,20 @@ async def test_a_stop_waits_for_what_is_being_sent(store: Store, quick: Settings
         sender.under_way[0](ACCEPTED)
         await stopping
     assert await states(store) == [("SUCCESS", None)]
+
+
+async def test_told_to_stop_it_waits_for_no_more_results_than_those_under_way(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LINGER_SECONDS", 3600)
+    await one_delivery(store, settings, MOST_ONCE, "a", "b")
+    sender = Prompt()
+    dispatcher = Dispatcher(store, sender, settings)
+    await dispatcher.tick()
+    dispatcher._stopping.set()
+    sender.under_way[0](Accepted())
+    assert not dispatcher._is_to_record
+    sender.under_way[1](Accepted())
+    assert dispatcher._is_to_record
+    await dispatcher.stop()
+    assert await states(store, "status") == [("SUCCESS",)] * 2

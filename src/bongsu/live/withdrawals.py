@@ -113,7 +113,8 @@ class Withdrawals:
 
 
 class MissedWithdrawals(Loop):
-    """Finds withdrawals that no signal told of: without Redis, those of other processes, as of `bongsu event cancel`."""
+    """Finds withdrawals for which no signal arrived: without Redis, those that other processes make, such as the command
+    `bongsu event cancel`."""
 
     def __init__(
         self, store: Store, open_streams: OpenStreams, on_found: Callable[[WithdrawnMessage], None], poll_seconds: float

@@ -18,8 +18,8 @@ from bongsu.store.query import in_both
 from bongsu.store.sqlite import SqliteDatabase
 from bongsu.store.store import Store
 
-# End every lease now; nobody holds a delivery then. Epoch and claims stay: the claims did end without a result. Locks those
-# rows.
+# End every lease now, and clear the owner of deliveries. Epoch and claims stay: the claims did end without a result. Locks
+# those rows.
 _END_EVENT_LEASES = in_both(
     lambda d: (
         f"""

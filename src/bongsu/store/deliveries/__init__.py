@@ -201,7 +201,7 @@ async def claim(
 ) -> list[ClaimedDelivery]:
     """Lease due deliveries, those of an earlier rank first. What can go is SENDING: it is committed, and may be sent.
 
-    Abandoned ones are SENDING, and the lease of whoever claimed them has ended.
+    Abandoned ones are SENDING with an owner whose lease has ended.
     """
     asked = Table(RANK, [(rank,) for rank in ranks])
     if store.dialect.name == "postgresql":
