@@ -330,6 +330,31 @@ async def test_lists_that_keep_coming_do_not_keep_a_large_event_from_its_turn(
     await taken.worker.stop()
 
 
+async def test_a_large_event_and_those_that_lists_leave_no_room_for_take_turns(store: Store, settings: Settings) -> None:
+    await members(store, *(f"m-{number:03}" for number in range(40 * CHUNK)))
+    one = Selected("SELECT member_id FROM bongsu_members ORDER BY member_id LIMIT 1")
+
+    def audience(event: Event) -> Audience:
+        if event.ref_id == "all":
+            return Everyone()
+        name = str(event.ref_id)
+        return one if name.startswith("select") else Listed(tuple(f"{name}-{number}" for number in range(CHUNK - 1)))
+
+    taken = Steps(store, settings, about(audience))
+    await publish(store, said("all"))
+    await taken.worker.tick()
+    for tick in range(12):
+        # More lists in each tick than its steps can take, and more of the others than have a turn.
+        await publish(
+            store, *(said(f"list-{tick}-{number}") for number in range(5)), *(said(f"select-{tick}") for _ in "ab")
+        )
+        await taken.worker.tick()
+    later = taken.taken[2:]
+    assert sum("all" in step for step in later) >= 4
+    assert sum(any(name.startswith("select") for name in step) for step in later) >= 4
+    await taken.worker.stop()
+
+
 async def test_small_events_without_lists_do_not_take_the_turns_of_a_large_one(store: Store, settings: Settings) -> None:
     await members(store, *(f"m-{number:03}" for number in range(40 * CHUNK)))
     one = Selected("SELECT member_id FROM bongsu_members ORDER BY member_id LIMIT 1")
