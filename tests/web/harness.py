@@ -140,10 +140,12 @@ class Site:
         """A page of the server's own origin. Another origin's is visited with `visit_at`."""
         if member_id:
             attributes["token"] = token_of(member_id)
+        return self.show(html("", lang, **attributes), context)
+
+    def show(self, body: str, context: BrowserContext | None = None) -> Bell:
+        """A page of the server's own origin, with this HTML."""
         page = (context or self.context()).new_page()
-        page.route(
-            f"{self.address}/site", lambda route: route.fulfill(body=html("", lang, **attributes), content_type="text/html")
-        )
+        page.route(f"{self.address}/site", lambda route: route.fulfill(body=body, content_type="text/html"))
         page.goto(f"{self.address}/site")
         return Bell(page)
 

@@ -83,6 +83,7 @@
     // The token to send with each call, when the cookie does not reach the server.
     #token = "";
     #isWarned = false;
+    #leaving = new AbortController();
 
     constructor(base, getToken, onlyHeader) {
       this.#base = base;
@@ -98,7 +99,8 @@
         this.#token = token;
         return;
       }
-      if (token) await this.#ask("api/session", { method: "POST", headers: bearer(token), credentials: "include" });
+      const signal = this.#leaving.signal;
+      if (token) await this.#ask("api/session", { method: "POST", headers: bearer(token), credentials: "include", signal });
       // Whether a browser keeps and sends a cookie for another site is between it and its user: we look.
       try {
         await this.#ask("api/notifications/unread-count", { credentials: "include" });
@@ -107,6 +109,11 @@
         if (!(error instanceof Refused && token)) throw error;
         this.#token = token;
       }
+    }
+
+    /** Another takes our place: a session that is being asked for must not replace the one that it asks for. */
+    leave() {
+      this.#leaving.abort();
     }
 
     /** One call. When the session has run out meanwhile it is renewed, once. */
@@ -139,7 +146,7 @@
       try {
         answer = await fetch(url, { cache: "no-store", ...options });
       } catch (error) {
-        this.#warn(url);
+        if (!options.signal?.aborted) this.#warn(url);
         throw new Away(String(error));
       }
       if (answer.status === 401 || answer.status === 403) throw new Refused();
@@ -494,17 +501,26 @@
     constructor() {
       super();
       this.#ui = this.#build(this.attachShadow({ mode: "open" }));
+      // What a page set before this script ran are properties of the element itself, and hide the setters below.
+      for (const name of ["getToken", "token"]) {
+        if (!Object.hasOwn(this, name)) continue;
+        const value = this[name];
+        delete this[name];
+        this[name] = value;
+      }
     }
 
     /** An async function that gives the member's token, asked each time one is needed. Goes before `token`. */
     get getToken() { return this.#getToken; }
     set getToken(value) {
+      if (this.#isSame(value, this.#getToken)) return;
       this.#getToken = value;
       this.#beginSoon();
     }
     /** Set from a script, it does not stand in the page for everybody to read. */
     get token() { return this.#token || this.getAttribute("token") || ""; }
     set token(value) {
+      if (this.#isSame(value || "", this.#token)) return;
       this.#token = value || "";
       this.#beginSoon();
     }
@@ -544,7 +560,7 @@
 
     /** Open the stream anew: after a refusal, or in place of the page that replaced this one. */
     reconnect() {
-      this.#live?.open();
+      if (this.isConnected) this.#live?.open();
     }
 
     open() {
@@ -574,12 +590,15 @@
 
     /** Another server, or another member: everything from the beginning. */
     #begin() {
+      this.#server?.leave();
       this.#live?.close();
       this.#items.clear();
       this.#withdrawn.clear();
+      this.#announced = [];
       this.#next = null;
-      this.#isLoaded = false;
-      this.#unread = 0;
+      this.#isLoaded = this.#isStale = false;
+      this.#unread = this.#arrived = 0;
+      this.#mistake = "";
       const base = new URL(this.getAttribute("server") || HOME, document.baseURI).href.replace(/\/*$/, "/");
       const getToken = this.#getToken ?? (() => this.token);
       const isByHeader = this.getAttribute("auth") === "header";
@@ -595,6 +614,11 @@
       this.#paint();
       // A page that promises a token gets the time to bring it.
       if (!isByHeader || this.#getToken || this.token) live.open();
+    }
+
+    /** Frameworks set a property again whenever they render: that must not open the stream anew. After a refusal it does. */
+    #isSame(value, before) {
+      return value === before && this.state !== "refused";
     }
 
     /** Several things may be set together. */
