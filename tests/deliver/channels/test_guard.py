@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from bongsu.deliver.channels.callback import GuardedSender
-from bongsu.deliver.channels.limits.breaker import Breaker
+from bongsu.deliver.channels.limits.breaker import PROBE_ANSWER_SECONDS, Breaker
 from bongsu.deliver.channels.limits.guard import FIRST_PROBE_SECONDS, Guard
 from bongsu.model import Channel
 from bongsu.outcome import Accepted, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
@@ -42,17 +43,17 @@ class Provider:
 class Scene:
     """A provider behind its guard, and the time it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, breaker: Breaker | None = None) -> None:
         self.now = 1000.0
         self.provider = Provider()
-        breaker = Breaker(failures=3, open_seconds=10, most_open_seconds=40)
+        breaker = breaker or Breaker(failures=3, open_seconds=10, most_open_seconds=40)
         guard = Guard(Channel.SMS, clock=lambda: self.now, breaker=breaker)
         self.guarded = GuardedSender(self.provider, guard)
 
-    async def send(self, answer: Outcome | None = None) -> Outcome:
+    async def send(self, answer: Outcome | None = None, *, is_critical: bool = False) -> Outcome:
         if answer is not None:
             self.provider.answer = answer
-        return await self.guarded.send(outgoing("+821012345678"))
+        return await self.guarded.send(outgoing("+821012345678", is_critical=is_critical))
 
     async def asks(self) -> bool:
         """Whether a send reaches the provider now."""
@@ -77,6 +78,62 @@ async def test_a_provider_that_keeps_failing_is_left_alone_and_then_tried_with_o
     scene.now += 10
     assert await scene.send(Accepted("back")) == Accepted("back")
     assert await scene.asks()
+
+
+async def test_after_a_long_outage_sends_go_within_seconds_of_its_end() -> None:
+    scene = Scene(Breaker())
+    for _ in range(300):
+        await scene.send(Unknown("TIMEOUT"))
+        scene.now += 1
+    well_at = scene.now
+    scene.provider.answer = Accepted()
+    while isinstance(held := await scene.send(), Retry):
+        scene.now += held.after_seconds
+    assert scene.now - well_at <= 5
+
+
+async def test_a_critical_send_that_waits_is_the_probe_and_others_follow(scene: Scene) -> None:
+    for _ in range(3):
+        await scene.send(DOWN)
+    assert isinstance(await scene.send(is_critical=True), Retry)
+    scene.now += 10
+    assert not await scene.asks()
+    assert await scene.send(Accepted(), is_critical=True) == Accepted()
+    assert await scene.asks()
+
+
+async def test_sends_that_were_out_before_do_not_count_as_the_probe(scene: Scene) -> None:
+    """As a slow provider fails them: one by one, while the probe is out."""
+    guard = scene.guarded._guard
+    earlier = [outgoing("+821012345678") for _ in range(20)]
+    assert [guard.hold(one) for one in earlier] == [None] * 20
+    for one in earlier[:3]:
+        guard.answered(one, Unknown("TIMEOUT"), 0.0)
+    scene.now += 10
+    assert guard.hold(outgoing("+821012345678")) is None
+    for one in earlier[3:]:
+        guard.answered(one, Unknown("TIMEOUT"), 0.0)
+    # The probe is still out: others wait for its answer, not for the next.
+    held = guard.hold(outgoing("+821012345678"))
+    assert held is not None
+    assert held.after_seconds == PROBE_ANSWER_SECONDS
+
+
+async def test_a_critical_send_waits_as_long_as_the_provider_asks(scene: Scene) -> None:
+    await scene.send(Retry("HTTP_429", 30.0, Scope.CHANNEL))
+    scene.now += 29
+    held = await scene.send(is_critical=True)
+    assert isinstance(held, Retry)
+    assert (held.code, held.after_seconds) == ("PROVIDER_BUSY", 1.0)
+
+
+async def test_a_long_outage_is_one_line_a_minute() -> None:
+    scene = Scene(Breaker())
+    with capture_logs() as lines:
+        for _ in range(125):
+            await scene.send(DOWN)
+            scene.now += 1
+    assert [line["code"] for line in lines if line["log_level"] == "error"] == ["CONNECT"] * 2
 
 
 async def test_what_concerns_one_message_does_not_hold_the_others(scene: Scene) -> None:

@@ -211,7 +211,7 @@ async def test_one_devices_quota_holds_nobody_else(simulator: Simulator) -> None
 async def test_the_breaker_opens_after_repeated_failures_and_half_opens_by_itself(simulator: Simulator) -> None:
     simulator.configure(faults={"unavailable": 1})
     clock = Clock()
-    breaker = Breaker(failures=3, open_seconds=10)
+    breaker = Breaker(failures=3, open_seconds=10, most_open_seconds=40)
     async with pushing(simulator.address, clock=clock, breaker=breaker) as push:
         with capture_logs() as lines:
             outcomes = [await push.send(outgoing()) for _ in range(5)]

@@ -100,11 +100,11 @@ class GuardedSender:
         try:
             outcome = await self.sender.send(outgoing)
         except asyncio.CancelledError as cancelled:
-            self._guard.crashed(cancelled, began)
+            self._guard.crashed(outgoing, cancelled, began)
             raise
         except Exception as error:
             _log.error("a sender raised", channel=self.channel, exc_info=error)
-            self._guard.crashed(error, began)
+            self._guard.crashed(outgoing, error, began)
             # It may have sent before it raised.
             outcome = Unknown("CRASHED", type(error).__name__)
         else:

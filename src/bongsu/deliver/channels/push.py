@@ -230,7 +230,7 @@ class Push:
 
     def _crashed(self, call: _Call, error: Exception) -> None:
         self._log.error("push raised", exc_info=error)
-        self._guard.crashed(error, call.began)
+        self._guard.crashed(call.outgoing, error, call.began)
         call.on_outcome(Unknown("CRASHED", type(error).__name__))
 
     # --- after --------------------------------------------------------------------------------------------------------

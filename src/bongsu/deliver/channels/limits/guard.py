@@ -86,12 +86,12 @@ class Guard:
         places: tuple[Place | None, ...] = (self.channel, outgoing.platform)
         pauses = [pause for place in places if place is not None and (pause := self._pauses.get(place)) is not None]
         for pause in pauses:
-            if wait := pause.breaker.wait(now):
+            if wait := pause.breaker.wait(now, is_critical=outgoing.goes_first):
                 return held(pause.code, wait, pause.detail)
-        if wait := self._breaker.ask(now):
+        if wait := self._breaker.ask(now, outgoing.delivery_id, is_critical=outgoing.goes_first):
             return held("CIRCUIT_OPEN", wait, "the provider kept failing: it is left alone for a while")
         for pause in pauses:
-            pause.breaker.ask(now)
+            pause.breaker.ask(now, outgoing.delivery_id, is_critical=outgoing.goes_first)
         return None
 
     # --- after a send -------------------------------------------------------------------------------------------------
@@ -103,16 +103,16 @@ class Guard:
             self._breaker.succeeded()  # nearly always, and nothing else to learn
             return
         now = self._clock()
-        self._learn_health(outcome, now)
+        self._learn_health(outgoing, outcome, now)
         self._learn_settings(outgoing, outcome, now)
 
     def unusable(self, outgoing: Outgoing, outcome: Outcome) -> None:
         """Nothing could be sent, for a reason that concerns every send: no access token, say."""
         self._learn_settings(outgoing, outcome, self._clock())
 
-    def crashed(self, error: BaseException, began: float) -> None:
+    def crashed(self, outgoing: Outgoing, error: BaseException, began: float) -> None:
         self._metrics.crashed(began)
-        self._failed("CRASHED", type(error).__name__, self._clock())
+        self._failed(outgoing, "CRASHED", type(error).__name__, self._clock())
 
     def complain(self, key: str, line: str, **fields: str) -> None:
         """An ERROR line about what an operator has to correct, once in a while for each key."""
@@ -121,10 +121,10 @@ class Guard:
             self._complained[key] = now + COMPLAINT_SECONDS
             self._log.error(line, channel=self.channel, **fields)
 
-    def _learn_health(self, outcome: Outcome, now: float) -> None:
+    def _learn_health(self, outgoing: Outgoing, outcome: Outcome, now: float) -> None:
         match outcome:
             case Retry(code, detail=detail) | Unknown(code, detail) if self._is_failure(outcome):
-                self._failed(code, detail, now)
+                self._failed(outgoing, code, detail, now)
             case _:
                 self._breaker.succeeded()
         match outcome:
@@ -141,9 +141,9 @@ class Guard:
                 if place is not None:
                     is_rule = self._problems.saw(place, is_problem=True)
                     if is_rule or outcome.is_for_all or place in self._pauses:
-                        self._pause(place, code, detail, now)
+                        self._pause(outgoing, place, code, detail, now)
             case Retry(code, scope=Scope.CHANNEL, detail=detail, is_held=True):
-                self._pause(self.channel, code, detail, now)
+                self._pause(outgoing, self.channel, code, detail, now)
             case Accepted() | Gone() | Refused() if outgoing.platform is not None:
                 self._problems.saw(outgoing.platform, is_problem=False)
         if isinstance(outcome, Accepted):
@@ -153,10 +153,10 @@ class Guard:
             self._problems.saw(self.channel, is_problem=False)
             self._resume(self.channel)
 
-    def _pause(self, place: Place, code: str, detail: str, now: float) -> None:
+    def _pause(self, outgoing: Outgoing, place: Place, code: str, detail: str, now: float) -> None:
         pause = self._pauses.setdefault(place, _Pause())
         pause.code, pause.detail = code, detail
-        if pause.breaker.failed(now):
+        if pause.breaker.failed(now, outgoing.delivery_id):
             wait = round(pause.breaker.wait(now))
             self._log.warning("paused", place=place, code=code, probe_after_seconds=wait)
 
@@ -165,10 +165,10 @@ class Guard:
             self._problems.forget(place)
             self._log.info("sending again", place=place)
 
-    def _failed(self, code: str, detail: str, now: float) -> None:
-        if self._breaker.failed(now):
-            line = "the provider keeps failing: nothing is sent for a while"
-            self._log.error(line, channel=self.channel, code=code, why=detail)
+    def _failed(self, outgoing: Outgoing, code: str, detail: str, now: float) -> None:
+        if self._breaker.failed(now, outgoing.delivery_id):
+            line = "the provider keeps failing: nothing is sent but a probe every few seconds"
+            self.complain("CIRCUIT_OPEN", line, code=code, why=detail)
 
 
 def held(code: str, seconds: float, why: str) -> Retry:
