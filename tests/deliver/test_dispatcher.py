@@ -28,6 +28,7 @@ from bongsu.store.query import Transaction, same
 from bongsu.store.ranks import RANKS, SHARED_TURNS
 from tests.deciding import decide, members, rows, said, says
 from tests.dying import LONG_AGO, delivery, message
+from tests.waiting import until_waiting
 
 MOST_ONCE = NoticeType("ONCE", (Channel.PUSH, Channel.IN_APP))
 ACCEPTED = Accepted("ref")
@@ -337,7 +338,7 @@ async def test_a_claim_that_is_renewed_at_this_moment_can_be_recorded(
     async with store.transaction() as tx:
         await statements.renew(tx, [(one, epoch)], 60)
         recorded = asyncio.create_task(statements.record(store, "PUSH", [result]))
-        await asyncio.sleep(0.2)
+        await until_waiting(store)
         assert not recorded.done()
     assert await recorded == {one}
     assert await states(store, "status") == [("SUCCESS" if is_success else "FAIL",)]
@@ -688,7 +689,8 @@ async def test_a_stop_waits_for_what_is_being_sent(store: Store, quick: Settings
         while not sender.under_way:
             await asyncio.sleep(0.01)
         stopping = asyncio.create_task(dispatcher.stop())
-        await asyncio.sleep(0.05)
+        while not dispatcher.is_stopping:
+            await asyncio.sleep(0)
         assert not stopping.done()
         sender.under_way[0](ACCEPTED)
         await stopping

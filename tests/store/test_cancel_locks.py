@@ -24,13 +24,12 @@ from bongsu.store.ranks import RANKS
 from tests.cancelling import SALE, add_events, begin, begun, campaign, fill, is_exact, statuses, take_steps
 from tests.conftest import KEYS
 from tests.deciding import Clock, ClockedDecider, decide, rows, run, said, says
+from tests.waiting import until_waiting
 
 AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0)
 MORE = NoticeType("MORE", SALE.channels, duplicate_hours=0)
 MANY = 5_000
 READY, FAIL, UNKNOWN = DeliveryStatus.READY, DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN
-_WAITING = same("""
-    SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'""")
 
 
 @pytest.fixture
@@ -60,19 +59,12 @@ class InTransaction:
     single = transaction
 
 
-async def until_somebody_waits(store: Store) -> None:
-    """For a lock. The server has no signal for it: ask."""
-    async with asyncio.timeout(30), store.read() as tx:
-        while not await tx.fetch(_WAITING()):
-            await asyncio.sleep(0)
-
-
 async def test_a_cancellation_waits_for_a_claim_and_counts_what_it_took_as_sent(store: Store, settings: Settings) -> None:
     event_id = await campaign(store, settings, 3)
     async with store.transaction() as tx:
         assert len(await claim(InTransaction(tx), 1)) == 1
         cancelling = asyncio.create_task(begun(store, settings, event_id))
-        await until_somebody_waits(store)
+        await until_waiting(store)
     assert await cancelling == (2, 1, 0)
 
 
@@ -161,7 +153,7 @@ async def test_claims_lock_messages_in_another_order_than_cancellations_and_neit
         (held,) = await claim(InTransaction(tx), 1)
         assert held.message_id == second
         cancelling = asyncio.create_task(begun(store, settings, event.event_id))
-        await until_somebody_waits(store)
+        await until_waiting(store)
         assert await claim(InTransaction(tx), 1) == []
     assert await cancelling == (1, 1, 0)
     assert first < second
@@ -174,7 +166,7 @@ async def test_withdrawing_later_waits_for_a_step_before_it_locks_messages(store
         step = await cancellations.step(tx, 2)
         assert step is not None
         cancelling = asyncio.create_task(begin(store, settings, event_id, withdraw=True))
-        await until_somebody_waits(store)
+        await until_waiting(store)
         # A replay, or a claim, can have the messages meanwhile.
         async with asyncio.timeout(30):
             assert len(await claim(store)) == 2
@@ -200,7 +192,7 @@ async def test_a_cancellation_waits_for_a_step_of_deciding_and_counts_what_it_ma
     ticking = asyncio.create_task(worker.tick())
     await locked.wait()
     cancelling = asyncio.create_task(begun(store, settings, event.event_id))
-    await until_somebody_waits(store)
+    await until_waiting(store)
     go_on.set()
     await ticking
     while await worker.tick():

@@ -13,7 +13,7 @@ from bongsu.settings import Settings
 from bongsu.store import Statement, Store, audience_snapshots, cancellations, recovery
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus
-from bongsu.store.query import in_both, same
+from bongsu.store.query import in_both
 from bongsu.store.ranks import RANKS
 from tests.cancelling import SALE, begin, begun, campaign, is_exact, statuses, take_steps
 from tests.deciding import rows
@@ -24,8 +24,6 @@ MORE = NoticeType("MORE", SALE.channels, duplicate_hours=0)
 MANY = 5_000
 READY, FAIL, UNKNOWN = DeliveryStatus.READY, DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN
 _END_LEASES = in_both(lambda d: f"UPDATE bongsu_deliveries SET due = {d.after('-1')} WHERE status IN ('READY', 'SENDING')")
-_WAITING = same("""
-    SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'""")
 
 
 async def claim(store: Any, limit: int = 10) -> list[ClaimedDelivery]:

@@ -16,6 +16,7 @@ from bongsu.store import Store, outbox
 from bongsu.store.locks import lock_names
 from bongsu.store.outbox import STATEMENT_EVENTS, SUSPECT_AFTER, ClaimedEvent, EventResult
 from bongsu.store.query import in_both, same
+from tests.waiting import until_waiting
 
 _A_MESSAGE = in_both(
     lambda d: (
@@ -152,7 +153,7 @@ async def test_a_zombie_that_has_waited_for_the_next_claim_finishes_nothing(stor
         (next_one,) = await outbox.claim(tx, 1, 60, "w")
         late = asyncio.create_task(record(store, EventResult(event.event_id, zombie.epoch, EventStatus.DONE)))
         # Until it waits for us: on PostgreSQL for the row, which it has found as it was before.
-        await asyncio.sleep(0.2)
+        await until_waiting(store)
         assert not late.done()
     assert await late == set()
     assert (await find(store, event)).status is EventStatus.PENDING
@@ -166,7 +167,7 @@ async def test_a_claim_that_is_renewed_at_this_moment_can_be_recorded(store: Sto
     async with store.transaction() as tx:
         assert await outbox.renew(tx, [(event.event_id, claimed.epoch)], 60) == {event.event_id}
         recorded = asyncio.create_task(record(store, EventResult(event.event_id, claimed.epoch, EventStatus.DONE)))
-        await asyncio.sleep(0.2)
+        await until_waiting(store)
         assert not recorded.done()
     assert await recorded == {event.event_id}
     assert (await find(store, event)).status is EventStatus.DONE
@@ -212,7 +213,7 @@ async def test_what_a_step_has_locked_cannot_be_recorded_meanwhile(store: Store)
         assert (await outbox.lock_claims(tx, [(event.event_id, claimed.epoch)], ["a name"])).claims
         other = asyncio.create_task(record(store, EventResult(event.event_id, claimed.epoch, EventStatus.DONE)))
         named = asyncio.create_task(lock(store, "a name"))
-        await asyncio.sleep(0.2)
+        await until_waiting(store, 2)
         assert not other.done()
         assert not named.done()
     assert await other == {event.event_id}

@@ -32,6 +32,7 @@ from tests.conftest import KEYS
 from tests.servers import PostgresServer, start_postgres
 from tests.store.limits import limit
 from tests.store.test_transactions import ADD, MEMBERS, add, is_nothing_open, members
+from tests.waiting import until_asleep
 
 PROCESS = same("SELECT pg_backend_pid() AS process")
 SLEEP = same("SELECT pg_sleep($1)")
@@ -172,7 +173,7 @@ async def test_a_connection_lost_before_the_commit_is_the_stores_fault(store: St
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_cancelled_connection_is_not_used_again(store: Store, times: int) -> None:
+async def test_a_cancelled_connection_is_not_used_again(store: Store, postgres_url: str, times: int) -> None:
     """The server may still be at work on what nobody waits for."""
     process = await ask(store)
 
@@ -181,7 +182,7 @@ async def test_a_cancelled_connection_is_not_used_again(store: Store, times: int
             await tx.fetch(SLEEP(20.0))
 
     task = asyncio.create_task(hang())
-    await asyncio.sleep(0.05)
+    await until_asleep(postgres_url)
     for _ in range(times):
         task.cancel()
         await asyncio.sleep(0)
@@ -244,13 +245,13 @@ async def test_a_restarted_server_is_found_again(private_postgres: PostgresServe
     await store.close()
 
 
-async def test_a_terminated_store_fails_what_waits_and_what_comes(store: Store) -> None:
+async def test_a_terminated_store_fails_what_waits_and_what_comes(store: Store, postgres_url: str) -> None:
     async def hang() -> None:
         async with store.transaction() as tx:
             await tx.fetch(SLEEP(20.0))
 
     task = asyncio.create_task(hang())
-    await asyncio.sleep(0.05)
+    await until_asleep(postgres_url)
     store.terminate()
     with pytest.raises(StoreUnreachable):
         await task

@@ -45,7 +45,20 @@ def test_it_rings_and_counts_on_every_page_of_the_member_and_on_nobody_elses(sit
         assert [one["unread"] for one in bell.told("badge")] in ([1, 2], [2])
     stranger.counts(0)
     assert stranger.titles == []
-    expect(one.element.get_by_role("status").first).to_have_text("2 new notifications")
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "New notification: number 1"), (2, "2 new notifications")])
+def test_what_comes_is_announced_and_several_at_once_as_a_number(site: Site, member: str, count: int, said: str) -> None:
+    come = [("notification", {"id": str(n), "type": "NOTICE", "title": f"number {n}"}) for n in range(1, count + 1)]
+
+    def speak(route: Route) -> None:
+        bell.page.unroute("**/stream*")
+        route.fulfill(body=stream_of(*come), content_type="text/event-stream")
+
+    bell = site.visit().is_in("refused")
+    bell.page.route("**/stream*", speak)
+    bell.give(token_of(member))
+    expect(bell.element.get_by_role("status").first).to_have_text(said)
 
 
 def test_what_is_read_on_one_page_is_read_on_all(site: Site, member: str) -> None:

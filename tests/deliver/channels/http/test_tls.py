@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from pathlib import Path
 
@@ -85,10 +84,8 @@ async def test_a_handshake_without_end_is_not_sent(authority: Authority) -> None
 
     wire = HttpClient(0.4)
     async with serving(script) as server:
-        began = asyncio.get_running_loop().time()
         outcome = await wire.post(f"https://127.0.0.1:{server.port}/send", {}, b"{}")
         assert outcome == NotSent("no connection to 127.0.0.1 within 0.2 s")
-        assert 0.19 <= asyncio.get_running_loop().time() - began < 0.39
         await server.ended.wait()
         await wire.close()
 

@@ -1,0 +1,44 @@
+"""Wait until other transactions wait for ours, or until a statement runs. Databases have no signal for it: ask them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+
+from bongsu.store import Store
+from bongsu.store.query import same
+from bongsu.store.sqlite import SqliteDatabase
+
+_FOR_A_LOCK = same("""
+    SELECT count(*) AS found FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'""")
+_IN_PG_SLEEP = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+
+
+async def until_waiting(store: Store, count: int = 1) -> None:
+    """Until so many wait for a lock; on SQLite, which has one writer, for their turn to write."""
+    async with asyncio.timeout(60):
+        while await _waiting(store) < count:
+            await asyncio.sleep(0)
+
+
+async def _waiting(store: Store) -> int:
+    if isinstance(store.database, SqliteDatabase):
+        return len(store.database._turn._waiters or ())
+    async with store.read() as tx:
+        (row,) = await tx.fetch(_FOR_A_LOCK())
+    found: int = row["found"]
+    return found
+
+
+async def until_asleep(postgres_url: str) -> None:
+    """Until a statement is in pg_sleep(). Asked on a connection that is not the store's."""
+
+    def is_asleep() -> bool:
+        with psycopg.connect(postgres_url) as operator:
+            found = operator.execute(_IN_PG_SLEEP).fetchone()
+        return found is not None and found[0] > 0
+
+    async with asyncio.timeout(60):
+        while not await asyncio.to_thread(is_asleep):
+            await asyncio.sleep(0)
