@@ -271,11 +271,10 @@ async def test_callers_of_a_silent_server_do_not_queue_without_end(monkeypatch: 
     limit(monkeypatch, Share.MEMBERS, connections=2, wait_seconds=0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent_store = opened(f"postgresql://u@127.0.0.1:{silent.getsockname()[1]}/x").share(Share.MEMBERS)
-        began = asyncio.get_running_loop().time()
         results = await asyncio.gather(*(ask(silent_store) for _ in range(20)), return_exceptions=True)
         assert all(isinstance(one, StoreUnreachable | StoreBusy) for one in results), results
-        # All within about one connect timeout, not one after the other.
-        assert asyncio.get_running_loop().time() - began < 20 * 0.3
+        # Only those that have a connection to open wait for the server.
+        assert sum(isinstance(one, StoreBusy) for one in results) >= 10
         await silent_store.close()
 
 

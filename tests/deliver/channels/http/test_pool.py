@@ -82,7 +82,7 @@ async def test_an_old_connection_is_not_used_again(wire: HttpClient, monkeypatch
 
 async def test_old_connections_are_closed_and_then_no_timer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "IDLE_SECONDS", 0.05)
-    wire = HttpClient(0.5)
+    wire = HttpClient(15)
     async with serving(answering(OK)) as server:
         assert isinstance(await wire.post(server.url, JSON, b"{}"), Answer)
         connection = only(wire)
