@@ -48,8 +48,8 @@ async def test_after_its_time_a_stream_says_goodbye_and_goes_on_where_it_was(emb
 
 async def test_a_stream_ends_with_its_token(embedded: Embedded) -> None:
     store, settings = with_settings(embedded)
-    short = bearer(settings, "m-1", seconds=2)
-    async with live_on(store, settings) as live, live.open(headers=short) as page:
+    # The token is made when everything is up: it has to last until the page is open.
+    async with live_on(store, settings) as live, live.open(headers=bearer(settings, "m-1", seconds=3)) as page:
         assert await page.until_seen("bye") == [{"reason": "expired"}]
         # And a browser that comes back with it is told not to.
         await page.until(lambda page: page.status == 401)
