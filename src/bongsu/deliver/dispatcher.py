@@ -69,6 +69,15 @@ def lease_of(settings: Settings) -> float:
     return max(settings.lease_seconds, 2 * (settings.send_timeout_seconds + settings.poll_seconds))
 
 
+def contact_of(settings: Settings) -> Contact:
+    """What decides whether abandoned deliveries are claimed.
+
+    Leases are renewed after a third of their time: in a gap shorter than half of it none ends. Claims are a poll interval
+    apart, which is shorter than that.
+    """
+    return Contact(min(lease_of(settings) / 2, settings.poll_seconds + CLAIM_SECONDS), GRACE_SECONDS)
+
+
 class Dispatcher(Loop):
     """Serves one channel. Any number may run, in any number of processes."""
 
@@ -81,9 +90,7 @@ class Dispatcher(Loop):
         # Slots: deliveries that are claimed and not yet recorded.
         self._concurrency = find_channel(sender.channel).concurrency if concurrency is None else concurrency
         self._lease = lease_of(settings)
-        # The claimer asks once in a poll interval, which is less than half a lease. Leases are renewed each third of it.
-        contact = Contact(min(self._lease / 2, settings.poll_seconds + CLAIM_SECONDS), GRACE_SECONDS)
-        self._claimer = Claimer(store, sender.channel, self._concurrency, settings.poll_seconds, contact)
+        self._claimer = Claimer(store, sender.channel, self._concurrency, settings.poll_seconds, contact_of(settings))
         # In the order in which they were sent.
         self._sending: dict[int, _Sending] = {}
         # Results to be recorded, and those being recorded. They hold slots too, so there are never more than those.

@@ -19,6 +19,7 @@ class Contact:
     def __init__(self, gap_seconds: float, grace_seconds: float) -> None:
         """With a gap of this length leases may have ended although their owners live; the grace is for those to return."""
         self._gap = timedelta(seconds=gap_seconds)
+        self.grace_seconds = grace_seconds
         self._grace = timedelta(seconds=grace_seconds)
         # The first claim since the last gap, and the last one.
         self._since: datetime | None = None
