@@ -56,6 +56,7 @@ async def test_deliveries_are_locked_in_the_order_of_their_ids(
     store: Store, settings: Settings, change: Callable[[Store, Sequence[ClaimedDelivery]], Awaitable[None]]
 ) -> None:
     await one_delivery(store, settings, MOST_ONCE, "a", "b")
+    # Given in the other order.
     claimed = sorted(await statements.claim(store, Channel.PUSH, RANKS, 2, 60, "w"), reverse=True)
     high, low = (one.delivery_id for one in claimed)
     async with store.transaction() as tx:

@@ -307,7 +307,7 @@ async def find_cancelled(tx: Transaction, message_ids: Collection[int]) -> set[i
 
 async def renew(tx: Transaction, claims: Sequence[tuple[int, int]], lease_seconds: float) -> None:
     """Extend the leases of those of these claims that are still open."""
-    await tx.execute(RENEW(Table(_CLAIM, sorted(claims)), float(lease_seconds)))
+    await tx.execute(RENEW(Table(_CLAIM, claims), float(lease_seconds)))
 
 
 async def record(store: Store, channel: str, results: Sequence[DeliveryResult | Success]) -> set[int]:
@@ -315,15 +315,14 @@ async def record(store: Store, channel: str, results: Sequence[DeliveryResult | 
 
     A result that was to be tried again becomes CANCELLED if the event was cancelled meanwhile.
     """
-    ordered = sorted(results, key=attrgetter("delivery_id"))
-    successes = [one for one in ordered if isinstance(one, Success)]
-    others = [one for one in ordered if isinstance(one, DeliveryResult)]
-    are_counted = any(one.bulk_message is not None for one in ordered)
+    successes = [one for one in results if isinstance(one, Success)]
+    others = [one for one in results if isinstance(one, DeliveryResult)]
+    are_counted = any(one.bulk_message is not None for one in results)
     # Successes alone are one statement, unless a claim was lost: then its attempt is added by another.
     async with store.transaction() if others or are_counted else store.single() as tx:
         if successes and others:
             # Each statement locks in the order of ids; both together would not.
-            await tx.execute(LOCK_CLAIMS(Table(_CLAIM, [(one.delivery_id, one.epoch) for one in ordered])))
+            await tx.execute(LOCK_CLAIMS(Table(_CLAIM, [(one.delivery_id, one.epoch) for one in results])))
         now = time.monotonic()
         recorded = await _record_successes(tx, successes, now)
         recorded |= await _record_others(tx, others)
@@ -331,7 +330,7 @@ async def record(store: Store, channel: str, results: Sequence[DeliveryResult | 
         await _add_attempts(tx, [*others, *(one for one in successes if one.delivery_id not in recorded)], now)
         await _invalidate_devices(tx, {one.invalid_device for one in others if one.invalid_device is not None})
         if are_counted:
-            ended = [(one.bulk_message, channel, _status(one)) for one in ordered if one.delivery_id in recorded]
+            ended = [(one.bulk_message, channel, _status(one)) for one in results if one.delivery_id in recorded]
             await count_ended(tx, ended)
     return recorded
 
