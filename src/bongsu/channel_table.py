@@ -55,11 +55,13 @@ class ChannelSpec:
 
 
 # FCM lets a project send 10,000 a second and takes about 100 ms for each: a thousand are being sent, and half as many again
-# are waiting to be recorded.
+# are waiting to be recorded. E-mail and SMS have four slots for each connection or thread (8 of smtp.py, 16 of
+# sms_apprise.py): while one is sent on it, others are claimed and recorded. More would only wait, and for as long as they
+# are claimed no other process can send them.
 BUILT_IN = (
     ChannelSpec(Channel.PUSH, 1, Address.DEVICES, "device", 1_536, label="push", setting="BONGSU_FCM_CREDENTIALS"),
-    ChannelSpec(Channel.SMS, 2, Address.PHONE, "phone", label="SMS", setting="BONGSU_SMS_URL"),
-    ChannelSpec(Channel.EMAIL, 4, Address.EMAIL, "e-mail address", label="e-mail", setting="BONGSU_SMTP_URL"),
+    ChannelSpec(Channel.SMS, 2, Address.PHONE, "phone", 64, label="SMS", setting="BONGSU_SMS_URL"),
+    ChannelSpec(Channel.EMAIL, 4, Address.EMAIL, "e-mail address", 32, label="e-mail", setting="BONGSU_SMTP_URL"),
     ChannelSpec(Channel.IN_APP, 8, Address.NONE, "address"),
 )
 

@@ -39,6 +39,7 @@ MEANINGS = {
     "QUOTA_SHARED": Meaning("all our processes together used up the provider's quota", _AGAIN),
     "QUOTA_UNKNOWN": Meaning("the store could not say what is left of the provider's quota", _AGAIN),
     "NO_TURN": Meaning("connections or quota were short: its turn did not come in time", _AGAIN),
+    "NO_THREAD": Meaning("all threads were busy: it was not sent", _AGAIN),
     "QUARTER_HOUR": Meaning("priority LOW waits while FCM is busiest, around the quarter hours", _AGAIN),
     "UNAVAILABLE": _BUSY,
     "INTERNAL": _BUSY,

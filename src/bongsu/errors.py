@@ -37,6 +37,10 @@ class StoreUnreachable(StoreError):
     """The store does not answer. Start the database, or correct BONGSU_DATABASE_URL."""
 
 
+class StoreClosed(StoreUnreachable):
+    """This process has closed the store: it is stopping. What is unfinished is taken up after its lease."""
+
+
 class StoreLoginRefused(StoreError):
     """The server refuses the login, or has no such database. Correct BONGSU_DATABASE_URL."""
 

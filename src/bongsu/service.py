@@ -252,7 +252,7 @@ async def running(loop: _Runs) -> AsyncIterator[_Runs]:
 
 @contextlib.asynccontextmanager
 async def _worker(base: Runtime, rules: Rules) -> AsyncIterator[None]:
-    """From event to device: the event worker, and behind it a dispatcher for each way out of the house."""
+    """From event to device: the event worker, and one dispatcher for each channel."""
 
     announcer = Announcer(base.store, base.signals)
 
@@ -291,6 +291,8 @@ async def _dispatchers(base: Runtime, rules: Rules) -> AsyncIterator[list[Dispat
             dispatchers.append(await stack.enter_async_context(running(dispatcher)))
             stack.enter_context(base.signals.listen(DELIVERIES_TOPIC, _waking(dispatcher, channel)))
         yield dispatchers
+        # Together: one after the other, slow channels would take longer than an orchestrator waits.
+        await asyncio.gather(*(one.stop() for one in dispatchers))
 
 
 def _channels_of(decision: Decision) -> set[str]:

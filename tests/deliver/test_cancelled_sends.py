@@ -117,22 +117,26 @@ async def test_what_waits_of_other_events_is_sent(store: Store, settings: Settin
     assert await statuses(store) == {"CANCELLED": 2, "SUCCESS": 4}
 
 
-async def test_a_dispatcher_that_is_told_to_stop_drops_them_too(store: Store, settings: Settings) -> None:
-    event_id = await campaign(store, settings, 5)
+async def test_what_a_stop_gives_back_of_a_cancelled_event_is_cancelled(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The dispatcher does not look for cancelled events before it stops.
+    monkeypatch.setattr("bongsu.deliver.dispatcher.CANCELLED_SECONDS", 3600)
+    event_id = await campaign(store, settings, 5, chunk=2)
     sender = OneAtATime()
     dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(1)), settings, ROOM)
     await dispatcher.start()
     await sender.has_begun.wait()
-    stopping = asyncio.create_task(dispatcher.stop())
     await cancel(store, settings, event_id)
-    # It records when all are done: the last one is once the others are dropped.
+    stopping = asyncio.create_task(dispatcher.stop())
     async with asyncio.timeout(20):
-        while len(dispatcher._sending) > 1:
+        while (await statuses(store))["CANCELLED"] < 4:
             await asyncio.sleep(0)
     sender.may_answer.set()
     await stopping
     assert len(sender.sent) == 1
     assert await statuses(store) == {"CANCELLED": 4, "SUCCESS": 1}
+    assert await is_exact(store)
 
 
 async def test_one_that_an_earlier_claim_may_have_sent_is_unknown_when_it_is_dropped(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.claimer import SHARE
-from bongsu.deliver.dispatcher import Dispatcher
+from bongsu.deliver.dispatcher import GRACE_SECONDS, Dispatcher
 from bongsu.errors import StoreError, StoreRefused
 from bongsu.model import Channel, NoticeType
 from bongsu.outcome import Accepted, Outcome, Outgoing
@@ -21,8 +22,9 @@ from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from bongsu.store import deliveries as statements
 from bongsu.store.abandoned import in_use
-from bongsu.store.deliveries import DeliveryResult, Success
+from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, Success
 from bongsu.store.ranks import ORDINARY, RANKS, SHARED_TURNS
+from bongsu.store.recovery import settle_abandoned
 from tests.deciding import rows
 from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, run, states
 from tests.read_only import read_only
@@ -175,6 +177,7 @@ async def test_a_lease_that_ended_unnoticed_is_no_reason_to_forget(
     sender = Prompt()
     dispatcher = Dispatcher(store, sender, short.model_copy(update={"send_timeout_seconds": 30}))
     monkeypatch.setattr("bongsu.deliver.dispatcher.LINGER_SECONDS", 3600)
+    dispatcher._claimer._contact = Contact(gap_seconds=3600, grace_seconds=0)
     await dispatcher.tick()
     if is_known:
         sender.under_way[0](Accepted("ref"))
@@ -189,23 +192,83 @@ async def test_a_lease_that_ended_unnoticed_is_no_reason_to_forget(
     assert await states(store, "status, reference, attempts, epoch") == [("SUCCESS", "ref", 1, 2)]
 
 
-async def test_after_an_outage_a_dispatcher_waits_before_it_claims(
-    store: Store, short: Settings, monkeypatch: pytest.MonkeyPatch
+async def test_two_that_both_know_outcomes_forget_none_in_an_outage_longer_than_a_lease(
+    store: Store, short: Settings
 ) -> None:
-    """By then the others have recorded what they know."""
+    """Whichever is first to find the store back must not take what the other is about to record."""
+    patient = short.model_copy(update={"send_timeout_seconds": 30})
+    sender = Gated()
+    both = [Dispatcher(store, GuardedSender(sender), patient, concurrency=2 * EACH * SHARE) for _ in range(2)]
+    for number, one in enumerate(both):
+        one._lease = 1.0
+        one._claimer._contact = Contact(0.5, GRACE_SECONDS)
+        for kind in (MOST_ONCE, LEAST_ONCE):
+            await one_delivery(store, short, kind, *(f"m{number}{index:03}" for index in range(EACH)))
+        while len(sender.sent) < 2 * EACH * (number + 1):
+            one.wake()
+            await one.tick()
+    async with running(*both):
+        async with outage(short):
+            sender.gate.set()
+            for one in both:
+                one.crashed.clear()
+            await until_no_rows(store, f"SELECT 1 FROM bongsu_deliveries WHERE due > {store.dialect.now}")
+            for one in both:
+                await asyncio.wait_for(one.crashed.wait(), 30)
+        await until_no_rows(store, "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING')")
+    assert Counter(await states(store, "status, code")) == {("SUCCESS", None): 4 * EACH}
+    assert set(sender.sent.values()) == {1}
+
+
+async def test_a_claim_that_the_store_begins_late_leases_nothing(store: Store, short: Settings) -> None:
+    """As one that was on its way when the store stopped answering. Its sender may have given up since."""
+    contact = Contact(gap_seconds=60, grace_seconds=0)
+    assert await claim(store, contact) == []
     await one_delivery(store, short, LEAST_ONCE, "a")
-    sender = Prompt()
-    dispatcher = Dispatcher(store, sender, short)
-    dispatcher._reached -= dispatcher._lease
-    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
-    for _ in range(3):
-        await dispatcher.tick()
-    assert sender.under_way == []
-    dispatcher._claimer.claim_from = 0.0
-    await dispatcher.tick()
-    assert len(sender.under_way) == 1
-    sender.under_way[0](Accepted())
-    await dispatcher.stop()
+    await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
+    await one_delivery(store, short, LEAST_ONCE, "b")
+    move_back(contact, hours=1)
+    assert await claim(store, contact) == []
+    assert await states(store, "status, epoch, leased_by") == [("SENDING", 1, "dead"), ("READY", 0, None)]
+    # The next one comes in time.
+    assert len(await claim(store, contact)) == 2
+
+
+async def test_after_a_gap_abandoned_deliveries_are_claimed_when_the_grace_is_over(store: Store, short: Settings) -> None:
+    await one_delivery(store, short, LEAST_ONCE, "a")
+    await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
+    await one_delivery(store, short, LEAST_ONCE, "b")
+    contact = Contact(gap_seconds=7200, grace_seconds=3600)
+    assert [one.member_id for one in await claim(store, contact)] == ["b"]
+    assert await claim(store, contact) == []
+    assert contact._since is not None
+    contact._since -= timedelta(hours=1)
+    assert [one.member_id for one in await claim(store, contact)] == ["a"]
+
+
+async def test_recovery_settles_nothing_after_a_gap(store: Store, short: Settings) -> None:
+    await one_delivery(store, short, LEAST_ONCE, "a")
+    await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
+    ((rank,),) = await states(store, "rank")
+    contact = Contact(gap_seconds=60, grace_seconds=0)
+    for is_late in (True, False):
+        async with store.transaction() as tx:
+            await settle_abandoned(tx, Channel.PUSH, rank, 0, contact)
+        if is_late:
+            move_back(contact, hours=1)
+        async with store.transaction() as tx:
+            settled = await settle_abandoned(tx, Channel.PUSH, rank, 10, contact)
+        assert settled == ((0, 0) if is_late else (0, 1))
+
+
+async def claim(store: Store, contact: Contact) -> list[ClaimedDelivery]:
+    return await statements.claim(store, Channel.PUSH, RANKS, 10, 60, "w", contact)
+
+
+def move_back(contact: Contact, hours: float) -> None:
+    """The store answered last so long ago."""
+    assert contact._last is not None
+    contact._last -= timedelta(hours=hours)
 
 
 async def test_a_dispatcher_that_starts_as_the_store_comes_back_claims_nothing_that_a_live_one_holds(
@@ -250,26 +313,27 @@ async def test_abandoned_deliveries_are_claimed_a_moment_after_the_start(
 async def test_one_that_started_before_the_store_came_back_claims_nothing_that_a_live_one_holds(
     store: Store, short: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its wait begins with the first claim that the store takes, however long it asked in vain."""
     patient = short.model_copy(update={"send_timeout_seconds": 30})
     await one_delivery(store, short, MOST_ONCE, "a")
     ours = Prompt()
     live = Dispatcher(store, ours, patient)
     await live.tick()
     await run(store, "UPDATE bongsu_deliveries SET due = created_at")
-    claim, refusals, asked = statements.claim, [StoreRefused("read-only")] * 2, asyncio.Event()
+    real_claim, refusals, claims = statements.claim, [StoreRefused("read-only")] * 2, asyncio.Semaphore(0)
 
     async def refuse(*arguments: Any, **options: Any) -> Any:
         if refusals:
-            # The store is away for longer than the wait after the start.
-            monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
             raise refusals.pop()
-        asked.set()
-        return await claim(*arguments, **options)
+        claimed = await real_claim(*arguments, **options)
+        claims.release()
+        return claimed
 
     monkeypatch.setattr(statements, "claim", refuse)
-    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
     async with running(Dispatcher(store, Prompt(), patient)):
-        await asyncio.wait_for(asked.wait(), 30)
+        for _ in range(3):
+            await asyncio.wait_for(claims.acquire(), 30)
         ours.under_way[0](Accepted("ref"))
         await live.stop()
     assert await states(store, "status, epoch, reference") == [("SUCCESS", 1, "ref")]

@@ -105,7 +105,7 @@ async def test_a_plan_from_when_few_waited_reads_no_others_when_many_do(store: S
         return  # plans do not depend on the number of rows unless ANALYZE has counted them
 
     async def step() -> int:
-        """Claim, renew and record; how many rows were read for the last two."""
+        """Claim, renew and record; how many rows were read for the last two. Each is read to be locked and to be changed."""
         async with store.transaction() as tx:
             inside: Any = _InTransaction(tx)
             claims = [(one.delivery_id, one.epoch) for one in await deliveries.claim(inside, Channel.PUSH, (1,), 6, 60, "w")]
@@ -121,11 +121,11 @@ async def test_a_plan_from_when_few_waited_reads_no_others_when_many_do(store: S
         for number in range(30):
             await delivery(tx, message_id, "READY", f"first-{number}")
     for _ in range(3):
-        assert await step() == 6
+        assert await step() == 12
     async with store.transaction() as tx:
         await tell_many(tx, message_id, MANY)
         await add_deliveries(tx, "READY")
-    assert await step() == 6
+    assert await step() == 12
 
 
 async def rows_read(tx: Transaction) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from bongsu.clock.jobs import Job
 from bongsu.clock.recover import Recovery
 from bongsu.clock.slots import next_slot
-from bongsu.deliver.dispatcher import GRACE_SECONDS
+from bongsu.deliver.dispatcher import contact_of
 from bongsu.errors import NoSuchJob
 from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
@@ -19,7 +20,7 @@ from bongsu.store.job_runs import Run
 
 
 def jobs(settings: Settings, store: Store, signals: Signals) -> tuple[Job, ...]:
-    return (Recovery(store, signals, grace_seconds=GRACE_SECONDS).job(settings.recovery_cron),)
+    return (Recovery(store, signals, make_contact=partial(contact_of, settings)).job(settings.recovery_cron),)
 
 
 def find_job(among: Sequence[Job], name: str) -> Job:

@@ -7,6 +7,7 @@ run does the rest.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -17,6 +18,7 @@ from bongsu.runtime import telemetry
 from bongsu.runtime.signals import Signals
 from bongsu.store import Store
 from bongsu.store import recovery as statements
+from bongsu.store.deliveries import Contact
 
 # Rows that one transaction changes. More would hold their locks for longer than dispatchers should wait.
 BATCH = 1_000
@@ -55,11 +57,18 @@ class Tally:
 class Recovery:
     """Any number may run at once: each skips rows that another has locked."""
 
-    def __init__(self, store: Store, signals: Signals, batch: int = BATCH, grace_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        signals: Signals,
+        batch: int = BATCH,
+        make_contact: Callable[[], Contact] = lambda: Contact(gap_seconds=3600, grace_seconds=0),
+    ) -> None:
+        """`make_contact` gives each run what it needs to know before it takes a claim for abandoned."""
         self._store = store
         self._signals = signals
         self._batch = batch
-        self._grace_seconds = grace_seconds
+        self._make_contact = make_contact
 
     def job(self, cron: str) -> Job:
         return Job(
@@ -73,11 +82,10 @@ class Recovery:
 
     async def run(self) -> str:
         tally = Tally()
-        # If the store has just come back, leases have ended that live dispatchers are about to renew or to record.
-        await asyncio.sleep(self._grace_seconds)
+        contact = await self._begin_contact()
         for channel in names_with_deliveries():
             for rank in statements.RANKS:
-                await self._settle_abandoned(channel, rank, tally)
+                await self._settle_abandoned(channel, rank, tally, contact)
                 await self._expire(channel, rank, tally)
                 async with self._store.read() as tx:
                     tally.is_any_stale |= await statements.is_any_stale(tx, channel, rank)
@@ -86,11 +94,21 @@ class Recovery:
             self._signals.send(DELIVERIES_TOPIC)
         return str(tally)
 
-    async def _settle_abandoned(self, channel: str, rank: int, tally: Tally) -> None:
-        is_more = True
+    async def _begin_contact(self) -> Contact:
+        """If the store has just come back, leases have ended that live dispatchers are about to renew or to record."""
+        contact = self._make_contact()
+        for seconds in (contact.grace_seconds, 0.0):
+            async with self._store.transaction() as tx:
+                await statements.settle_abandoned(tx, "", 0, 0, contact)
+            await asyncio.sleep(seconds)
+        return contact
+
+    async def _settle_abandoned(self, channel: str, rank: int, tally: Tally, contact: Contact) -> None:
+        # After an outage in the middle of this run the next run settles the rest.
+        is_more = contact.with_abandoned
         while is_more:
             async with self._store.transaction() as tx:
-                unknown, again = await statements.settle_abandoned(tx, channel, rank, self._batch)
+                unknown, again = await statements.settle_abandoned(tx, channel, rank, self._batch, contact)
             tally.unknown += unknown
             tally.again += again
             _count(channel, "UNKNOWN", "ABANDONED", unknown)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from bongsu.errors import StoreError
 from bongsu.runtime.process import process_name
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import ClaimedDelivery
+from bongsu.store.deliveries import ClaimedDelivery, Contact
 from bongsu.store.ranks import CRITICAL, CRITICAL_BULK, RANKS, SHARED_PART, SHARED_TURNS, slots_for
 
 # Claim when this part of the slots is free, and as many; the dispatcher records when this part of them has results.
@@ -23,11 +24,12 @@ SHARE = 4
 class Claimer:
     """Claims deliveries of one channel for one dispatcher."""
 
-    def __init__(self, store: Store, channel: str, slots: int, poll_seconds: float) -> None:
+    def __init__(self, store: Store, channel: str, slots: int, poll_seconds: float, contact: Contact) -> None:
         self._store = store
         self._channel = channel
         self._slots = slots
         self._poll_seconds = poll_seconds
+        self._contact = contact
         # Critical deliveries in the slots that are theirs alone. All others share the rest.
         self._in_own_slots: set[int] = set()
         self._turn = 0
@@ -35,8 +37,6 @@ class Claimer:
         # was full. Else the store is asked once in a poll interval, and not after every outcome.
         self._is_more_due = self._is_critical_due = True
         self._look_at = self._look_for_critical_at = 0.0
-        # By time.monotonic(): from when on it claims at all, and claims what was abandoned.
-        self.claim_from = self.claim_abandoned_from = 0.0
 
     def wake(self) -> None:
         """Deliveries may be due."""
@@ -55,8 +55,6 @@ class Claimer:
         `used` is how many slots are. None: the store was not asked.
         """
         now = time.monotonic()
-        if now < self.claim_from:
-            return None
         portion = max(1, self._slots // SHARE)
         shared = slots_for(RANKS[-1], self._slots)
         is_look = self._is_more_due or now >= self._look_at
@@ -104,7 +102,10 @@ class Claimer:
         return own - len(self._in_own_slots)
 
     async def _claim_ranks(self, ranks: Sequence[int], limit: int, lease_seconds: float) -> list[ClaimedDelivery]:
-        with_abandoned = time.monotonic() >= self.claim_abandoned_from
-        return await statements.claim(
-            self._store, self._channel, ranks, limit, lease_seconds, process_name(), with_abandoned=with_abandoned
-        )
+        worker, contact = process_name(), self._contact
+        claim = partial(statements.claim, self._store, self._channel, ranks, limit, lease_seconds, worker, contact)
+        claimed = await claim()
+        if not claimed and self._contact.is_new:
+            # The store was away, and the claim that shows it has leased nothing.
+            claimed = await claim()
+        return claimed

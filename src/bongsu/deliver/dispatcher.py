@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
@@ -20,26 +19,29 @@ from itertools import takewhile
 from bongsu.channel_table import find_channel
 from bongsu.deliver.channels.callback import CallbackSender
 from bongsu.deliver.claimer import SHARE, Claimer
-from bongsu.deliver.transitions import dropped, outgoing, result_of, unsent, with_epoch
-from bongsu.errors import StoreError, StoreTooSlow
+from bongsu.deliver.transitions import dropped, given_back, outgoing, result_of, unsent, with_epoch
+from bongsu.errors import StoreClosed, StoreError, StoreTooSlow
 from bongsu.outcome import Outcome, Retry, Unknown
 from bongsu.runtime import telemetry
-from bongsu.runtime.loop import LAST_BACKOFF, Loop
+from bongsu.runtime.backoff import doubling
+from bongsu.runtime.loop import FIRST_BACKOFF, LAST_BACKOFF, Loop
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.decisions import Message
-from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, MessageContent, Success
+from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, DeliveryStatus, MessageContent, Success
 
 # Results are recorded after this time at the latest, however few they are. Shorter → more CPU for each delivery at a hundred
 # a second; longer → more of them are UNKNOWN or sent again after a crash.
 LINGER_SECONDS = 0.03
 # Messages whose content is cached: all deliveries of a fan-out have the same one.
 CONTENTS_CACHED = 1_000
-# After an outage of the store in which leases may have ended, claim only after this time: by then every live process has
-# tried to record what it knows and to renew its leases. One that has just started knows nothing of outages, and claims
-# abandoned deliveries only after this time: they may not be.
+# After an outage of the store in which leases may have ended, abandoned deliveries are claimed only after this time: by then
+# every live process has tried to record what it knows and to renew its leases. One that has just started knows nothing of
+# outages, and waits as long.
 GRACE_SECONDS = 2 * LAST_BACKOFF
+# Nobody waits longer for a claim: one that the store begins later may have lost its sender.
+CLAIM_SECONDS = 30.0
 # How often it looks whether the event of a send that waits was cancelled. A tick may wait so long, and the loop as long
 # again: within two seconds of a cancellation nothing of it goes out.
 CANCELLED_SECONDS = 0.5
@@ -67,6 +69,15 @@ def lease_of(settings: Settings) -> float:
     return max(settings.lease_seconds, 2 * (settings.send_timeout_seconds + settings.poll_seconds))
 
 
+def contact_of(settings: Settings) -> Contact:
+    """What decides whether abandoned deliveries are claimed.
+
+    Leases are renewed after a third of their time: in a gap shorter than half of it none ends. Claims are a poll interval
+    apart, which is shorter than that.
+    """
+    return Contact(min(lease_of(settings) / 2, settings.poll_seconds + CLAIM_SECONDS), GRACE_SECONDS)
+
+
 class Dispatcher(Loop):
     """Serves one channel. Any number may run, in any number of processes."""
 
@@ -78,7 +89,8 @@ class Dispatcher(Loop):
         self._settings = settings
         # Slots: deliveries that are claimed and not yet recorded.
         self._concurrency = find_channel(sender.channel).concurrency if concurrency is None else concurrency
-        self._claimer = Claimer(store, sender.channel, self._concurrency, settings.poll_seconds)
+        self._lease = lease_of(settings)
+        self._claimer = Claimer(store, sender.channel, self._concurrency, settings.poll_seconds, contact_of(settings))
         # In the order in which they were sent.
         self._sending: dict[int, _Sending] = {}
         # Results to be recorded, and those being recorded. They hold slots too, so there are never more than those.
@@ -95,14 +107,8 @@ class Dispatcher(Loop):
         self._is_behind = False
         self._contents: OrderedDict[int, MessageContent] = OrderedDict()
         self._look_for_cancelled_at = 0.0
-        # When the store last took a write, and when all leases were last renewed.
-        self._reached = self._renewed = time.monotonic()
-        self._lease = lease_of(settings)
-
-    async def start(self) -> None:
-        # Until the store has taken a claim: it may be away.
-        self._claimer.claim_abandoned_from = math.inf
-        await super().start()
+        # When all leases were last renewed.
+        self._renewed = time.monotonic()
 
     async def tick(self) -> int:
         """Record known outcomes, renew the leases of what is held, then claim and send more.
@@ -117,8 +123,10 @@ class Dispatcher(Loop):
         if self._is_behind:
             moved += await self._record()
         elif self._is_to_record and self._recording is None:
-            # At the same time: the next deliveries are sent while the results of the last ones are recorded.
-            self._recording = asyncio.create_task(self._record(), name=f"bongsu-{self.name}-record")
+            # At the same time: the next deliveries are sent while the results of the last ones are recorded. They are taken
+            # now, so that their leases are not renewed by another transaction meanwhile.
+            recording = self._record_taken(self._take_results())
+            self._recording = asyncio.create_task(recording, name=f"bongsu-{self.name}-record")
             self._recording.add_done_callback(lambda _task: self._go_on())
         await self._renew_leases()
         moved += await self._claim_and_send()
@@ -143,20 +151,37 @@ class Dispatcher(Loop):
         self._woken.set()
 
     async def stop(self) -> None:
-        """Wait for what is being sent, up to the send timeout, and record it."""
+        """Give back what waits for its turn, then wait for what is being sent, up to the send timeout; record all of it."""
         await super().stop()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.send_timeout_seconds + 1):
-                while self._sending:
-                    self._woken.clear()
-                    await self._wait_for_outcome()
-                    with contextlib.suppress(StoreError):
-                        await self._drop_cancelled()
-        with contextlib.suppress(StoreError):
-            if self._recording is not None:
-                await asyncio.wait({self._recording})
-                await self._recorded()
-            await self._record()
+        self._give_back_waiting()
+        deadline = time.monotonic() + self._settings.send_timeout_seconds + 1
+        failures = 0
+        while self._sending or self._results or self._recording is not None:
+            self._woken.clear()
+            try:
+                await self._record_all_known()
+                failures = 0
+            except StoreClosed:
+                return
+            except Exception as error:
+                failures += 1
+                self._log.error("results are not recorded yet", error=str(error), results=len(self._results))
+                if not isinstance(error, StoreError) and failures > 1 and not self._sending:
+                    return  # the others are recorded, and what cannot be stored now cannot be stored later
+            if time.monotonic() >= deadline:
+                return
+            if failures:
+                await asyncio.sleep(doubling(FIRST_BACKOFF, failures, LAST_BACKOFF))
+            elif self._sending:
+                await self._wait_for_outcome()
+
+    def _give_back_waiting(self) -> None:
+        """Nothing was sent of these: others may send them at once."""
+        for one in list(self._sending.values()):
+            if one.task is not None and self._is_waiting(one):
+                one.task.cancel()
+                del self._sending[one.claimed.delivery_id]
+                self._results.append(given_back(one.claimed))
 
     # --- claim --------------------------------------------------------------------------------------------------------
 
@@ -169,11 +194,7 @@ class Dispatcher(Loop):
     async def _claim(self) -> list[ClaimedDelivery]:
         used = len(self._sending) + len(self._results) + len(self._being_recorded)
         claimed = await self._claimer.claim(used, self._lease)
-        if claimed is None:
-            return []
-        self._reached = time.monotonic()
-        self._claimer.claim_abandoned_from = min(self._claimer.claim_abandoned_from, self._reached + GRACE_SECONDS)
-        return self._without_held(claimed)
+        return self._without_held(claimed or [])
 
     def _without_held(self, claimed: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
         """Those that this process does not hold yet. What it holds goes on under the newer claim.
@@ -197,7 +218,7 @@ class Dispatcher(Loop):
         if not claimed:
             return
         try:
-            await self._load_contents(claimed)
+            contents = await self._load_contents(claimed)
             if time.monotonic() - claimed_at > self._lease / 2:
                 raise StoreTooSlow(
                     f"{len(claimed)} deliveries were claimed and are given back: their leases might end during the send"
@@ -206,28 +227,33 @@ class Dispatcher(Loop):
             # None was sent: record them as READY again. Not those that were SENDING before, which an earlier claim may have
             # sent: they stay so until their leases end.
             ready = [one for one in claimed if one.status == DeliveryStatus.READY]
-            self._results += (DeliveryResult(c.delivery_id, c.epoch, DeliveryStatus.READY, is_attempt=False) for c in ready)
-            self._claimer.free(c.delivery_id for c in claimed)
+            self._results += map(given_back, ready)
+            self._claimer.free(one.delivery_id for one in claimed)
             self._is_to_record = True
             raise
         for one in claimed:
-            content = self._contents.get(one.message_id)
+            content = contents.get(one.message_id)
             if content is not None and one.can_go:
                 self._start_send(one, content)
             else:
                 self._results.append(unsent(one, content))
                 self._is_to_record = True
-        self._forget_contents()
 
     def _forget_contents(self) -> None:
         while len(self._contents) > CONTENTS_CACHED:
             self._contents.popitem(last=False)
 
-    async def _load_contents(self, claimed: Sequence[ClaimedDelivery]) -> None:
-        missing = sorted({one.message_id for one in claimed} - self._contents.keys())
-        if missing:
+    async def _load_contents(self, claimed: Sequence[ClaimedDelivery]) -> dict[int, MessageContent]:
+        """By message id. The claim holds what it needs: while it reads, others may fill the cache and evict from it."""
+        needed = {one.message_id for one in claimed}
+        found = {message_id: self._contents[message_id] for message_id in needed & self._contents.keys()}
+        if missing := sorted(needed - found.keys()):
             async with self._store.read() as tx:
-                self._contents.update(await statements.find_content(tx, missing))
+                read = await statements.find_content(tx, missing)
+            found |= read
+            self._contents |= read
+            self._forget_contents()
+        return found
 
     def _start_send(self, claimed: ClaimedDelivery, content: MessageContent) -> None:
         sending = _Sending(claimed, content, time.monotonic())
@@ -312,7 +338,18 @@ class Dispatcher(Loop):
         recording, self._recording = self._recording, None
         return await recording
 
+    async def _record_all_known(self) -> None:
+        """Wait for what is being recorded, and record the others."""
+        if self._recording is not None:
+            await asyncio.wait({self._recording})
+            await self._recorded()
+        await self._record()
+
     async def _record(self) -> int:
+        return await self._record_taken(self._take_results())
+
+    def _take_results(self) -> list[DeliveryResult | Success]:
+        """The results so far, to be recorded now."""
         if self._linger is not None:
             self._linger.cancel()
         self._linger, self._is_to_record = None, False
@@ -320,6 +357,9 @@ class Dispatcher(Loop):
         if self._newer:
             results = [with_epoch(one, self._newer.pop(one.delivery_id, one.epoch)) for one in results]
         self._being_recorded = results
+        return results
+
+    async def _record_taken(self, results: list[DeliveryResult | Success]) -> int:
         try:
             if results:
                 await self._record_all(results)
@@ -340,7 +380,7 @@ class Dispatcher(Loop):
             # One of them cannot be stored; the others can.
             await self._record_each(results)
             return
-        self._is_behind, self._reached = False, time.monotonic()
+        self._is_behind = False
         self._claimer.free(one.delivery_id for one in results)
         if overtaken := [one for one in results if one.delivery_id in self._newer]:
             # Claimed again by this process before they were recorded.
@@ -371,19 +411,16 @@ class Dispatcher(Loop):
                 )
 
     async def _renew_leases(self) -> None:
-        """Long before they end; and first thing after an outage of the store in which they may have ended."""
+        """Long before they end. Not of what is being recorded: both would change the same rows."""
         now = time.monotonic()
-        is_outage = now - max(self._reached, self._claimer.claim_from) > self._lease / 2
-        is_due = now - self._renewed > self._lease / 3 and (self._sending or self._results)
-        if not is_outage and not is_due:
+        if now - self._renewed <= self._lease / 3 or not (self._sending or self._results):
             return
         claims = [(one.claimed.delivery_id, one.claimed.epoch) for one in self._sending.values()]
         claims += [(one.delivery_id, one.epoch) for one in self._results]
         async with self._store.single() as tx:
             await statements.renew(tx, claims, self._lease)
-        self._reached = self._renewed = time.monotonic()
-        if is_outage:
-            self._claimer.claim_from = self._reached + GRACE_SECONDS
+        # Counted from before the statement: the store may have begun it at once, and taken long over it.
+        self._renewed = now
 
     async def _wait_for_outcome(self) -> None:
         """Until results are to be recorded or are recorded, or more may be due."""

@@ -65,6 +65,14 @@ def dropped(claimed: ClaimedDelivery, content: MessageContent) -> DeliveryResult
     return unsent(claimed._replace(is_cancelled=True), content)
 
 
+def given_back(claimed: ClaimedDelivery) -> DeliveryResult:
+    """One that was claimed and not sent: it is due at once, for whoever claims it next."""
+    # With its message: it ends CANCELLED if its event was cancelled, and then it is counted.
+    return DeliveryResult(
+        claimed.delivery_id, claimed.epoch, DeliveryStatus.READY, is_attempt=False, bulk_message=claimed.message_id
+    )
+
+
 def _why_unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> tuple[str, str]:  # noqa: PLR0911 (a reason each)
     """Code and text of the first reason."""
     was_sending = claimed.status == DeliveryStatus.SENDING
@@ -117,7 +125,9 @@ def _transition(  # noqa: PLR0911 (one case, one result)
         case Unknown():
             return _again(claimed, outcome.code, outcome.detail, 0.0, DeliveryStatus.UNKNOWN, settings)
         case Retry():
-            return _again(claimed, outcome.code, outcome.detail, outcome.after_seconds, DeliveryStatus.FAIL, settings)
+            # The last try may have arrived: then nobody can say that it failed.
+            at_last = DeliveryStatus.UNKNOWN if outcome.may_have_arrived else DeliveryStatus.FAIL
+            return _again(claimed, outcome.code, outcome.detail, outcome.after_seconds, at_last, settings)
         case Gone():
             invalid = (claimed.member_id, claimed.device_id, claimed.address or "") if claimed.device_id else None
             return DeliveryResult(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail, invalid_device=invalid)

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 
-from bongsu.errors import BadSettings, StoreBusy, StoreUnreachable
+from bongsu.errors import BadSettings, StoreBusy, StoreClosed, StoreUnreachable
 from bongsu.store.failures import translated
 from bongsu.store.query import Columns, Query, Row, Table, Transaction
 from bongsu.store.shares import SHARES, Limits, Share
@@ -131,7 +131,7 @@ class PostgresDatabase:
 
     async def _pool(self, share: Share) -> asyncpg.Pool:
         if self._is_closed:
-            raise StoreUnreachable(f"{self.place}: the store is closed")
+            raise StoreClosed(self.place)
         if share not in self._pools:
             limits = SHARES[share]
             pool = asyncpg.create_pool(

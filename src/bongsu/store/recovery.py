@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from bongsu.store.clock import find_now
+from bongsu.store.deliveries.contact import ALWAYS, Contact
 from bongsu.store.deliveries.rows import ABANDONED, EXPIRED
 from bongsu.store.message_counts import count_ended
 from bongsu.store.query import Table, Transaction, in_both
@@ -111,7 +113,8 @@ FIND_STALE = in_both(
 
 # Ends claims of a channel ($1) and rank ($2) whose leases ended while SENDING, up to a limit ($3): UNKNOWN if the message
 # must not arrive twice or was cancelled, else READY. A dispatcher that claimed them would do the same. It raises the epoch,
-# as a claim does, so that the old claim can no longer be recorded. Locks the rows; skips locked ones.
+# as a claim does, so that the old claim can no longer be recorded. Begun later than $4, it ends none. Locks the rows; skips
+# locked ones.
 SETTLE_ABANDONED = in_both(
     lambda d: (
         f"""
@@ -121,7 +124,7 @@ SETTLE_ABANDONED = in_both(
                 FROM bongsu_messages AS m WHERE m.message_id = d.message_id) AS is_final
         FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_due")}
         WHERE d.status IN ('READY', 'SENDING') AND d.status = 'SENDING' AND d.channel = $1 AND d.rank = $2
-          AND d.due <= {d.now}
+          AND d.due <= {d.now} AND {d.now} <= $4
         ORDER BY d.due LIMIT $3 {d.skip_locked})
     UPDATE bongsu_deliveries
     SET epoch = epoch + 1, leased_by = NULL,
@@ -159,9 +162,17 @@ async def is_any_stale(tx: Transaction, channel: str, rank: int) -> bool:
     return bool(await tx.fetch(FIND_STALE(channel, rank)))
 
 
-async def settle_abandoned(tx: Transaction, channel: str, rank: int, limit: int) -> tuple[int, int]:
-    """End claims whose leases ended while sending; return how many are UNKNOWN and how many will be sent again."""
-    rows = await tx.fetch(SETTLE_ABANDONED(channel, rank, limit))
+async def settle_abandoned(
+    tx: Transaction, channel: str, rank: int, limit: int, contact: Contact | None = None
+) -> tuple[int, int]:
+    """End claims whose leases ended while sending; return how many are UNKNOWN and how many will be sent again.
+
+    The contact says until when the store has to begin it, and learns that the store answered: after a gap, live dispatchers
+    have to record and renew first. With a limit of 0 it only learns; a read-only store refuses that too.
+    """
+    rows = await tx.fetch(SETTLE_ABANDONED(channel, rank, limit, contact.begins_by if contact else ALWAYS))
+    if contact is not None:
+        contact.answered(await find_now(tx))
     await count_ended(tx, ((row["message_id"], channel, row["status"]) for row in rows))
     statuses = [row["status"] for row in rows]
     return statuses.count("UNKNOWN"), statuses.count("READY")

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-from bongsu.errors import StoreUnreachable
+from bongsu.errors import StoreClosed
 
 _T = TypeVar("_T")
 
@@ -32,7 +32,7 @@ class SqliteThread:
     async def run(self, call: Callable[..., _T], *arguments: Any) -> _T:
         """Call it with the connection."""
         if self._is_closed:
-            raise StoreUnreachable("the store is closed")
+            raise StoreClosed
         return await self._hand_over(self._with_connection, call, arguments)
 
     async def roll_back(self) -> None:

@@ -27,6 +27,9 @@ AFTER_CONTENT = {
     "busy": "421 4.3.2 shutting down",
 }
 
+# What a mail to `slow` takes: with few connections many of them wait for their turn.
+SLOW_SECONDS = 0.5
+
 
 class Script:
     """aiosmtpd's hooks. What they are given is written down before it is answered."""
@@ -61,6 +64,8 @@ class Script:
         wish = _wish(envelope.rcpt_tos[0])
         if wish in AFTER_CONTENT:
             return AFTER_CONTENT[wish]
+        if wish == "slow":
+            await asyncio.sleep(SLOW_SECONDS)
         self._write(server, session, envelope)
         if wish == "hang":
             await asyncio.Event().wait()

@@ -10,6 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from bongsu import App, Channel
+from bongsu.channel_table import find_channel
+from bongsu.deliver.channels import push, sms, sms_apprise, smtp
 from bongsu.deliver.channels.callback import CallbackSender, GuardedSender, send_and_wait
 from bongsu.deliver.channels.email import Email
 from bongsu.deliver.channels.push import Push
@@ -112,3 +114,16 @@ async def test_the_sender_shown_in_the_howto_sends(
     assert isinstance(await nowhere.send(outgoing("+821011110009")), Retry)
     for one in (there, nowhere, sender):
         await one.close()
+
+
+@pytest.mark.parametrize(
+    ("channel", "at_once"),
+    [(Channel.EMAIL, smtp.CONNECTIONS), (Channel.SMS, sms_apprise.THREADS), (Channel.PUSH, push.CONNECTIONS)],
+)
+def test_the_slots_of_a_channel_fit_its_connections(channel: Channel, at_once: int) -> None:
+    """What is claimed beyond that only waits, and no other process can send it."""
+    assert at_once <= find_channel(channel).concurrency <= 4 * at_once
+
+
+def test_an_http_gateway_has_a_connection_for_each_slot() -> None:
+    assert find_channel(Channel.SMS).concurrency == sms.CONNECTIONS

@@ -14,7 +14,7 @@ import pytest
 from bongsu.deliver.channels.fcm import LONGEST_ASKED
 from bongsu.deliver.channels.sms import Sms, filled, number_of, text_of
 from bongsu.deliver.channels.sms_answers import BUSY_SECONDS, QUOTA_SECONDS, read_answer
-from bongsu.deliver.channels.sms_apprise import judge
+from bongsu.deliver.channels.sms_apprise import THREADS, AppriseGateway, judge
 from bongsu.errors import BadSettings
 from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
 from bongsu.settings import Settings
@@ -252,3 +252,16 @@ def test_numbers_and_texts_do_not_leave_apprises_own_log() -> None:
 def test_what_cannot_work_stops_the_start(settings: Settings, says: str) -> None:
     with pytest.raises(BadSettings, match=says):
         Sms(settings)
+
+
+async def test_without_a_free_thread_nothing_is_sent_and_the_channel_waits(sms_gateway: Scripted) -> None:
+    """Each thread is busy with a message that was given up: what comes next was not sent, and is not in doubt."""
+    url = f"json://127.0.0.1:{sms_gateway.port}/?:to={{to}}"
+    gateway = AppriseGateway(Settings(sms_url=url, send_timeout_seconds=0.05))
+    for _ in range(THREADS):
+        await gateway._free.acquire()
+    outcome = await gateway.send(outgoing("+821011119999"))
+    await gateway.close()
+    assert isinstance(outcome, Retry)
+    assert (outcome.code, outcome.is_held, outcome.scope) == ("NO_THREAD", True, Scope.CHANNEL)
+    assert not any("+821011119999" in row["message"].values() for row in sms_gateway.ledger())

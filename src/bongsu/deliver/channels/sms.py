@@ -19,8 +19,8 @@ from bongsu.model import Channel, utc_now
 from bongsu.outcome import Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
 from bongsu.settings import Settings
 
-# Kept open between messages; more are opened when more are under way, which the dispatcher bounds.
-CONNECTIONS = 100
+# Kept open between messages: as many as the dispatcher can have under way.
+CONNECTIONS = 64
 
 _PLACE = re.compile(r"\{(\w+)\}")
 

@@ -22,7 +22,7 @@ from bongsu.errors import BadSettings
 from bongsu.outcome import Accepted, Gone, Outcome, Outgoing, Refused, Retry, Scope, Unknown
 from bongsu.settings import Settings
 
-# Each is a message under way. Who finds all of them busy waits; what waits is bounded by what the dispatcher has in flight.
+# Each is a message under way. If all are busy, sends wait; the dispatcher's slots bound how many.
 THREADS = 16
 # Stands in for a number when the URL is tried out at the start.
 SAMPLE_NUMBER = "+821000000000"
@@ -51,7 +51,13 @@ class AppriseGateway:
         if getattr(service, "targets", True) in ([], ()):
             # It has dropped the number as none; some would now write to their own sender instead.
             return Gone("ADDRESS_INVALID", "the service does not take it for a phone number")
-        await self._free.acquire()
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._free.acquire()
+        except TimeoutError:
+            # Each thread is busy with a message that was given up long ago.
+            detail = f"none of {THREADS} threads was free within {self._timeout:g} s"
+            return Retry("NO_THREAD", scope=Scope.CHANNEL, detail=detail, is_held=True)
         call = asyncio.get_running_loop().run_in_executor(self._threads, _notify, service, text_of(outgoing))
         # The thread is free when it is done, which may be later than we wait for it.
         call.add_done_callback(lambda _: self._free.release())

@@ -21,6 +21,7 @@ from bongsu.model import Guarantee, utc_now
 from bongsu.payload import read_payload
 from bongsu.store.decisions.rows import Message
 from bongsu.store.deliveries import postgres, sqlite
+from bongsu.store.deliveries.contact import ALWAYS, Contact
 from bongsu.store.deliveries.rows import (
     MOST_CLAIMS,
     RANK,
@@ -32,7 +33,8 @@ from bongsu.store.deliveries.rows import (
     storable,
 )
 from bongsu.store.message_counts import count_ended
-from bongsu.store.query import Dialect, Row, Statement, Table, Transaction, in_both
+from bongsu.store.postgres import POSTGRES
+from bongsu.store.query import Columns, Dialect, Row, Statement, Table, Transaction, in_both
 from bongsu.store.ranks import RANKS
 from bongsu.store.store import Store
 
@@ -40,6 +42,7 @@ __all__ = [
     "MOST_CLAIMS",
     "RANKS",
     "ClaimedDelivery",
+    "Contact",
     "DeliveryResult",
     "DeliveryStatus",
     "MessageContent",
@@ -78,6 +81,22 @@ _RESULT = {
 _ATTEMPT = {**_CLAIM, "seconds_ago": "double precision", "millis": "integer", "code": "text"}
 _DEVICE = {"member_id": "text", "device_id": "text", "token": "text"}
 
+
+def _open_claims(d: Dialect, columns: Columns) -> str:
+    """A table expression over the `Table` that is the first parameter: those of its rows whose claims are open.
+
+    On PostgreSQL it locks their deliveries in the order of ids, so that two statements cannot deadlock: an UPDATE that joins
+    a table locks in whatever order the planner joins them. SQLite has one writer.
+    """
+    if d.name != "postgresql":
+        return d.table("given", columns, 1)
+    return f"""(
+        SELECT listed.* FROM {d.table("listed", columns, 1)} CROSS JOIN bongsu_deliveries AS open_claim
+        WHERE open_claim.delivery_id = listed.delivery_id AND open_claim.epoch = listed.epoch
+              AND open_claim.leased_by IS NOT NULL
+        ORDER BY open_claim.delivery_id FOR NO KEY UPDATE OF open_claim) AS given"""
+
+
 # Leases due deliveries on PostgreSQL; on SQLite it only finds them. See postgres.py and sqlite.py.
 CLAIM = Statement(postgres=postgres.CLAIM, sqlite=sqlite.FIND_DUE)
 
@@ -113,19 +132,23 @@ FIND_CANCELLED = in_both(
     )
 )
 
-# Extends the leases of open claims to so many seconds from now. Locks their rows.
+# Locks the deliveries of open claims in the order of ids. For results that take more than one statement.
+LOCK_CLAIMS = Statement(postgres=f"SELECT count(*) FROM {_open_claims(POSTGRES, _CLAIM)}", sqlite="SELECT 0")
+
+# Extends the leases of open claims to so many seconds from now ($2). Locks their rows in the order of ids.
 RENEW = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_deliveries
     SET due = {d.after("$2")}
-    FROM {d.table("given", _CLAIM, 1)}
+    FROM {_open_claims(d, _CLAIM)}
     WHERE bongsu_deliveries.delivery_id = given.delivery_id AND bongsu_deliveries.epoch = given.epoch
           AND leased_by IS NOT NULL"""
     )
 )
 
-# Ends open claims with success and returns their deliveries; a stale claim changes nothing. Locks their rows.
+# Ends open claims with success and returns their deliveries; a stale claim changes nothing. Locks their rows in
+# the order of ids.
 RECORD_SUCCESSES = in_both(
     lambda d: (
         f"""
@@ -133,7 +156,7 @@ RECORD_SUCCESSES = in_both(
     SET status = 'SUCCESS', code = NULL, detail = NULL, reference = given.reference, is_retryable = false,
         is_simulated = given.is_simulated, attempts = attempts + 1, claims = 0, leased_by = NULL, finished_at = {d.now},
         sent_at = {d.after("-given.seconds_ago")}, millis = given.millis
-    FROM {d.table("given", _SUCCESS, 1)}
+    FROM {_open_claims(d, _SUCCESS)}
     WHERE bongsu_deliveries.delivery_id = given.delivery_id AND bongsu_deliveries.epoch = given.epoch
           AND leased_by IS NOT NULL
     RETURNING bongsu_deliveries.delivery_id"""
@@ -145,7 +168,7 @@ _IS_CANCELLED = """(
             SELECT m.cancelled_at FROM bongsu_messages AS m WHERE m.message_id = bongsu_deliveries.message_id) IS NOT NULL"""
 
 # Ends open claims with any other result and returns their deliveries as they are then; a stale claim changes nothing. What
-# was to be tried again ends CANCELLED if its event was cancelled meanwhile. Locks their rows.
+# was to be tried again ends CANCELLED if its event was cancelled meanwhile. Locks their rows in the order of ids.
 RECORD_OTHERS = in_both(
     lambda d: (
         f"""
@@ -156,14 +179,15 @@ RECORD_OTHERS = in_both(
         claims = 0, leased_by = NULL,
         due = CASE WHEN given.status = 'READY' THEN {d.after("given.after_seconds")} ELSE due END,
         finished_at = CASE WHEN given.status = 'READY' AND NOT {_IS_CANCELLED} THEN NULL ELSE {d.now} END
-    FROM {d.table("given", _RESULT, 1)}
+    FROM {_open_claims(d, _RESULT)}
     WHERE bongsu_deliveries.delivery_id = given.delivery_id AND bongsu_deliveries.epoch = given.epoch
           AND leased_by IS NOT NULL
     RETURNING bongsu_deliveries.delivery_id, bongsu_deliveries.status"""
     )
 )
 
-# Stores attempts that have no row yet. One that succeeded under its own claim needs none: it is in the delivery's row.
+# Stores attempts that have no row yet, in the order given. One that succeeded under its own claim needs none: it is in the
+# delivery's row.
 ADD_ATTEMPTS = in_both(
     lambda d: (
         f"""
@@ -181,10 +205,12 @@ ADD_ATTEMPTS = in_both(
 INVALIDATE_DEVICES = in_both(
     lambda d: (
         f"""
-    UPDATE bongsu_devices AS d SET status = 'INVALID', updated_at = {d.now}
-    FROM {d.table("given", _DEVICE, 1)}
-    WHERE d.member_id = given.member_id AND d.device_id = given.device_id AND d.token = given.token
-          AND d.status = 'ACTIVE'"""
+    UPDATE bongsu_devices SET status = 'INVALID', updated_at = {d.now}
+    WHERE status = 'ACTIVE' AND (member_id, device_id) IN (
+        SELECT d.member_id, d.device_id FROM {d.table("given", _DEVICE, 1)} CROSS JOIN bongsu_devices AS d
+        WHERE d.member_id = given.member_id AND d.device_id = given.device_id AND d.token = given.token
+              AND d.status = 'ACTIVE'
+        ORDER BY d.member_id, d.device_id {d.lock_row})"""
     )
 )
 
@@ -196,30 +222,35 @@ async def claim(
     limit: int,
     lease_seconds: float,
     worker: str,
-    *,
-    with_abandoned: bool = True,
+    contact: Contact | None = None,
 ) -> list[ClaimedDelivery]:
     """Lease due deliveries, those of an earlier rank first. What can go is SENDING: it is committed, and may be sent.
 
-    Abandoned ones are SENDING with an owner whose lease has ended.
+    Abandoned ones are SENDING with an owner whose lease has ended. The contact says whether they are claimed too, and until
+    when the store has to begin; it learns when the store did. Without one, all of them are claimed whenever that is.
     """
+    begins_by, with_abandoned = (contact.begins_by, contact.with_abandoned) if contact else (ALWAYS, True)
     asked = Table(RANK, [(rank,) for rank in ranks])
     if store.dialect.name == "postgresql":
         async with store.single() as tx:
-            rows = await tx.fetch(CLAIM(channel, asked, limit, with_abandoned, float(lease_seconds), worker))
-        return [ClaimedDelivery._make(row) for row in rows]
-    async with store.transaction() as tx:
-        found = [_as_claimed(row) for row in await tx.fetch(CLAIM(channel, asked, limit, with_abandoned))]
-        if found:
-            leased = Table(_LEASED, [(one.delivery_id, one.epoch, one.claims, one.can_go) for one in found])
-            await tx.execute(LEASE(leased, float(lease_seconds), worker))
+            rows = await tx.fetch(CLAIM(channel, asked, limit, with_abandoned, float(lease_seconds), worker, begins_by))
+        found = [ClaimedDelivery._make(row[:-1]) for row in rows if row[0] is not None]
+    else:
+        async with store.transaction() as tx:
+            rows = await tx.fetch(CLAIM(channel, asked, limit, with_abandoned, begins_by))
+            found = [_as_claimed(row) for row in rows if row[0] is not None]
+            if found:
+                leased = Table(_LEASED, [(one.delivery_id, one.epoch, one.claims, one.can_go) for one in found])
+                await tx.execute(LEASE(leased, float(lease_seconds), worker))
+    if contact is not None:
+        contact.answered(store.dialect.time(rows[0]["now"]))
     return found
 
 
 def _as_claimed(row: Row) -> ClaimedDelivery:
     """SQLite has no booleans."""
     is_expired, is_cancelled, can_go = (bool(row[name]) for name in ("is_expired", "is_cancelled", "can_go"))
-    return ClaimedDelivery._make(row)._replace(is_expired=is_expired, is_cancelled=is_cancelled, can_go=can_go)
+    return ClaimedDelivery._make(row[:-1])._replace(is_expired=is_expired, is_cancelled=is_cancelled, can_go=can_go)
 
 
 async def find_content(tx: Transaction, message_ids: Sequence[int]) -> dict[int, MessageContent]:
@@ -276,7 +307,7 @@ async def find_cancelled(tx: Transaction, message_ids: Collection[int]) -> set[i
 
 async def renew(tx: Transaction, claims: Sequence[tuple[int, int]], lease_seconds: float) -> None:
     """Extend the leases of those of these claims that are still open."""
-    await tx.execute(RENEW(Table(_CLAIM, sorted(claims)), float(lease_seconds)))
+    await tx.execute(RENEW(Table(_CLAIM, claims), float(lease_seconds)))
 
 
 async def record(store: Store, channel: str, results: Sequence[DeliveryResult | Success]) -> set[int]:
@@ -284,13 +315,14 @@ async def record(store: Store, channel: str, results: Sequence[DeliveryResult | 
 
     A result that was to be tried again becomes CANCELLED if the event was cancelled meanwhile.
     """
-    # In the order of their ids, so that two that record cannot deadlock.
-    ordered = sorted(results, key=attrgetter("delivery_id"))
-    successes = [one for one in ordered if isinstance(one, Success)]
-    others = [one for one in ordered if isinstance(one, DeliveryResult)]
-    are_counted = any(one.bulk_message is not None for one in ordered)
+    successes = [one for one in results if isinstance(one, Success)]
+    others = [one for one in results if isinstance(one, DeliveryResult)]
+    are_counted = any(one.bulk_message is not None for one in results)
     # Successes alone are one statement, unless a claim was lost: then its attempt is added by another.
     async with store.transaction() if others or are_counted else store.single() as tx:
+        if successes and others:
+            # Each statement locks in the order of ids; both together would not.
+            await tx.execute(LOCK_CLAIMS(Table(_CLAIM, [(one.delivery_id, one.epoch) for one in results])))
         now = time.monotonic()
         recorded = await _record_successes(tx, successes, now)
         recorded |= await _record_others(tx, others)
@@ -298,7 +330,7 @@ async def record(store: Store, channel: str, results: Sequence[DeliveryResult | 
         await _add_attempts(tx, [*others, *(one for one in successes if one.delivery_id not in recorded)], now)
         await _invalidate_devices(tx, {one.invalid_device for one in others if one.invalid_device is not None})
         if are_counted:
-            ended = [(one.bulk_message, channel, _status(one)) for one in ordered if one.delivery_id in recorded]
+            ended = [(one.bulk_message, channel, _status(one)) for one in results if one.delivery_id in recorded]
             await count_ended(tx, ended)
     return recorded
 
@@ -332,7 +364,7 @@ async def _record_others(tx: Transaction, results: Sequence[DeliveryResult]) -> 
 async def _add_attempts(tx: Transaction, results: Sequence[DeliveryResult | Success], now: float) -> None:
     rows = [
         (one.delivery_id, one.epoch, now - one.began, one.millis, _attempt_code(one))
-        for one in results
+        for one in sorted(results, key=attrgetter("delivery_id"))
         if one.began is not None
     ]
     if rows:

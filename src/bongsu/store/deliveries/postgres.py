@@ -7,10 +7,11 @@ from bongsu.store.devices import USABLE_DEVICE
 from bongsu.store.postgres import POSTGRES
 
 # Leases due deliveries of a channel ($1), rank by rank in the order given ($2), oldest first, up to a limit ($3), the
-# abandoned ones too or not ($4), for some seconds ($5) and an owner ($6); makes SENDING what can go. Locks their rows; skips
-# those being claimed right now. Locks their messages against being cancelled at this moment: what a cancellation counts as
-# not sent is not being claimed. Skips those of messages being cancelled right now, so that it never waits for a lock: a
-# claim locks messages in the order of its deliveries, a cancellation in that of their ids.
+# abandoned ones too or not ($4), for some seconds ($5) and an owner ($6); makes SENDING what can go. Begun later than $7, it
+# leases nothing. It returns one row at least: each has the time when it was begun. Locks the rows it leases; skips those
+# being claimed right now. Locks their messages against being cancelled at this moment: what a cancellation counts as not
+# sent is not being claimed. Skips those of messages being cancelled right now, so that it never waits for a lock: a claim
+# locks messages in the order of its deliveries, a cancellation in that of their ids.
 #
 # About speed only: LATERAL with OFFSET 0 and ANY(ARRAY(…)) look the rows up by their keys. How many a LIMIT leaves is not
 # known when the statement is planned, and for the thousands that the planner expects it would read whole tables.
@@ -23,7 +24,7 @@ CLAIM = f"""
                    member_id, message_id, device_id
             FROM bongsu_deliveries
             WHERE status IN ('READY', 'SENDING') AND channel = $1 AND rank = asked.rank AND due <= now()
-                  AND (status = 'READY' OR leased_by IS NULL OR $4)
+                  AND (status = 'READY' OR leased_by IS NULL OR $4) AND now() <= $7
             ORDER BY due LIMIT $3
             FOR UPDATE SKIP LOCKED) AS next
         LIMIT $3),
@@ -56,4 +57,4 @@ CLAIM = f"""
         SET epoch = epoch + 1, claims = claims + 1, leased_by = $6, due = now() + make_interval(secs => $5),
             status = CASE WHEN delivery_id IN (SELECT delivery_id FROM claimed WHERE can_go) THEN 'SENDING' ELSE status END
         WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM claimed)))
-    SELECT {CLAIMED_COLUMNS} FROM claimed"""
+    SELECT {CLAIMED_COLUMNS}, now() AS now FROM (SELECT 1) AS always LEFT JOIN claimed ON true"""

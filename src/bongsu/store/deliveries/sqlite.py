@@ -10,7 +10,8 @@ from bongsu.store.devices import USABLE_DEVICE
 from bongsu.store.sqlite import SQLITE
 
 # Due deliveries of a channel ($1), rank by rank in the order given ($2), oldest first, up to a limit ($3), the
-# abandoned ones too or not ($4), as they will be once they are claimed. No locks: the one writer holds them all.
+# abandoned ones too or not ($4), as they will be once they are claimed; none if it is later than $5. One row at least: each
+# has the time. No locks: the one writer holds them all.
 #
 # CROSS JOIN keeps the order of the ranks, and within each the index is in the order of due times: nothing is sorted.
 FIND_DUE = f"""
@@ -20,7 +21,7 @@ FIND_DUE = f"""
         FROM {SQLITE.table("asked", RANK, 2)}
         CROSS JOIN bongsu_deliveries INDEXED BY bongsu_deliveries_due
         WHERE status IN ('READY', 'SENDING') AND channel = $1 AND bongsu_deliveries.rank = asked.rank AND due <= {SQLITE.now}
-              AND (status = 'READY' OR leased_by IS NULL OR $4)
+              AND (status = 'READY' OR leased_by IS NULL OR $4) AND {SQLITE.now} <= $5
         LIMIT $3),
     addressed AS (
         SELECT due.*, message.guarantee, coalesce(message.expires_at <= {SQLITE.now}, false) AS is_expired,
@@ -36,4 +37,4 @@ FIND_DUE = f"""
         SELECT *, guarantee IS NOT NULL AND address IS NOT NULL AND NOT is_expired AND NOT is_cancelled
                   AND claims <= {MOST_CLAIMS} AND NOT (status = 'SENDING' AND guarantee = 'at_most_once') AS can_go
         FROM addressed)
-    SELECT {CLAIMED_COLUMNS} FROM claimed"""
+    SELECT {CLAIMED_COLUMNS}, {SQLITE.now} AS now FROM (SELECT 1) AS always LEFT JOIN claimed ON true"""
