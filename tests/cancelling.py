@@ -10,8 +10,9 @@ from uuid import UUID
 from bongsu.deliver.dispatcher import lease_of
 from bongsu.model import Channel, Event, Everyone, NoticeType
 from bongsu.settings import Settings
-from bongsu.store import Store, cancellations, outbox
-from bongsu.store.cancellations import Cancellation, NothingLeft, Step
+from bongsu.store import Store, cancel_steps, cancellations, outbox
+from bongsu.store.cancel_steps import Step
+from bongsu.store.cancellations import Cancellation, NothingLeft
 from bongsu.store.query import in_both, same
 from tests.deciding import decide, members, rows, said, says, unread_is_exact
 
@@ -69,8 +70,7 @@ async def take_steps(store: Store, limit: int = 5_000) -> list[Step]:
     """All steps of all open cancellations."""
     steps: list[Step] = []
     while True:
-        async with store.transaction() as tx:
-            step = await cancellations.step(tx, limit)
+        step = await cancel_steps.step(store, limit)
         if step is None:
             return steps
         steps.append(step)

@@ -23,7 +23,7 @@ from bongsu.runtime.loop import Loop
 from bongsu.runtime.signals import LocalSignals
 from bongsu.service import running
 from bongsu.settings import Settings
-from bongsu.store import Store, Transaction, cancellations, outbox
+from bongsu.store import Store, Transaction, cancel_steps, cancellations, outbox
 from bongsu.store.cancellations import Cancellation
 from bongsu.store.outbox import LockedClaims
 from bongsu.store.query import same
@@ -92,7 +92,7 @@ async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> Non
     cancel.MEMBERS = CHUNK
     # Every crash here is ours and no event's: none is to be given up for that.
     outbox.rows.DEATHS_ALONE = 10**6
-    killed_dispatcher.STATEMENTS[cancellations._CANCEL_DELIVERIES] = CANCELLING
+    killed_dispatcher.STATEMENTS[cancel_steps._CANCEL_DELIVERIES] = CANCELLING
     store = MortalStore.open(settings)
     assert isinstance(store, MortalStore)
     point = dice.choice((*POINTS, *RARE))

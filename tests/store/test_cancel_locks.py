@@ -16,7 +16,7 @@ from bongsu.decide.worker import EventWorker
 from bongsu.model import Channel, Everyone, Guarantee, NoticeType
 from bongsu.rules import Rules
 from bongsu.settings import Settings
-from bongsu.store import Query, Row, Store, Transaction, cancellations, inbox, recovery
+from bongsu.store import Query, Row, Store, Transaction, cancel_steps, cancellations, inbox, recovery
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
 from bongsu.store.query import same
@@ -171,8 +171,7 @@ async def test_withdrawing_later_waits_for_a_step_before_it_locks_messages(store
     event_id = await campaign(store, settings, 4)
     await begun(store, settings, event_id)
     async with store.transaction() as tx:
-        step = await cancellations.step(tx, 2)
-        assert step is not None
+        assert await cancel_steps.stop_deliveries(tx, 2) is not None
         cancelling = asyncio.create_task(begin(store, settings, event_id, withdraw=True))
         await until_somebody_waits(store)
         # A replay, or a claim, can have the messages meanwhile.
@@ -246,8 +245,7 @@ async def test_cancellations_among_claims_records_steps_reads_and_recoveries_nev
 
     async def step() -> None:
         while not done.is_set():
-            async with store.transaction() as tx:
-                await cancellations.step(tx, 10)
+            await cancel_steps.step(store, 10)
 
     async def recover() -> None:
         while not done.is_set():
@@ -298,7 +296,7 @@ async def test_neither_the_answer_nor_a_step_reads_all_deliveries_of_a_large_eve
         assert (done.cancelled, done.sent, done.withdrawn) == (MANY - 7, 7, MANY)
         assert await rows_read(tx) < MANY / 50
     async with store.transaction() as tx:
-        step = await cancellations.step(tx, 20)
-        assert step is not None
-        assert len(step.withdrawn) == 20
+        part = await cancel_steps.stop_deliveries(tx, 20)
+        assert part is not None
+        assert (part.cancelled, len(await cancel_steps.withdraw_part(tx, part))) == (13, 20)
         assert await rows_read(tx) < MANY / 50

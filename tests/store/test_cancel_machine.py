@@ -26,7 +26,7 @@ from bongsu.model import Channel, Event, Everyone, Guarantee, Listed, Notice, No
 from bongsu.rules import Rules
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from bongsu.store import Store, cancellations, migrate, outbox, recovery
+from bongsu.store import Store, cancel_steps, cancellations, migrate, outbox, recovery
 from bongsu.store import deliveries as statements
 from bongsu.store.cancellations import Cancellation, NothingLeft
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
@@ -257,8 +257,7 @@ class CancelMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 4))
     def step(self, limit: int) -> None:
         async def take() -> None:
-            async with self.store.transaction() as tx:
-                await cancellations.step(tx, limit)
+            await cancel_steps.step(self.store, limit)
 
         self.run(take())
 
@@ -281,8 +280,7 @@ class CancelMachine(RuleBasedStateMachine):
         dice = random.Random(1)
         is_open = True
         while is_open:
-            async with self.store.transaction() as tx:
-                is_open = await cancellations.step(tx, 3) is not None
+            is_open = await cancel_steps.step(self.store, 3) is not None
         while await rows(self.store, _WAITING):
             async with self.store.transaction() as tx:
                 await tx.execute(_ALL_DUE())

@@ -15,7 +15,7 @@ from bongsu.model import EventStatus, Everyone, NoticeType, Selected, new_id, ut
 from bongsu.rules import Rules
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from bongsu.store import Store, cancellations, inbox, recovery
+from bongsu.store import Store, cancel_steps, inbox, recovery
 from bongsu.store import deliveries as statements
 from bongsu.store.cancellations import Cancellation, NothingLeft
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
@@ -384,9 +384,9 @@ async def test_a_step_that_fails_changes_nothing_and_the_next_does_it(store: Sto
     await begun(store, settings, event_id, withdraw=True)
     with pytest.raises(KeyError, match="before the commit"):
         async with store.transaction() as tx:
-            step = await cancellations.step(tx, 3)
-            assert step is not None
-            assert len(step.withdrawn) == 3
+            part = await cancel_steps.stop_deliveries(tx, 3)
+            assert part is not None
+            assert (part.cancelled, len(await cancel_steps.withdraw_part(tx, part))) == (3, 3)
             raise KeyError("before the commit")
     assert await statuses(store) == {"READY": 5}
     assert await in_inboxes(store) == 5
@@ -402,10 +402,8 @@ async def test_the_oldest_cancellation_is_finished_first_and_one_can_be_asked_fo
     await decide(store, settings, says(Everyone(), MORE), event)
     await begun(store, settings, first)
     await begun(store, settings, event.event_id)
-    async with store.transaction() as tx:
-        step = await cancellations.step(tx, 10, event.event_id)
+    step = await cancel_steps.step(store, 10, event.event_id)
     assert step is not None
     assert (step.event_id, step.cancelled) == (event.event_id, 2)
     assert [one.event_id for one in await take_steps(store)] == [first, first, event.event_id]
-    async with store.transaction() as tx:
-        assert await cancellations.step(tx, 10, event.event_id) is None
+    assert await cancel_steps.step(store, 10, event.event_id) is None

@@ -10,7 +10,7 @@ import pytest
 from bongsu.errors import StoreError, StoreUnreachable
 from bongsu.model import Channel, Guarantee, NoticeType
 from bongsu.settings import Settings
-from bongsu.store import Statement, Store, audience_snapshots, cancellations, recovery
+from bongsu.store import Statement, Store, audience_snapshots, cancel_steps, cancellations, recovery
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus
 from bongsu.store.query import in_both, same
@@ -159,11 +159,11 @@ async def test_the_plans_are_by_index(store: Store, settings: Settings) -> None:
     plan = await generic_plan(store, sending)
     if store.dialect.name == "sqlite":
         assert "USING INDEX bongsu_deliveries_due (channel=? AND rank=? AND due>? AND due<?)" in plan
-        changed = await generic_plan(store, cancellations._CANCEL_DELIVERIES)
+        changed = await generic_plan(store, cancel_steps._CANCEL_DELIVERIES)
         assert "USING INDEX bongsu_deliveries_notification (notification_id=?)" in changed
         few = await generic_plan(store, cancellations._COUNT_FEW)
         assert "USING INDEX bongsu_deliveries_notification (notification_id=?)" in few
-        taken = await generic_plan(store, cancellations._TAKE)
+        taken = await generic_plan(store, cancel_steps._TAKE)
         assert "bongsu_cancellations_open" in taken
         retryable = await generic_plan(store, cancellations._FIND_RETRYABLE)
         assert "USING INDEX bongsu_deliveries_dead_by_message (message_id=?)" in retryable

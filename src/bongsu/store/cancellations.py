@@ -1,11 +1,9 @@
 """Cancelled events: stop what has not been sent, and take it out of the inboxes.
 
 `begin` is one short transaction. From its commit on, nothing of the event is decided, and a claim finds its messages
-cancelled: however many deliveries wait, nothing more is sent. `step` then changes the rows, some thousands in each
-transaction, until every waiting delivery is CANCELLED and, if asked, every inbox row is withdrawn. Any process may do a
-step; the row of the cancellation says how far they have come.
+cancelled: however many deliveries wait, nothing more is sent. cancel_steps.py then changes the rows.
 
-Locks in one order: the event, its cancellation, its messages; members by id; deliveries.
+Locks in one order: the event, its cancellation, its messages.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from bongsu.channel_table import Channel, names_with_deliveries
 from bongsu.model import EventStatus
 from bongsu.store import audience_snapshots
 from bongsu.store.channel_bits import BITS
-from bongsu.store.message_counts import ENDED, IN_INBOX, MADE, count_ended
+from bongsu.store.message_counts import ENDED, IN_INBOX, MADE
 from bongsu.store.query import Dialect, Row, Statement, Table, Transaction, as_uuid, fetch_one, in_both, same
 from bongsu.store.ranks import RANKS
 from bongsu.store.recovery import MOST_ROUNDS
@@ -219,128 +217,3 @@ def _cancellation(dialect: Dialect, row: Row) -> Cancellation:
         row["withdrawn"],
         row["finished_at"] is not None,
     )
-
-
-# --- step -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a step has changed: of which event and message, and whose inbox rows (member, notification) it withdrew."""
-
-    event_id: UUID
-    message_id: int
-    cancelled: int
-    withdrawn: Sequence[tuple[str, int]]
-    is_last: bool
-
-
-# An unfinished cancellation, the oldest first, or that of one event ($1). Locks its row; skips it if another process is
-# doing a step of it.
-_TAKE = in_both(
-    lambda d: (
-        f"""
-    SELECT {_COLUMNS} FROM bongsu_cancellations {d.index_hint("bongsu_cancellations_open")}
-    WHERE finished_at IS NULL AND (CAST($1 AS uuid) IS NULL OR event_id = $1)
-    ORDER BY requested_at LIMIT 1 {d.skip_locked}"""
-    )
-)
-
-# The event's ($1) first message from an id on ($2).
-_NEXT_MESSAGE = same("""
-    SELECT min(message_id) AS message_id FROM bongsu_messages WHERE event_id = $1 AND message_id >= $2""")
-
-# The last of the next $3 members of a message ($1) behind one ($2), and how many they are.
-_NEXT_MEMBERS = same("""
-    SELECT max(next.member_id) AS last, count(*) AS count FROM (
-        SELECT member_id FROM bongsu_notifications WHERE message_id = $1 AND member_id > $2
-        ORDER BY member_id LIMIT $3) AS next""")
-
-# Locks the members of message $1 behind $2 up to $3, in id order: whoever changes what is unread holds this lock.
-_LOCK_MEMBERS = Statement(
-    postgres="""
-        SELECT count(*) AS count FROM (
-            SELECT m.member_id FROM bongsu_members AS m
-            WHERE m.member_id IN (
-                SELECT n.member_id FROM bongsu_notifications AS n
-                WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3)
-            ORDER BY m.member_id FOR NO KEY UPDATE) AS locked""",
-    sqlite="SELECT 0 AS count",
-)
-
-# Lowers the unread counts of those who have not read it. Their rows are locked.
-_LOWER_UNREAD = same(f"""
-    UPDATE bongsu_members SET unread = unread - 1
-    WHERE member_id IN (
-        SELECT n.member_id FROM bongsu_notifications AS n
-        WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3 AND n.read_at IS NULL
-          AND n.channels & {_IN_APP} <> 0)""")
-
-# Takes the rows out of the inboxes; the history keeps them. Returns whose they are.
-_WITHDRAW = same(f"""
-    UPDATE bongsu_notifications SET channels = channels - {_IN_APP}
-    WHERE message_id = $1 AND member_id > $2 AND member_id <= $3 AND channels & {_IN_APP} <> 0
-    RETURNING member_id, notification_id""")
-
-# Ends the waiting deliveries of message $1 to the members behind $2 up to $3, and lets none that has failed be retried.
-# Returns them as they are then. Locks their rows. One that is claimed is left to its dispatcher, which finds it cancelled.
-_CANCEL_DELIVERIES = in_both(
-    lambda d: (
-        f"""
-    UPDATE bongsu_deliveries
-    SET status = CASE WHEN status = 'READY' THEN 'CANCELLED' ELSE status END,
-        finished_at = CASE WHEN status = 'READY' THEN {d.now} ELSE finished_at END,
-        is_retryable = false
-    WHERE notification_id IN (
-        SELECT n.notification_id FROM bongsu_notifications AS n
-        WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3)
-      AND (is_retryable OR (status = 'READY' AND leased_by IS NULL))
-    RETURNING channel, status"""
-    )
-)
-
-# The planner sees how many members lie between the two, and looks up the rows of so few by their keys.
-_PLAN_BY_VALUES = Statement(postgres="SET LOCAL plan_cache_mode = force_custom_plan", sqlite="SELECT 1")
-
-# Saves how far the steps have come: message $2, member $3; $4 says whether that was all.
-_SAVE = in_both(
-    lambda d: (
-        f"""
-    UPDATE bongsu_cancellations
-    SET message_id = $2, member_id = $3, finished_at = CASE WHEN CAST($4 AS boolean) THEN {d.now} END
-    WHERE event_id = $1"""
-    )
-)
-
-
-async def step(tx: Transaction, limit: int, event_id: UUID | None = None) -> Step | None:
-    """Change the rows of the next members of an unfinished cancellation. None: there is none, or others are at it."""
-    open_one = await fetch_one(tx, _TAKE(event_id))
-    if open_one is None:
-        return None
-    found = as_uuid(open_one["event_id"])
-    (message,) = await tx.fetch(_NEXT_MESSAGE(found, open_one["message_id"]))
-    message_id = message["message_id"]
-    if message_id is None:
-        await tx.execute(_SAVE(found, open_one["message_id"], open_one["member_id"], True))
-        return Step(found, 0, 0, (), is_last=True)
-    after = open_one["member_id"] if message_id == open_one["message_id"] else ""
-    (members,) = await tx.fetch(_NEXT_MEMBERS(message_id, after, limit))
-    is_full = members["count"] == limit
-    last = members["last"]
-    cancelled, withdrawn = 0, []
-    if last is not None:
-        part = (message_id, after, last)
-        await tx.execute(_PLAN_BY_VALUES())
-        if open_one["withdraw"]:
-            await tx.fetch(_LOCK_MEMBERS(*part))
-            await tx.execute(_LOWER_UNREAD(*part))
-            withdrawn = [(row["member_id"], row["notification_id"]) for row in await tx.fetch(_WITHDRAW(*part))]
-        rows = await tx.fetch(_CANCEL_DELIVERIES(*part))
-        ended = [(message_id, row["channel"], row["status"]) for row in rows if row["status"] == "CANCELLED"]
-        await count_ended(tx, ended)
-        cancelled = len(ended)
-    # With the next message, or behind the last member of this one.
-    place = (message_id, last) if is_full else (message_id + 1, "")
-    await tx.execute(_SAVE(found, *place, False))
-    return Step(found, message_id, cancelled, withdrawn, is_last=False)
