@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from bongsu.deliver.dispatcher import lease_of
 from bongsu.model import Channel, Event, Everyone, NoticeType
 from bongsu.settings import Settings
 from bongsu.store import Store, cancel_steps, cancellations, outbox
@@ -53,15 +52,15 @@ async def add_events(store: Store, *events: Event) -> None:
 
 
 async def begin(
-    store: Store, settings: Settings, event_id: UUID, who: str = "key:…abcd", *, withdraw: bool = False
+    store: Store, event_id: UUID, who: str = "key:…abcd", *, withdraw: bool = False
 ) -> Cancellation | NothingLeft | None:
     async with store.transaction() as tx:
-        return await cancellations.begin(tx, event_id, who, withdraw=withdraw, lease_seconds=lease_of(settings))
+        return await cancellations.begin(tx, event_id, who, withdraw=withdraw)
 
 
-async def begun(store: Store, settings: Settings, event_id: UUID, *, withdraw: bool = False) -> tuple[int, int, int]:
+async def begun(store: Store, event_id: UUID, *, withdraw: bool = False) -> tuple[int, int, int]:
     """Its figures: cancelled, sent, withdrawn."""
-    done = await begin(store, settings, event_id, withdraw=withdraw)
+    done = await begin(store, event_id, withdraw=withdraw)
     assert isinstance(done, Cancellation)
     return done.cancelled, done.sent, done.withdrawn
 

@@ -15,7 +15,6 @@ from bongsu.cancel import CancelWorker
 from bongsu.decide.progress import EventInProgress
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
-from bongsu.deliver.dispatcher import lease_of
 from bongsu.model import Event, Everyone, Guarantee, Notice, NoticeType
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules
@@ -144,7 +143,7 @@ async def _cancel_later(settings: Settings, event_id: UUID, ended: int, withdraw
         while (await tx.fetch(_COUNT_ENDED()))[0]["count"] < ended:
             pass
     async with store.transaction() as tx:
-        done = await cancellations.begin(tx, event_id, "cli:mina", withdraw=withdraw, lease_seconds=lease_of(settings))
+        done = await cancellations.begin(tx, event_id, "cli:mina", withdraw=withdraw)
         # Before the commit: nothing of it can be claimed meanwhile.
         rows = await tx.fetch(_FIND_DELIVERIES())
     assert isinstance(done, Cancellation)

@@ -9,7 +9,7 @@ import contextlib
 import time
 from uuid import UUID
 
-from bongsu.deliver.dispatcher import DELIVERIES_TOPIC, lease_of
+from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.errors import NoSuchEvent, NothingToCancel, StoreError
 from bongsu.live.announce import announce_withdrawn
 from bongsu.model import EventStatus
@@ -36,18 +36,14 @@ _WHY_NOTHING = {
 class Cancellations:
     """Cancels events."""
 
-    def __init__(self, store: Store, signals: Signals, settings: Settings) -> None:
+    def __init__(self, store: Store, signals: Signals) -> None:
         self._store = store
         self._signals = signals
-        self._lease_seconds = lease_of(settings)
 
     async def cancel(self, event_id: UUID, who: str, *, withdraw: bool = False) -> Cancellation:
         """Stop what has not gone out; with `withdraw`, take the rest back out of the inboxes. Asked again, it answers the
         same. Raises NoSuchEvent or NothingToCancel."""
-        lease = self._lease_seconds
-        begun = await self._store.run(
-            lambda tx: cancellations.begin(tx, event_id, who, withdraw=withdraw, lease_seconds=lease)
-        )
+        begun = await self._store.run(lambda tx: cancellations.begin(tx, event_id, who, withdraw=withdraw))
         # A claim at that moment has passed over what was locked, and may have found nothing else.
         self._signals.send(DELIVERIES_TOPIC)
         if begun is None:

@@ -42,7 +42,7 @@ ROOM = 64
 
 
 async def cancel(store: Store, settings: Settings, event_id: UUID, *, withdraw: bool = False) -> Cancellation:
-    return await Cancellations(store, LocalSignals(), settings).cancel(event_id, "cli:mina", withdraw=withdraw)
+    return await Cancellations(store, LocalSignals()).cancel(event_id, "cli:mina", withdraw=withdraw)
 
 
 async def until_all_ended(store: Store, dispatcher: Dispatcher) -> None:

@@ -24,6 +24,7 @@ from bongsu.store.ranks import RANKS
 from tests.cancelling import SALE, add_events, begin, begun, campaign, fill, is_exact, statuses, take_steps
 from tests.conftest import KEYS
 from tests.deciding import Clock, ClockedDecider, decide, rows, run, said, says
+from tests.plans import rows_read_so_far
 
 AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0)
 MORE = NoticeType("MORE", SALE.channels, duplicate_hours=0)
@@ -71,7 +72,7 @@ async def test_a_cancellation_waits_for_a_claim_and_counts_what_it_took_as_sent(
     event_id = await campaign(store, settings, 3)
     async with store.transaction() as tx:
         assert len(await claim(InTransaction(tx), 1)) == 1
-        cancelling = asyncio.create_task(begun(store, settings, event_id))
+        cancelling = asyncio.create_task(begun(store, event_id))
         await until_somebody_waits(store)
     assert await cancelling == (2, 1, 0)
 
@@ -81,7 +82,7 @@ async def test_a_claim_since_the_cancellation_began_is_counted_as_sent(store: St
     event_id = await campaign(store, settings, 5, chunk=2)
     async with store.transaction() as tx:
         assert len(await claim(store, 2)) == 2
-        done = await cancellations.begin(tx, event_id, "w", withdraw=False, lease_seconds=60)
+        done = await cancellations.begin(tx, event_id, "w", withdraw=False)
         assert isinstance(done, cancellations.Cancellation)
     assert (done.cancelled, done.sent) == (3, 2)
 
@@ -115,7 +116,7 @@ async def test_outcomes_recorded_while_it_counts_are_counted_once(store: Store, 
 
     async with store.transaction() as tx:
         slow = Meanwhile(tx, record_one)
-        done = await cancellations.begin(slow, event_id, "w", withdraw=False, lease_seconds=60)
+        done = await cancellations.begin(slow, event_id, "w", withdraw=False)
     assert len(on_the_wire) < 18
     assert isinstance(done, cancellations.Cancellation)
     assert (done.cancelled, done.sent) == (10, 20)
@@ -126,7 +127,7 @@ async def test_a_claim_passes_over_what_is_being_cancelled_and_takes_others(stor
     other = said()
     await decide(store, settings, says(Everyone(), MORE), other)
     async with store.transaction() as tx:
-        done = await cancellations.begin(tx, event_id, "w", withdraw=False, lease_seconds=60)
+        done = await cancellations.begin(tx, event_id, "w", withdraw=False)
         assert isinstance(done, cancellations.Cancellation)
         async with asyncio.timeout(30):
             passed = await claim(store)
@@ -142,7 +143,7 @@ async def test_a_cancellation_that_comes_to_nothing_leaves_what_was_passed_over_
     event_id = await campaign(store, settings, 3)
     with pytest.raises(KeyError):
         async with store.transaction() as tx:
-            await cancellations.begin(tx, event_id, "w", withdraw=False, lease_seconds=60)
+            await cancellations.begin(tx, event_id, "w", withdraw=False)
             assert await claim(store) == []
             raise KeyError
     assert [one.can_go for one in await claim(store)] == [True] * 3
@@ -160,7 +161,7 @@ async def test_claims_lock_messages_in_another_order_than_cancellations_and_neit
     async with store.transaction() as tx:
         (held,) = await claim(InTransaction(tx), 1)
         assert held.message_id == second
-        cancelling = asyncio.create_task(begun(store, settings, event.event_id))
+        cancelling = asyncio.create_task(begun(store, event.event_id))
         await until_somebody_waits(store)
         assert await claim(InTransaction(tx), 1) == []
     assert await cancelling == (1, 1, 0)
@@ -169,10 +170,10 @@ async def test_claims_lock_messages_in_another_order_than_cancellations_and_neit
 
 async def test_withdrawing_later_waits_for_a_step_before_it_locks_messages(store: Store, settings: Settings) -> None:
     event_id = await campaign(store, settings, 4)
-    await begun(store, settings, event_id)
+    await begun(store, event_id)
     async with store.transaction() as tx:
         assert await cancel_steps.stop_deliveries(tx, 2) is not None
-        cancelling = asyncio.create_task(begin(store, settings, event_id, withdraw=True))
+        cancelling = asyncio.create_task(begin(store, event_id, withdraw=True))
         await until_somebody_waits(store)
         # A replay, or a claim, can have the messages meanwhile.
         async with asyncio.timeout(30):
@@ -198,7 +199,7 @@ async def test_a_cancellation_waits_for_a_step_of_deciding_and_counts_what_it_ma
     worker = EventWorker(store, says(Everyone(), SALE), settings, Slow(store, settings, Clock(), 2))
     ticking = asyncio.create_task(worker.tick())
     await locked.wait()
-    cancelling = asyncio.create_task(begun(store, settings, event.event_id))
+    cancelling = asyncio.create_task(begun(store, event.event_id))
     await until_somebody_waits(store)
     go_on.set()
     await ticking
@@ -214,7 +215,7 @@ async def test_a_cancellation_waits_for_a_step_of_deciding_and_counts_what_it_ma
 
 async def test_two_cancellations_at_once_give_one_answer(store: Store, settings: Settings) -> None:
     event_id = await campaign(store, settings, 3)
-    answers = await asyncio.gather(*(begin(store, settings, event_id, f"w{number}") for number in range(5)))
+    answers = await asyncio.gather(*(begin(store, event_id, f"w{number}") for number in range(5)))
     assert len({repr(one) for one in answers}) == 1
     assert len(await rows(store, "SELECT event_id FROM bongsu_cancellations")) == 1
 
@@ -259,8 +260,8 @@ async def test_cancellations_among_claims_records_steps_reads_and_recoveries_nev
 
     async def cancel() -> None:
         for event in dice.sample(events, len(events)):
-            await asyncio.gather(*(begin(store, settings, event.event_id, withdraw=dice.random() < 0.5) for _ in range(2)))
-            await begin(store, settings, event.event_id, withdraw=True)
+            await asyncio.gather(*(begin(store, event.event_id, withdraw=dice.random() < 0.5) for _ in range(2)))
+            await begin(store, event.event_id, withdraw=True)
         done.set()
 
     # A victim of a deadlock fails the group; the server has counted it as well.
@@ -276,27 +277,18 @@ async def test_cancellations_among_claims_records_steps_reads_and_recoveries_nev
 # --- what is read ---------------------------------------------------------------------------------------------------------
 
 
-async def rows_read(tx: Transaction) -> int:
-    """Of deliveries, in this transaction."""
-    (row,) = await tx.fetch(
-        same("""
-        SELECT seq_tup_read + idx_tup_fetch AS rows FROM pg_stat_xact_user_tables WHERE relname = 'bongsu_deliveries'""")()
-    )
-    return int(row["rows"])
-
-
 async def test_neither_the_answer_nor_a_step_reads_all_deliveries_of_a_large_event(store: Store, settings: Settings) -> None:
     event_id = await campaign(store, settings, MANY, chunk=2_000)
     assert len(await claim(store, 7)) == 7
     async with store.single() as tx:
         await tx.execute(same("ANALYZE")())
     async with store.transaction() as tx:
-        done = await cancellations.begin(tx, event_id, "w", withdraw=True, lease_seconds=90)
+        done = await cancellations.begin(tx, event_id, "w", withdraw=True)
         assert isinstance(done, cancellations.Cancellation)
         assert (done.cancelled, done.sent, done.withdrawn) == (MANY - 7, 7, MANY)
-        assert await rows_read(tx) < MANY / 50
+        assert await rows_read_so_far(tx, "bongsu_deliveries") < MANY / 50
     async with store.transaction() as tx:
         part = await cancel_steps.stop_deliveries(tx, 20)
         assert part is not None
         assert (part.cancelled, len(await cancel_steps.withdraw_part(tx, part))) == (13, 20)
-        assert await rows_read(tx) < MANY / 50
+        assert await rows_read_so_far(tx, "bongsu_deliveries") < MANY / 50

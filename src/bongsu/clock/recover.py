@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from bongsu.channel_table import names_with_deliveries
 from bongsu.clock.jobs import Job
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
+from bongsu.errors import StoreError
 from bongsu.runtime import telemetry
 from bongsu.runtime.signals import Signals
 from bongsu.store import Store
@@ -75,28 +77,47 @@ class Recovery:
         tally = Tally()
         # If the store has just come back, leases have ended that live dispatchers are about to renew or to record.
         await asyncio.sleep(self._grace_seconds)
-        for channel in names_with_deliveries():
-            for rank in statements.RANKS:
-                await self._settle_abandoned(channel, rank, tally)
-                await self._expire(channel, rank, tally)
-                async with self._store.read() as tx:
-                    tally.is_any_stale |= await statements.is_any_stale(tx, channel, rank)
-        await self._give_rounds(tally)
+        failed = await self._run_parts(tally)
         if tally.is_work:
             self._signals.send(DELIVERIES_TOPIC)
+        if failed is not None:
+            raise failed
         return str(tally)
 
-    async def _settle_abandoned(self, channel: str, rank: int, tally: Tally) -> None:
+    async def _run_parts(self, tally: Tally) -> StoreError | None:
+        """Each in an attempt of its own: where one is slow because much waits, the others are done all the same. The first
+        error, if there is one: the run has failed, and the next does the rest."""
+        parts = [partial(self._settle_abandoned, tally), partial(self._give_rounds, tally)]
+        for channel in names_with_deliveries():
+            for rank in statements.RANKS:
+                parts += [partial(self._expire, tally, channel, rank), partial(self._find_stale, tally, channel, rank)]
+        failed = None
+        for part in parts:
+            try:
+                await part()
+            except StoreError as error:
+                _log.error("a part of the recovery failed", part=part.func.__name__.strip("_"), error=str(error))
+                failed = failed or error
+        return failed
+
+    async def _settle_abandoned(self, tally: Tally) -> None:
         is_more = True
         while is_more:
             async with self._store.transaction() as tx:
-                unknown, again = await statements.settle_abandoned(tx, channel, rank, self._batch)
-            tally.unknown += unknown
-            tally.again += again
-            _count(channel, "UNKNOWN", "ABANDONED", unknown)
-            is_more = unknown + again == self._batch
+                settled = await statements.settle_abandoned(tx, self._batch)
+            for (channel, status), count in settled.items():
+                if status == "UNKNOWN":
+                    tally.unknown += count
+                    _count(channel, "UNKNOWN", "ABANDONED", count)
+                else:
+                    tally.again += count
+            is_more = settled.total() == self._batch
 
-    async def _expire(self, channel: str, rank: int, tally: Tally) -> None:
+    async def _find_stale(self, tally: Tally, channel: str, rank: int) -> None:
+        async with self._store.read() as tx:
+            tally.is_any_stale |= await statements.is_any_stale(tx, channel, rank)
+
+    async def _expire(self, tally: Tally, channel: str, rank: int) -> None:
         begin: datetime | None = _FIRST
         while begin is not None:
             async with self._store.transaction() as tx:

@@ -206,7 +206,11 @@ class Dispatcher(Loop):
             # None was sent: record them as READY again. Not those that were SENDING before, which an earlier claim may have
             # sent: they stay so until their leases end.
             ready = [one for one in claimed if one.status == DeliveryStatus.READY]
-            self._results += (DeliveryResult(c.delivery_id, c.epoch, DeliveryStatus.READY, is_attempt=False) for c in ready)
+            # If it was cancelled, it ends here and is counted. Of messages that are not bulk no counts are kept.
+            self._results += (
+                DeliveryResult(c.delivery_id, c.epoch, DeliveryStatus.READY, is_attempt=False, bulk_message=c.message_id)
+                for c in ready
+            )
             self._claimer.free(c.delivery_id for c in claimed)
             self._is_to_record = True
             raise

@@ -106,21 +106,25 @@ _WITHDRAW = same(f"""
     WHERE message_id = $1 AND member_id > $2 AND member_id <= $3 AND channels & {_IN_APP} <> 0
     RETURNING member_id, notification_id""")
 
-# Of message $1 to the members behind $2 up to $3: what waits for a claim, and what has failed and may be retried.
-_STOPPABLE = """notification_id IN (
-            SELECT n.notification_id FROM bongsu_notifications AS n
-            WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3)
-          AND (is_retryable OR (status = 'READY' AND leased_by IS NULL))"""
+# A delivery that waits for a claim, or has failed and may be retried.
+_STOPPABLE = "(d.is_retryable OR (d.status = 'READY' AND d.leased_by IS NULL))"
+
+# Deliveries of message $1 to the members behind $2 up to $3. On PostgreSQL LATERAL with a lock or OFFSET 0 looks them up by
+# notification: of a campaign that is newer than its statistics, the planner would rather look at all that is stoppable.
+_NOTIFICATIONS = """(
+            SELECT x.notification_id FROM bongsu_notifications AS x
+            WHERE x.message_id = $1 AND x.member_id > $2 AND x.member_id <= $3 OFFSET 0) AS n"""
 
 # Ends those that wait, and lets none that has failed be retried. Returns them as they are then. Locks their rows; skips
 # locked ones, whose dispatcher finds them cancelled: to wait for it would keep what it is about to record.
-# On PostgreSQL ANY(ARRAY(…)) looks the locked ones up by their keys.
 _CANCEL_DELIVERIES = Statement(
     postgres=f"""
     WITH free AS MATERIALIZED (
-        SELECT delivery_id FROM bongsu_deliveries
-        WHERE {_STOPPABLE}
-        FOR UPDATE SKIP LOCKED)
+        SELECT one.delivery_id FROM {_NOTIFICATIONS}
+        CROSS JOIN LATERAL (
+            SELECT d.delivery_id FROM bongsu_deliveries AS d
+            WHERE d.notification_id = n.notification_id AND {_STOPPABLE}
+            FOR UPDATE SKIP LOCKED) AS one)
     UPDATE bongsu_deliveries
     SET status = CASE WHEN status = 'READY' THEN 'CANCELLED' ELSE status END,
         finished_at = CASE WHEN status = 'READY' THEN {POSTGRES.now} ELSE finished_at END,
@@ -128,16 +132,26 @@ _CANCEL_DELIVERIES = Statement(
     WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM free))
     RETURNING channel, status""",
     sqlite=f"""
-    UPDATE bongsu_deliveries
+    UPDATE bongsu_deliveries AS d
     SET status = CASE WHEN status = 'READY' THEN 'CANCELLED' ELSE status END,
         finished_at = CASE WHEN status = 'READY' THEN {SQLITE.now} ELSE finished_at END,
         is_retryable = false
-    WHERE {_STOPPABLE}
+    WHERE notification_id IN (
+        SELECT n.notification_id FROM bongsu_notifications AS n
+        WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3) AND {_STOPPABLE}
     RETURNING channel, status""",
 )
 
-# One of them that was skipped and is as it was, if there is one. Locks nothing.
-_FIND_SKIPPED = same(f"SELECT 1 FROM bongsu_deliveries WHERE {_STOPPABLE} LIMIT 1")
+# One of them that was skipped and is as it was, if there is one. SQLite has one writer: none is. Locks nothing.
+_FIND_SKIPPED = Statement(
+    postgres=f"""
+    SELECT 1 FROM {_NOTIFICATIONS}
+    CROSS JOIN LATERAL (
+        SELECT x.is_retryable, x.status, x.leased_by FROM bongsu_deliveries AS x
+        WHERE x.notification_id = n.notification_id OFFSET 0) AS d
+    WHERE {_STOPPABLE} LIMIT 1""",
+    sqlite="SELECT 1 WHERE $1 < 0 AND $2 = $3",
+)
 
 # The planner sees how many members lie between the two, and looks up the rows of so few by their keys.
 _PLAN_BY_VALUES = Statement(postgres="SET LOCAL plan_cache_mode = force_custom_plan", sqlite="SELECT 1")

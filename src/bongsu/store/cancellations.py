@@ -14,19 +14,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from bongsu.channel_table import Channel, names_with_deliveries
+from bongsu.channel_table import Channel
 from bongsu.model import EventStatus
 from bongsu.store import audience_snapshots
 from bongsu.store.channel_bits import BITS
 from bongsu.store.message_counts import ENDED, IN_INBOX, MADE
-from bongsu.store.query import Dialect, Row, Statement, Table, Transaction, as_uuid, fetch_one, in_both, same
-from bongsu.store.ranks import RANKS
+from bongsu.store.query import Dialect, Row, Statement, Transaction, as_uuid, fetch_one, in_both, same
 from bongsu.store.recovery import MOST_ROUNDS
 
 _IN_APP = BITS[Channel.IN_APP]
-# PostgreSQL's now() is when the transaction began: claims that it has waited for since then have leases that end later. No
-# statement runs longer than 30 s. Longer → more of what is due in the next minutes is read, of paced events.
-_WAITED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -130,32 +126,21 @@ _FIND_RETRYABLE = in_both(
     )
 )
 
-_PLACE = {"channel": "text", "rank": "integer"}
-
-# The same of a message ($1) with many recipients, from its kept counts. They do not tell what waits from what is being sent:
-# of every channel and rank ($2) it counts those whose leases end within so many seconds ($3), by the index of what waits,
-# which is in the order of these times. In one statement: what is recorded meanwhile is counted once.
+# The same of a message ($1) with many recipients, from its kept counts. They do not tell what waits from what is being sent,
+# which is counted by the index of that: few, however many wait. In one statement: what is recorded meanwhile counts once.
 _COUNT_MANY = in_both(
     lambda d: (
         f"""
     SELECT what, CAST(sum(count) AS bigint) AS count FROM bongsu_message_counts WHERE message_id = $1 GROUP BY what
     UNION ALL
-    SELECT 'SENDING', count(*)
-    FROM {d.table("place", _PLACE, 2)}
-    CROSS JOIN bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_due")}
-    WHERE d.status IN ('READY', 'SENDING') AND d.channel = place.channel AND d.rank = place.rank
-      AND d.due > {d.now} AND d.due <= {d.after("$3")} AND d.status = 'SENDING' AND d.message_id = $1"""
+    SELECT 'SENDING', count(*) FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_sending")}
+    WHERE d.status = 'SENDING' AND d.message_id = $1"""
     )
 )
 
 
-async def begin(
-    tx: Transaction, event_id: UUID, who: str, *, withdraw: bool, lease_seconds: float
-) -> Cancellation | NothingLeft | None:
-    """Cancel an event. None: there is no such event. Asked again, the answer is the same.
-
-    `lease_seconds` is the longest lease of a delivery: what is claimed ends its lease within that time.
-    """
+async def begin(tx: Transaction, event_id: UUID, who: str, *, withdraw: bool) -> Cancellation | NothingLeft | None:
+    """Cancel an event. None: there is no such event. Asked again, the answer is the same."""
     event = await fetch_one(tx, _LOCK_EVENT(event_id))
     if event is None:
         return None
@@ -166,7 +151,7 @@ async def begin(
     messages = await tx.fetch(_LOCK_MESSAGES(event_id))
     counts: Counter[str] = Counter()
     for message in messages:
-        counts.update(await _counts(tx, message, lease_seconds))
+        counts.update(await _counts(tx, message))
     if before is not None and not is_lifted:
         (row,) = await tx.fetch(_ADD_WITHDRAWAL(event_id, counts[IN_INBOX]))
         return _cancellation(tx.dialect, row)
@@ -194,14 +179,12 @@ async def _may_go(tx: Transaction, messages: Sequence[Row], counts: Counter[str]
     return False
 
 
-async def _counts(tx: Transaction, message: Row, lease_seconds: float) -> Counter[str]:
+async def _counts(tx: Transaction, message: Row) -> Counter[str]:
     """By delivery status, and the inbox rows."""
     message_id = message["message_id"]
     if not message["is_bulk"]:
         return Counter({row["what"]: row["count"] for row in await tx.fetch(_COUNT_FEW(message_id))})
-    places = Table(_PLACE, [(channel, rank) for channel in names_with_deliveries() for rank in RANKS])
-    rows = await tx.fetch(_COUNT_MANY(message_id, places, lease_seconds + _WAITED_SECONDS))
-    counts = Counter({row["what"]: row["count"] for row in rows})
+    counts = Counter({row["what"]: row["count"] for row in await tx.fetch(_COUNT_MANY(message_id))})
     counts["READY"] = max(0, counts[MADE] - sum(counts[one] for one in ENDED) - counts["SENDING"])
     return counts
 
