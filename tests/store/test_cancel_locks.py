@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from bongsu.decide.worker import EventWorker
-from bongsu.model import Channel, Everyone, Guarantee, NoticeType
+from bongsu.model import Channel, Device, Everyone, Guarantee, NoticeType, Platform
 from bongsu.rules import Rules
 from bongsu.settings import Settings
-from bongsu.store import Query, Row, Store, Transaction, cancel_steps, cancellations, inbox, recovery
+from bongsu.store import Query, Row, Store, Transaction, cancel_steps, cancellations, dead_letters, devices, inbox, recovery
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
 from bongsu.store.query import same
@@ -211,6 +211,54 @@ async def test_a_cancellation_waits_for_a_step_of_deciding_and_counts_what_it_ma
     assert (sent, withdrawn) == (0, 0)
     assert 0 < cancelled < 6
     assert await statuses(store) == {"CANCELLED": cancelled}
+
+
+@pytest.mark.parametrize("withdraw", [False, True])
+async def test_a_step_waits_for_no_delivery_and_looks_again_at_what_was_locked(
+    store: Store, settings: Settings, withdraw: bool
+) -> None:
+    event_id = await campaign(store, settings, 4, chunk=2)
+    await begun(store, event_id, withdraw=withdraw)
+    (locked,) = (await rows(store, "SELECT min(delivery_id) FROM bongsu_deliveries"))[0]
+    async with store.transaction() as tx:
+        await tx.execute(same("SELECT 1 FROM bongsu_deliveries WHERE delivery_id = $1 FOR UPDATE")(locked))
+        async with asyncio.timeout(30):
+            taken = [await cancel_steps.step(store, 3) for _ in range(3)]
+        figures = [(one.cancelled, len(one.withdrawn), one.is_again, one.is_last) for one in taken if one is not None]
+        # It is not passed by: a replay might send what was counted as cancelled.
+        assert figures == [(2, 3 * withdraw, True, False), (0, 0, True, False), (0, 0, True, False)]
+        async with asyncio.timeout(30):
+            assert (await inbox.mark_read(tx, "m00000", 0, 2**62)).read == (not withdraw)
+    assert [one.cancelled for one in await take_steps(store, 3)] == [1, 1, 0]
+    assert await statuses(store) == {"CANCELLED": 4}
+    assert await is_exact(store)
+
+
+async def test_devices_that_exchange_their_tokens_at_the_same_time_never_deadlock(store: Store) -> None:
+    async def register(member_id: str, token: str) -> None:
+        device = Device(token=token, platform=Platform.IOS, push_consent=True)
+        async with store.transaction() as tx:
+            await devices.put_device(tx, member_id, "d", device)
+
+    for number in range(40):
+        pairs = [("a", "one"), ("b", "two")] if number % 2 else [("a", "two"), ("b", "one")]
+        await asyncio.gather(*(register(*pair) for pair in pairs))
+    assert (await rows(store, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"))[0][0] == 0
+
+
+async def test_a_replay_counts_by_the_states_that_it_locked(store: Store, settings: Settings) -> None:
+    """One that was found as FAIL has been sent again since, and is UNKNOWN."""
+    await campaign(store, settings, 3, chunk=2)
+    (failed,) = await claim(store, 1)
+    await statements.record(store, Channel.PUSH, [result(failed, FAIL, is_retryable=True)])
+    async with store.transaction() as tx:
+        found = await dead_letters.find_page(tx, dead_letters.Filters())
+        async with store.transaction() as other:
+            await recovery.give_rounds(other, 0, 10)
+        (again,) = [one for one in await claim(store, 10) if one.delivery_id == failed.delivery_id]
+        await statements.record(store, Channel.PUSH, [result(again, UNKNOWN)])
+        assert await dead_letters.replay(tx, found) == 1
+    assert await is_exact(store)
 
 
 async def test_two_cancellations_at_once_give_one_answer(store: Store, settings: Settings) -> None:

@@ -2,7 +2,7 @@
 
 A Loop ticks while ticks find work, then waits for a wake or the poll interval. One that knows when there is hardly more
 waits a moment before it looks. A tick that crashes is logged, counted and backed off; the loop goes on. One whose
-transaction the database rolled back is repeated at once. Nothing else in Bongsu has a `while True`.
+transaction the database rolled back is repeated after a moment. Nothing else in Bongsu has a `while True`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from bongsu.runtime.backoff import doubling
 # its end: every loop on a notification's path may wait that long before it sees that the store is back.
 FIRST_BACKOFF = 0.1
 LAST_BACKOFF = 2.0
+# Before a transaction that the database rolled back is repeated. At once, it might be faster than the one it gave way to, and
+# meet it again.
+ROLLED_BACK_SECONDS = 0.05
 # In an outage that goes on, a crash is logged at 1, 2, 4, 8, 16 and then at every 16th.
 LOGGED_EVERY = 16
 
@@ -93,8 +96,9 @@ class Loop(ABC):
         try:
             return await self.tick()
         except StoreRolledBack as error:
-            # Nothing of that transaction was stored, and it need not wait: whoever was in its way has gone on.
+            # Nothing of that transaction was stored, and whoever was in its way goes on.
             self._log.warning("transaction rolled back, repeating the tick", error=str(error))
+            await self._pause(self._stopping, ROLLED_BACK_SECONDS)
             return await self.tick()
 
     def _log_crash(self, error: Exception, crashes: int) -> None:

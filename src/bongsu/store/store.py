@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -10,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from bongsu.errors import StoreRolledBack
 from bongsu.runtime import telemetry
+from bongsu.runtime.loop import ROLLED_BACK_SECONDS
 from bongsu.settings import Settings
 from bongsu.store.postgres import PostgresDatabase
 from bongsu.store.query import Dialect, Transaction
@@ -29,6 +31,7 @@ async def repeat_if_rolled_back(work: Callable[[], Awaitable[_T]]) -> _T:
         return await work()
     except StoreRolledBack as error:
         _log.warning("transaction rolled back, repeating it", error=str(error))
+        await asyncio.sleep(ROLLED_BACK_SECONDS)
         return await work()
 
 
