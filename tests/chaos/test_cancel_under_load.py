@@ -1,4 +1,4 @@
-"""Campaigns are cancelled while two processes send them and members read: no deadlock, no error, and every count is right."""
+"""Campaigns are cancelled while two processes send them and members read: no deadlock, no error, every count right."""
 
 from __future__ import annotations
 

@@ -176,4 +176,4 @@ async def test_a_part_that_fails_keeps_no_other_from_its_work(
     ends = ["READY" if rank == RANKS[1] else "FAIL" for rank in RANKS]
     assert [await column(store, one, "status") for one in late] == ends
     assert len(woken) == 1
-    assert await recover(store) == "1 expired"
+    assert await recover(store) == "1 expired, some wait for a dispatcher"

@@ -19,8 +19,8 @@ from bongsu.runtime.backoff import doubling
 # its end: every loop on a notification's path may wait that long before it sees that the store is back.
 FIRST_BACKOFF = 0.1
 LAST_BACKOFF = 2.0
-# Before a transaction that the database rolled back is repeated. At once, it might be faster than the one it gave way to, and
-# meet it again.
+# Before a transaction that the database rolled back is repeated. At once, it might be faster than the one that it gave way
+# to, and meet it again.
 ROLLED_BACK_SECONDS = 0.05
 # In an outage that goes on, a crash is logged at 1, 2, 4, 8, 16 and then at every 16th.
 LOGGED_EVERY = 16
