@@ -37,7 +37,10 @@ def _no_deadlocks() -> Iterator[None]:
     yield
     if found := unexpected_deadlocks():
         told = "\n\n".join(f"in {one.test}\n{one.text}" for one in found)
-        pytest.fail(f"PostgreSQL found {len(found)} deadlocks. Lock in one order (docs/decisions).\n\n{told}", pytrace=False)
+        pytest.fail(
+            f"PostgreSQL found {len(found)} deadlocks. Lock in one order: docs/decisions/0010-locks-in-one-order.md.\n\n{told}",
+            pytrace=False,
+        )
 
 
 @pytest.fixture(scope="session")
