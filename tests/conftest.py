@@ -38,7 +38,7 @@ def _no_deadlocks() -> Iterator[None]:
     if found := unexpected_deadlocks():
         told = "\n\n".join(f"in {one.test}\n{one.text}" for one in found)
         pytest.fail(
-            f"PostgreSQL found {len(found)} deadlocks. Lock in one order: docs/decisions/0010-locks-in-one-order.md.\n\n{told}",
+            f"PostgreSQL found {len(found)} deadlocks, see docs/decisions/0010-locks-in-one-order.md.\n\n{told}",
             pytrace=False,
         )
 
