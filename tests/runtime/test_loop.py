@@ -36,7 +36,7 @@ class Work(Loop):
 
 
 def crashes() -> float:
-    return LOOP_CRASHES.labels("work")._value.get()
+    return float(LOOP_CRASHES.labels("work")._value.get())
 
 
 async def idle(loop: Loop) -> None:

@@ -250,7 +250,7 @@ async def test_the_victim_of_a_deadlock_runs_once_more(store: Store, settings: S
         await asyncio.gather(count_both("a", "b"), count_both("b", "a"))
     assert len(attempts) == 3
     async with store.read() as tx:
-        assert [row[0] for row in await tx.fetch(same("SELECT unread FROM bongsu_members")())] == [2, 2]
+        assert [row["unread"] for row in await tx.fetch(same("SELECT unread FROM bongsu_members")())] == [2, 2]
 
 
 async def test_work_that_is_rolled_back_again_fails_and_other_errors_are_not_repeated(store: Store) -> None:
