@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from bongsu.deliver.dispatcher import lease_of
 from bongsu.model import Channel, Event, Everyone, NoticeType
 from bongsu.settings import Settings
-from bongsu.store import Store, cancellations, outbox
-from bongsu.store.cancellations import Cancellation, NothingLeft, Step
+from bongsu.store import Store, cancel_steps, cancellations, outbox
+from bongsu.store.cancel_steps import Step
+from bongsu.store.cancellations import Cancellation, NothingLeft
 from bongsu.store.query import in_both, same
 from tests.deciding import decide, members, rows, said, says, unread_is_exact
 
@@ -52,15 +52,15 @@ async def add_events(store: Store, *events: Event) -> None:
 
 
 async def begin(
-    store: Store, settings: Settings, event_id: UUID, who: str = "key:…abcd", *, withdraw: bool = False
+    store: Store, event_id: UUID, who: str = "key:…abcd", *, withdraw: bool = False
 ) -> Cancellation | NothingLeft | None:
     async with store.transaction() as tx:
-        return await cancellations.begin(tx, event_id, who, withdraw=withdraw, lease_seconds=lease_of(settings))
+        return await cancellations.begin(tx, event_id, who, withdraw=withdraw)
 
 
-async def begun(store: Store, settings: Settings, event_id: UUID, *, withdraw: bool = False) -> tuple[int, int, int]:
+async def begun(store: Store, event_id: UUID, *, withdraw: bool = False) -> tuple[int, int, int]:
     """Its figures: cancelled, sent, withdrawn."""
-    done = await begin(store, settings, event_id, withdraw=withdraw)
+    done = await begin(store, event_id, withdraw=withdraw)
     assert isinstance(done, Cancellation)
     return done.cancelled, done.sent, done.withdrawn
 
@@ -69,8 +69,7 @@ async def take_steps(store: Store, limit: int = 5_000) -> list[Step]:
     """All steps of all open cancellations."""
     steps: list[Step] = []
     while True:
-        async with store.transaction() as tx:
-            step = await cancellations.step(tx, limit)
+        step = await cancel_steps.step(store, limit)
         if step is None:
             return steps
         steps.append(step)

@@ -12,7 +12,14 @@ from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.processes import bongsu
-from tests.servers import PostgresServer, RedisServer, ServerMissing, find_postgres, find_redis
+from tests.servers import (
+    PostgresServer,
+    RedisServer,
+    ServerMissing,
+    find_postgres,
+    find_redis,
+    unexpected_deadlocks,
+)
 
 # A developer's own settings must not reach into the tests.
 for name in [name for name in os.environ if name.startswith("BONGSU_")]:
@@ -23,8 +30,21 @@ telemetry.configure_logs()
 KEYS = {"jwt_secret": "a test secret of more than thirty-two bytes", "api_keys": "server-key-of-the-tests"}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_deadlocks() -> Iterator[None]:
+    """A deadlock is a defect, also where a repeated transaction hides it. The logs of the servers that this process started
+    are searched when it has run its tests: it is set up first, and so the servers have been stopped by then."""
+    yield
+    if found := unexpected_deadlocks():
+        told = "\n\n".join(f"in {one.test}\n{one.text}" for one in found)
+        pytest.fail(
+            f"PostgreSQL found {len(found)} deadlocks, see docs/decisions/0010-locks-in-one-order.md.\n\n{told}",
+            pytrace=False,
+        )
+
+
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def postgres(_no_deadlocks: None) -> Iterator[PostgresServer]:
     try:
         server = find_postgres()
     except ServerMissing as missing:

@@ -15,7 +15,6 @@ from bongsu.cancel import CancelWorker
 from bongsu.decide.progress import EventInProgress
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
-from bongsu.deliver.dispatcher import lease_of
 from bongsu.model import Event, Everyone, Guarantee, Notice, NoticeType
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules
@@ -23,7 +22,7 @@ from bongsu.runtime.loop import Loop
 from bongsu.runtime.signals import LocalSignals
 from bongsu.service import running
 from bongsu.settings import Settings
-from bongsu.store import Store, Transaction, cancellations, outbox
+from bongsu.store import Store, Transaction, cancel_steps, cancellations, outbox
 from bongsu.store.cancellations import Cancellation
 from bongsu.store.outbox import LockedClaims
 from bongsu.store.query import same
@@ -92,7 +91,7 @@ async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> Non
     cancel.MEMBERS = CHUNK
     # Every crash here is ours and no event's: none is to be given up for that.
     outbox.rows.DEATHS_ALONE = 10**6
-    killed_dispatcher.STATEMENTS[cancellations._CANCEL_DELIVERIES] = CANCELLING
+    killed_dispatcher.STATEMENTS[cancel_steps._CANCEL_DELIVERIES] = CANCELLING
     store = MortalStore.open(settings)
     assert isinstance(store, MortalStore)
     point = dice.choice((*POINTS, *RARE))
@@ -144,7 +143,7 @@ async def _cancel_later(settings: Settings, event_id: UUID, ended: int, withdraw
         while (await tx.fetch(_COUNT_ENDED()))[0]["count"] < ended:
             pass
     async with store.transaction() as tx:
-        done = await cancellations.begin(tx, event_id, "cli:mina", withdraw=withdraw, lease_seconds=lease_of(settings))
+        done = await cancellations.begin(tx, event_id, "cli:mina", withdraw=withdraw)
         # Before the commit: nothing of it can be claimed meanwhile.
         rows = await tx.fetch(_FIND_DELIVERIES())
     assert isinstance(done, Cancellation)

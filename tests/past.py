@@ -44,6 +44,11 @@ _ADD_MANY_MESSAGES = same(f"""
     {_NUMBERED}
     SELECT $2, number, 'ko', 'POST_LIKE', 's', 't', 'b', '{{}}', 8, 1, 'at_most_once', false, $3 FROM numbered""")
 
+_ADD_MANY_DELIVERIES = same("""
+    INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, status, rank, due, created_at)
+    SELECT notification_id, member_id, message_id, 'PUSH', 'd', $2, 5, $3, $3
+    FROM bongsu_notifications WHERE message_id = $1""")
+
 _ADD_NOTIFICATIONS_OF_EVENT = same("""
     INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
     SELECT $1, message_id, 8, $2 FROM bongsu_messages WHERE event_id = $3""")
@@ -126,6 +131,11 @@ async def withhold(tx: Transaction, message_id: int, member_id: str, reason: str
 async def tell_many(tx: Transaction, message_id: int, count: int, at: datetime = NOON) -> None:
     """So many members got the same, quickly: m-000001 and on. As many others did not."""
     await tx.execute(_ADD_MANY_NOTIFICATIONS(count, message_id, at), _ADD_MANY_SUPPRESSIONS(count, message_id, at))
+
+
+async def send_many(tx: Transaction, message_id: int, status: str, at: datetime = NOON) -> None:
+    """A push to everybody who got that message."""
+    await tx.execute(_ADD_MANY_DELIVERIES(message_id, status, at))
 
 
 async def babble(tx: Transaction, member_id: str, count: int, at: datetime = NOON) -> None:

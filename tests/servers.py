@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import LiteralString, TypedDict, TypeVar
@@ -57,6 +58,11 @@ FAST_SETTINGS = "fsync = off\nfull_page_writes = off\n"
 # The room: max_wal_size is 1 GB, plus the databases. Docker's default of 64 MB is not enough.
 MEMORY_DIRECTORY = "/dev/shm"
 MEMORY_NEEDED = 2 * 2**30
+
+# Each line of the log names the database, and so the test, it is about.
+LOG_SETTINGS = "log_line_prefix = '%m [%p] %d '\n"
+# A line of the log that begins an entry; the lines of its text are indented.
+LOG_ENTRY = re.compile(r"^\d{4}-\d\d-\d\d \S+ \S+ \[\d+\] (?P<database>\S*) (?P<kind>[A-Z]+):  ", re.MULTILINE)
 
 # English messages, and on macOS a PostgreSQL that starts: without a locale it trips over the system's threads.
 ENVIRONMENT = {**os.environ, "LC_ALL": "C"}
@@ -159,12 +165,53 @@ class _Server:
         return self._daemon
 
 
+@dataclass(frozen=True)
+class Deadlock:
+    """A deadlock that a server has found: in which database, which test had created that, and what the server said."""
+
+    database: str
+    test: str
+    text: str
+
+
+# Deadlocks of all servers of ours that have ended, and which database belongs to which test. A test that provokes one on
+# purpose says so with PostgresServer.expect_deadlocks.
+_deadlocks: list[Deadlock] = []
+_tests: dict[str, str] = {}
+_expected: set[str] = set()
+
+
+def unexpected_deadlocks() -> list[Deadlock]:
+    """Those that servers of ours found before they were stopped."""
+    return [one for one in _deadlocks if one.database not in _expected]
+
+
+def deadlocks_in(log: str) -> list[Deadlock]:
+    """In a server's log: the error, with the lines after it that name the processes and their statements."""
+    entries = list(LOG_ENTRY.finditer(log))
+    ends = [*(one.start() for one in entries[1:]), len(log)]
+    texts = [log[one.end() : end].strip() for one, end in zip(entries, ends, strict=True)]
+    found = []
+    for place, text in enumerate(texts):
+        if text.startswith("deadlock detected"):
+            # The entry after it has the details.
+            database = entries[place]["database"]
+            said = "\n".join([text, *(one for one in texts[place + 1 : place + 2])])
+            found.append(Deadlock(database, _tests.get(database, "no test of this process"), said))
+    return found
+
+
 class PostgresServer(_Server):
     """`url` is that of a maintenance database; tests work in databases of their own."""
+
+    def expect_deadlocks(self, url: str) -> None:
+        """For a test that provokes one on purpose in this database: it does not fail the run."""
+        _expected.add(_database_name(url))
 
     def create_database(self, template: str | None = None) -> str:
         """A new empty database, or a copy of `template` (a name or a URL from here); returns its URL."""
         name = DATABASE_PREFIX + secrets.token_hex(8)
+        _tests[name] = os.environ.get("PYTEST_CURRENT_TEST", "no test")
         # From template0, with C, text sorts alike on found and on private servers.
         options = "" if template else " ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'"
         self._run("CREATE DATABASE {} TEMPLATE {}" + options, name, _database_name(template or "template0"))
@@ -466,10 +513,17 @@ class _PostgresDaemon(_Daemon):
         (data / "pg_hba.conf").write_text("local all all trust\nhost all all 127.0.0.1/32 trust\n")
         with (data / "postgresql.conf").open("a") as conf:
             conf.write(f"listen_addresses = '127.0.0.1'\nport = {self._port}\nunix_socket_directories = '{home}'\n")
-            conf.write(f"max_connections = 200\n{'' if self._durable else FAST_SETTINGS}")
+            conf.write(f"max_connections = 200\n{LOG_SETTINGS}{'' if self._durable else FAST_SETTINGS}")
 
     def command(self, home: Path) -> Sequence[str | Path]:
         return [self._binaries / "postgres", "-D", home / "data"]
+
+    def discard(self) -> None:
+        self.kill()
+        if self._home:
+            with suppress(OSError):
+                _deadlocks.extend(deadlocks_in((self._home / "server.log").read_text(errors="replace")))
+        super().discard()
 
     def _copy_binaries(self, home: Path) -> Path:
         """A wheel in a virtualenv under /root is closed to the account that must run it; its tree is relocatable."""

@@ -314,6 +314,47 @@ def test_a_forked_child_leaves_the_server_to_its_parent() -> None:
     assert done.stdout == "True True\n"
 
 
+# --- Deadlocks -------------------------------------------------------------------------------------------------------
+
+DEADLOCKED = """
+from tests.deadlocks import provoke
+
+def test_another(): ...
+
+def test_one_that_deadlocks(postgres, postgres_url):
+    provoke(postgres_url)
+
+def test_a_last(): ...
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "xdist"])
+def test_a_deadlock_fails_the_run_with_the_test_and_the_statements(tmp_path: Path, workers: list[str]) -> None:
+    done = run_tests(tmp_path, DEADLOCKED, *workers)
+    assert done.returncode == 1, done.stdout
+    assert "PostgreSQL found 1 deadlocks" in done.stdout
+    assert "test_one_that_deadlocks" in done.stdout.split("PostgreSQL found")[1]
+    assert done.stdout.count("UPDATE pair SET count") >= 2
+
+
+def test_a_deadlock_on_purpose_is_expected_and_fails_nothing(tmp_path: Path) -> None:
+    expecting = DEADLOCKED.replace("    provoke(", "    postgres.expect_deadlocks(postgres_url)\n    provoke(")
+    done = run_tests(tmp_path, expecting)
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+
+
+def run_tests(place: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """In a run of their own, with a server of its own and the fixtures of this one."""
+    (place / "test_them.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-q", *options, str(place)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TEST_POSTGRES"))}
+    environment["PYTHONPATH"] = str(PROJECT)
+    return subprocess.run(
+        [*command, "-c", "/dev/null"], cwd=place, env=environment, capture_output=True, text=True, check=False
+    )
+
+
 # --- Helpers ---------------------------------------------------------------------------------------------------------
 
 

@@ -67,7 +67,7 @@ def build_api(
         app.include_router(members.router(gate, store))
         app.include_router(inbox.router(gate, store, on_read))
         # Cancelling waits for a step that is being decided at this moment, as workers wait for each other.
-        cancellations = Cancellations(store.share(Share.WORK), signals or LocalSignals(), settings)
+        cancellations = Cancellations(store.share(Share.WORK), signals or LocalSignals())
         app.include_router(direct.router(gate, intake, ingest, cancellations.cancel))
         app.include_router(history.router(gate, store))
         app.include_router(events.router(gate, store, cancellations))

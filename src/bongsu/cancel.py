@@ -5,22 +5,24 @@ The answer comes as soon as nothing more can go out; the rows of a large event a
 
 from __future__ import annotations
 
+import contextlib
 import time
 from uuid import UUID
 
-from bongsu.deliver.dispatcher import DELIVERIES_TOPIC, lease_of
-from bongsu.errors import NoSuchEvent, NothingToCancel
+from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
+from bongsu.errors import NoSuchEvent, NothingToCancel, StoreError
 from bongsu.live.announce import announce_withdrawn
 from bongsu.model import EventStatus
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
-from bongsu.store import Store, cancellations
-from bongsu.store.cancellations import Cancellation, NothingLeft, Step
+from bongsu.store import Store, cancel_steps, cancellations
+from bongsu.store.cancel_steps import Step
+from bongsu.store.cancellations import Cancellation, NothingLeft
 
 CANCELLATIONS_TOPIC = "cancellations"
-# Members whose rows one transaction changes: it holds their locks for a fraction of a second.
-MEMBERS = 5_000
+# Members whose rows one step changes: it holds their locks for a fraction of a second.
+MEMBERS = 1_000
 # An answer waits so long for the rows to be changed. That of a small event finds them all changed.
 PATIENCE_SECONDS = 0.5
 
@@ -34,16 +36,14 @@ _WHY_NOTHING = {
 class Cancellations:
     """Cancels events."""
 
-    def __init__(self, store: Store, signals: Signals, settings: Settings) -> None:
+    def __init__(self, store: Store, signals: Signals) -> None:
         self._store = store
         self._signals = signals
-        self._lease_seconds = lease_of(settings)
 
     async def cancel(self, event_id: UUID, who: str, *, withdraw: bool = False) -> Cancellation:
         """Stop what has not gone out; with `withdraw`, take the rest back out of the inboxes. Asked again, it answers the
         same. Raises NoSuchEvent or NothingToCancel."""
-        async with self._store.transaction() as tx:
-            begun = await cancellations.begin(tx, event_id, who, withdraw=withdraw, lease_seconds=self._lease_seconds)
+        begun = await self._store.run(lambda tx: cancellations.begin(tx, event_id, who, withdraw=withdraw))
         # A claim at that moment has passed over what was locked, and may have found nothing else.
         self._signals.send(DELIVERIES_TOPIC)
         if begun is None:
@@ -56,11 +56,13 @@ class Cancellations:
         return begun
 
     async def _change_rows(self, event_id: UUID) -> None:
+        """For a while. It is cancelled whatever becomes of it: what is left, and what fails, is left to the workers."""
         until = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < until:
-            step = await take_step(self._store, self._signals, event_id)
-            if step is None or step.is_last:
-                return
+        with contextlib.suppress(StoreError):
+            while time.monotonic() < until:
+                step = await take_step(self._store, self._signals, event_id)
+                if step is None or step.is_last:
+                    return
         self._signals.send(CANCELLATIONS_TOPIC)
 
 
@@ -73,13 +75,14 @@ class CancelWorker(Loop):
         self._signals = signals
 
     async def tick(self) -> int:
-        return int(await take_step(self._store, self._signals) is not None)
+        step = await take_step(self._store, self._signals)
+        # What others have locked is looked at again after a pause.
+        return int(step is not None and (step.is_changed or not step.is_again))
 
 
 async def take_step(store: Store, signals: Signals, event_id: UUID | None = None) -> Step | None:
     """One step of an unfinished cancellation, and its announcement to open pages."""
-    async with store.transaction() as tx:
-        step = await cancellations.step(tx, MEMBERS, event_id)
+    step = await cancel_steps.step(store, MEMBERS, event_id)
     if step is not None and step.withdrawn:
         announce_withdrawn(signals, step.message_id, step.withdrawn)
     return step

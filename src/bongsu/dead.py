@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -31,7 +32,7 @@ from bongsu.http.problems import PROBLEMS
 from bongsu.ingress.intake import EVENTS_TOPIC
 from bongsu.model import Id, Name
 from bongsu.runtime.signals import Signals
-from bongsu.store import Store
+from bongsu.store import Store, Transaction
 from bongsu.store import dead_letters as statements
 from bongsu.store.dead_letters import DeadRow, Filters, Kind, Place, State
 from bongsu.store.history import LARGEST_ID
@@ -173,22 +174,25 @@ class Replay:
 
     async def run(self, progress: Callable[[int], None] = lambda _done: None) -> tuple[int, int]:
         """How many matched, and how many were replayed. Workers are woken after each batch."""
-        async with self._store.transaction() as tx:
-            audit = await statements.begin_audit(tx, self._who, self._what(), self._asked.text)
+        audit = await self._store.run(lambda tx: statements.begin_audit(tx, self._who, self._what(), self._asked.text))
         matched = replayed = 0
         place: Place | None = Place()
         while place is not None:
-            async with self._store.transaction() as tx:
-                rows = await statements.find_page(tx, self._filters, place, self._batch)
-                # Many at once go behind everything else that is to be sent, unless they are critical.
-                is_bulk = matched + len(rows) > FEW
-                again = await statements.replay(tx, rows, new_series=self._new_series, is_bulk=is_bulk)
-                await statements.continue_audit(tx, audit, len(rows), again)
+            rows, again = await self._store.run(partial(self._replay_batch, audit, place, matched))
             matched, replayed = matched + len(rows), replayed + again
             self._wake({row.kind for row in rows})
             progress(len(rows))
             place = statements.place_of(rows[-1]) if len(rows) == self._batch else None
         return matched, replayed
+
+    async def _replay_batch(self, audit: int, place: Place, before: int, tx: Transaction) -> tuple[list[DeadRow], int]:
+        """Those that match behind a place, and how many of them were replayed; `before` have matched so far."""
+        rows = await statements.find_page(tx, self._filters, place, self._batch)
+        # Many at once go behind everything else that is to be sent, unless they are critical.
+        is_bulk = before + len(rows) > FEW
+        again = await statements.replay(tx, rows, new_series=self._new_series, is_bulk=is_bulk)
+        await statements.continue_audit(tx, audit, len(rows), again)
+        return rows, again
 
     def _what(self) -> str:
         names = {Kind.EVENT: "events", Kind.DELIVERY: "deliveries"}

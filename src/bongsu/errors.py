@@ -57,6 +57,10 @@ class StoreBusy(StoreError):
     """Others have kept what was needed locked for too long. Try again; nothing was stored."""
 
 
+class StoreRolledBack(StoreBusy):
+    """The database rolled the transaction back: it and others waited for each other. Try again; nothing was stored."""
+
+
 class StoreTooSlow(StoreBusy):
     """A statement took longer than is allowed and was stopped. If it is your own SELECT, see whether it has an index."""
 

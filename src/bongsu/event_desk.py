@@ -92,7 +92,7 @@ def table(settings: Settings, rows: Sequence[EventRow]) -> Table:
 
 async def cancel(settings: Settings, event_id: UUID, *, withdraw: bool) -> Cancellation:
     async with runtime(settings) as base:
-        return await Cancellations(base.store, base.signals, settings).cancel(event_id, operator_name(), withdraw=withdraw)
+        return await Cancellations(base.store, base.signals).cancel(event_id, operator_name(), withdraw=withdraw)
 
 
 # --- show -------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -13,9 +14,9 @@ from pydantic_core import PydanticCustomError
 
 from bongsu.http.auth import Gate
 from bongsu.http.problems import PROBLEMS, ProblemError
-from bongsu.store import Store
+from bongsu.store import Store, Transaction
 from bongsu.store import inbox as statements
-from bongsu.store.inbox import LARGEST_ID, InboxRow, MarkedRead
+from bongsu.store.inbox import LARGEST_ID, InboxRow, MarkedRead, ReadState
 
 # Called after the commit with a member's id and new unread count. Of two calls at once, the later may have the older count.
 OnRead = Callable[[str, int], Awaitable[None]]
@@ -90,9 +91,7 @@ class Inbox:
         async with self._store.read() as tx:
             state = await statements.find_read_state(tx, member_id, notification_id)
         if state is not None and state.read_at is None:
-            async with self._store.transaction() as tx:
-                marked = await statements.mark_read(tx, member_id, notification_id - 1, notification_id)
-                state = await statements.find_read_state(tx, member_id, notification_id)
+            marked, state = await self._store.run(partial(_mark_one, member_id, notification_id))
             await self._report(member_id, marked)
         if state is None or state.read_at is None:
             return None
@@ -105,9 +104,7 @@ class Inbox:
             unread = await statements.count_unread(tx, member_id)
         read = end = 0
         while newest is not None and end < newest:
-            async with self._store.transaction() as tx:
-                begin, end = end, await statements.find_end(tx, member_id, end, newest, READ_ALL_CHUNK)
-                marked = await statements.mark_read(tx, member_id, begin, end)
+            marked, end = await self._store.run(partial(_mark_chunk, member_id, end, newest))
             await self._report(member_id, marked)
             read, unread = read + marked.read, marked.unread
         return {"read": read, "unread": unread}
@@ -115,6 +112,17 @@ class Inbox:
     async def _report(self, member_id: str, marked: MarkedRead) -> None:
         if self._on_read is not None and marked.read:
             await self._on_read(member_id, marked.unread)
+
+
+async def _mark_one(member_id: str, notification_id: int, tx: Transaction) -> tuple[MarkedRead, ReadState | None]:
+    marked = await statements.mark_read(tx, member_id, notification_id - 1, notification_id)
+    return marked, await statements.find_read_state(tx, member_id, notification_id)
+
+
+async def _mark_chunk(member_id: str, begin: int, newest: int, tx: Transaction) -> tuple[MarkedRead, int]:
+    """Also the id up to which it marked."""
+    end = await statements.find_end(tx, member_id, begin, newest, READ_ALL_CHUNK)
+    return await statements.mark_read(tx, member_id, begin, end), end
 
 
 def _item(row: InboxRow) -> dict[str, Any]:

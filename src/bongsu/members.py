@@ -13,7 +13,7 @@ from bongsu.http.auth import Gate
 from bongsu.http.body import described, read_as
 from bongsu.http.problems import PROBLEMS, ProblemError
 from bongsu.model import Device, Id, Member, Preferences
-from bongsu.store import Store, devices, members
+from bongsu.store import Store, Transaction, devices, members
 from bongsu.store.devices import DeviceRow
 
 _member = TypeAdapter(Member)
@@ -38,8 +38,7 @@ class MemberCalls:
 
     async def put_member(self, member_id: str, request: Request) -> Response:
         member = await read_as(request, _member)
-        async with self._store.transaction() as tx:
-            await members.put_member(tx, member_id, member)
+        await self._store.run(lambda tx: members.put_member(tx, member_id, member))
         return JSONResponse(_member_out(member_id, member))
 
     async def find_member(self, member_id: str) -> Response:
@@ -51,8 +50,7 @@ class MemberCalls:
 
     async def put_preferences(self, member_id: str, request: Request) -> Response:
         preferences = await read_as(request, _preferences)
-        async with self._store.transaction() as tx:
-            await members.put_preferences(tx, member_id, preferences)
+        await self._store.run(lambda tx: members.put_preferences(tx, member_id, preferences))
         return JSONResponse(_preferences_out(preferences))
 
     async def find_preferences(self, member_id: str) -> Response:
@@ -61,9 +59,12 @@ class MemberCalls:
 
     async def put_device(self, member_id: str, device_id: str, request: Request) -> Response:
         device = await read_as(request, _device)
-        async with self._store.transaction() as tx:
+
+        async def put(tx: Transaction) -> list[DeviceRow]:
             await devices.put_device(tx, member_id, device_id, device)
-            rows = await devices.find_devices(tx, member_id)
+            return await devices.find_devices(tx, member_id)
+
+        rows = await self._store.run(put)
         return JSONResponse(next(_device_out(row) for row in rows if row.device_id == device_id))
 
     async def find_devices(self, member_id: str) -> Response:

@@ -10,13 +10,14 @@ import pytest
 from bongsu.clock.recover import Recovery
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.deliver.transitions import unsent
+from bongsu.errors import StoreTooSlow
 from bongsu.model import Channel, Device, Platform
 from bongsu.runtime.signals import LocalSignals
-from bongsu.store import Store
+from bongsu.store import Store, recovery
 from bongsu.store import deliveries as statements
 from bongsu.store.devices import put_device
 from bongsu.store.query import same
-from bongsu.store.ranks import BULK
+from bongsu.store.ranks import BULK, RANKS
 from tests.dying import LONG_AGO, RANK_AGAIN, SOON, column, dead_of_every_rank, delivery, message, one_delivery
 
 KEPT = ("status", "attempts", "rounds", "epoch", "series", "code", "due", "finished_at")
@@ -148,3 +149,31 @@ async def test_what_a_dispatcher_has_locked_is_skipped(store: Store) -> None:
         await tx.fetch(lock(one))
         assert await recover(store) == "nothing to do"
     assert await recover(store) == "1 given another round"
+
+
+async def test_a_part_that_fails_keeps_no_other_from_its_work(
+    store: Store, woken: list[bytes | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = timedelta(hours=-2)
+    async with store.transaction() as tx:
+        often, gone = await message(tx), await message(tx, expires=LONG_AGO)
+        lost = await delivery(tx, often, "SENDING", "lost", due=old)
+        failed = await delivery(tx, often, "FAIL", "failed", is_retryable=True)
+        late = [await delivery(tx, gone, "READY", f"late-{rank}", due=old, rank=rank) for rank in RANKS]
+    expire = recovery.expire_stale
+
+    async def slow(tx: Any, channel: str, rank: int, *rest: Any) -> Any:
+        if rank == RANKS[1]:
+            raise StoreTooSlow("canceling statement due to statement timeout")
+        return await expire(tx, channel, rank, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "expire_stale", slow)
+        # The run has failed, and the log of runs says so.
+        with pytest.raises(StoreTooSlow):
+            await recover(store, woken)
+    assert [await column(store, one, "status") for one in (lost, failed)] == ["READY", "READY"]
+    ends = ["READY" if rank == RANKS[1] else "FAIL" for rank in RANKS]
+    assert [await column(store, one, "status") for one in late] == ends
+    assert len(woken) == 1
+    assert await recover(store) == "1 expired, some wait for a dispatcher"

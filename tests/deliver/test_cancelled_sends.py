@@ -19,6 +19,7 @@ from bongsu.deliver.channels.limits.turns import Turns
 from bongsu.deliver.channels.push import Push
 from bongsu.deliver.channels.smtp import CONNECTIONS
 from bongsu.deliver.dispatcher import Dispatcher
+from bongsu.errors import StoreUnreachable
 from bongsu.model import Channel, Everyone, Guarantee, NoticeType
 from bongsu.outcome import Accepted, Outcome, Outgoing
 from bongsu.runtime.signals import LocalSignals
@@ -42,7 +43,7 @@ ROOM = 64
 
 
 async def cancel(store: Store, settings: Settings, event_id: UUID, *, withdraw: bool = False) -> Cancellation:
-    return await Cancellations(store, LocalSignals(), settings).cancel(event_id, "cli:mina", withdraw=withdraw)
+    return await Cancellations(store, LocalSignals()).cancel(event_id, "cli:mina", withdraw=withdraw)
 
 
 async def until_all_ended(store: Store, dispatcher: Dispatcher) -> None:
@@ -326,3 +327,25 @@ async def test_sends_that_wait_for_the_quota_are_dropped(store: Store, settings:
     # Ten a second for the two seconds that it may take, and as many again on a busy machine.
     assert 6 <= len(accepted) <= 6 + 40
     assert ended["CANCELLED"] > done.cancelled
+
+
+# --- what is given back ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_given_back_after_a_failed_claim_is_counted_if_its_campaign_was_cancelled(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event_id = await campaign(store, settings, 5, chunk=2)
+    dispatcher = Dispatcher(store, GuardedSender(OneAtATime(), turns=Turns(1)), settings, ROOM)
+
+    async def fail(_claimed: object) -> None:
+        raise StoreUnreachable("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatcher, "_load_contents", fail)
+        with pytest.raises(StoreUnreachable):
+            await dispatcher.tick()
+    await cancel(store, settings, event_id)
+    await dispatcher.stop()
+    assert await statuses(store) == {"CANCELLED": 5}
+    assert await is_exact(store)

@@ -249,16 +249,15 @@ async def test_after_a_gap_abandoned_deliveries_are_claimed_when_the_grace_is_ov
 async def test_recovery_settles_nothing_after_a_gap(store: Store, short: Settings) -> None:
     await one_delivery(store, short, LEAST_ONCE, "a")
     await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
-    ((rank,),) = await states(store, "rank")
     contact = Contact(gap_seconds=60, grace_seconds=0)
     for is_late in (True, False):
         async with store.transaction() as tx:
-            await settle_abandoned(tx, Channel.PUSH, rank, 0, contact)
+            await settle_abandoned(tx, 0, contact)
         if is_late:
             move_back(contact, hours=1)
         async with store.transaction() as tx:
-            settled = await settle_abandoned(tx, Channel.PUSH, rank, 10, contact)
-        assert settled == ((0, 0) if is_late else (0, 1))
+            settled = await settle_abandoned(tx, 10, contact)
+        assert settled == ({} if is_late else {("PUSH", "READY"): 1})
 
 
 async def claim(store: Store, contact: Contact) -> list[ClaimedDelivery]:

@@ -43,7 +43,7 @@ async def cancelled(store: Store, settings: Settings, request: pytest.FixtureReq
     event_id = await campaign(store, settings, 5, request.param)
     await fail(store, 2)
     await fail(store, 1, DeliveryStatus.UNKNOWN)
-    await begun(store, settings, event_id)
+    await begun(store, event_id)
     await take_steps(store)
     await decide(store, settings, says(Everyone(), OTHER), said())
     await fail(store, 1)
@@ -108,7 +108,7 @@ async def test_a_replay_before_its_rows_are_all_changed_does_not_bring_it_back(
 ) -> None:
     event_id = await campaign(store, settings, 4, chunk=2)
     await fail(store, 1)
-    await begun(store, settings, event_id)
+    await begun(store, event_id)
     assert await replay(api, eventId=str(event_id)) == (1, 1)
     assert {one.can_go for one in await claim(store, 2)} == {False}
     await take_steps(store)
@@ -119,6 +119,6 @@ async def test_a_cancelled_event_is_no_dead_letter(api: httpx.AsyncClient, store
     """One that had failed before it was withdrawn is not decided again, by whatever filter."""
     async with store.transaction() as tx:
         event_id = await add_event(tx, status="FAILED", error="KeyError: 'x'")
-    assert await begun(store, settings, event_id, withdraw=True) == (0, 0, 0)
+    assert await begun(store, event_id, withdraw=True) == (0, 0, 0)
     assert await replay(api, eventId=str(event_id)) == (0, 0)
     assert await replay(api, code="KeyError") == (0, 0)

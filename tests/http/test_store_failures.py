@@ -111,3 +111,37 @@ async def test_when_all_connections_are_in_use_the_next_call_is_answered_as_busy
         await tx.fetch(same("SELECT 1")())
         answer = await api.get("/api/notifications", headers={"Authorization": f"Bearer {member_token}"})
     assert_unavailable([answer], "store-busy")
+
+
+@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
+async def test_a_call_that_is_the_victim_of_a_deadlock_is_answered_as_if_it_had_not_been(
+    api: httpx.AsyncClient, member_token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = postgres._PooledConnection.execute
+    rolled_back: set[str] = set()
+    path = ""
+
+    async def commit(connection: Any, text: str, *arguments: Any) -> Any:
+        if text == "COMMIT" and path not in rolled_back:
+            rolled_back.add(path)
+            raise asyncpg.DeadlockDetectedError("deadlock detected")
+        return await execute(connection, text, *arguments)
+
+    monkeypatch.setattr(postgres._PooledConnection, "execute", commit)
+    body: Any
+    for method, path, body in (
+        ("PUT", "/api/members/m-1", {}),
+        ("PUT", "/api/members/m-1/preferences", {"types": {"X": {"enabled": False}}}),
+        ("PUT", "/api/members/m-1/devices/d", DEVICE),
+        ("POST", "/api/behaviors", [{"userId": "m-1", "productId": "p", "action": "VIEW"}]),
+        ("POST", "/api/admin/dead/replay", {"filter": {"code": "X"}}),
+        ("POST", f"/api/admin/events/{(await _publish(api))}/cancel", {}),
+    ):
+        answer = await api.request(method, path, json=body)
+        assert answer.status_code in (200, 202), answer.text
+        assert path in rolled_back
+
+
+async def _publish(api: httpx.AsyncClient) -> str:
+    answer = await api.post("/api/notifications", json={"type": "X", "userIds": ["m-1"], "title": "t", "body": "b"})
+    return str(answer.json()["eventId"])

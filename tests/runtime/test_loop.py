@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from bongsu.errors import StoreRolledBack
 from bongsu.runtime.backoff import doubling
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.telemetry import LOOP_CRASHES
@@ -32,6 +33,10 @@ class Work(Loop):
             raise job
         self.done.append(job)
         return 1
+
+
+def crashes() -> float:
+    return float(LOOP_CRASHES.labels("work")._value.get())
 
 
 async def idle(loop: Loop) -> None:
@@ -172,3 +177,19 @@ def test_backoff_doubles_to_a_limit_with_jitter() -> None:
         waits = {doubling(1, tries, 60) for _ in range(50)}
         assert len(waits) > 1
         assert all(0.8 * exact <= wait <= 1.2 * exact for wait in waits)
+
+
+async def test_a_tick_whose_transaction_was_rolled_back_is_repeated_and_counts_as_a_crash_only_the_second_time() -> None:
+    work = Work()
+    before = crashes()
+    work.todo = [StoreRolledBack("deadlock detected"), 1]
+    await work.start()
+    await idle(work)
+    assert work.done == [1]
+    assert (crashes(), work.crashed.is_set()) == (before, False)
+    work.todo = [StoreRolledBack("deadlock detected"), StoreRolledBack("deadlock detected"), 2]
+    work.wake()
+    await idle(work)
+    assert work.done == [1, 2]
+    assert (crashes(), work.crashed.is_set()) == (before + 1, True)
+    await work.stop()

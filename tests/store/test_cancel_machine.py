@@ -26,7 +26,7 @@ from bongsu.model import Channel, Event, Everyone, Guarantee, Listed, Notice, No
 from bongsu.rules import Rules
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from bongsu.store import Store, cancellations, migrate, outbox, recovery
+from bongsu.store import Store, cancel_steps, cancellations, migrate, outbox, recovery
 from bongsu.store import deliveries as statements
 from bongsu.store.cancellations import Cancellation, NothingLeft
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
@@ -54,16 +54,6 @@ _WAITING = "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING')
 _OF_EVENT = """
     SELECT d.status, count(*) AS count FROM bongsu_deliveries d JOIN bongsu_messages m ON m.message_id = d.message_id
     WHERE m.event_id = $1 GROUP BY d.status"""
-# As an answer counts them. Those of a large event that a dispatcher left on the wire are taken for waiting once their leases
-# have ended: they lie among all that waits, and the recovery job settles them soon.
-_AS_COUNTED = in_both(
-    lambda d: (
-        f"""
-    SELECT CASE WHEN d.status = 'SENDING' AND m.is_bulk AND d.due <= {d.now} THEN 'READY' ELSE d.status END AS what,
-           count(*) AS count
-    FROM bongsu_deliveries d JOIN bongsu_messages m ON m.message_id = d.message_id WHERE m.event_id = $1 GROUP BY what"""
-    )
-)
 _IN_INBOXES = """
     SELECT count(*) AS count FROM bongsu_notifications n JOIN bongsu_messages m ON m.message_id = n.message_id
     WHERE m.event_id = $1 AND n.channels & 8 <> 0"""
@@ -195,8 +185,7 @@ class CancelMachine(RuleBasedStateMachine):
         async def run() -> None:
             async with self.store.transaction() as tx:
                 await recovery.give_rounds(tx, 0, 3)
-                for rank in RANKS:
-                    await recovery.settle_abandoned(tx, "PUSH", rank, 2)
+                await recovery.settle_abandoned(tx, 2)
 
         self.run(run())
 
@@ -220,16 +209,12 @@ class CancelMachine(RuleBasedStateMachine):
     async def states(self, event_id: UUID) -> Counter[str]:
         return Counter({row["status"]: row["count"] for row in await rows(self.store, _OF_EVENT, event_id)})
 
-    async def as_counted(self, event_id: UUID) -> Counter[str]:
-        async with self.store.read() as tx:
-            return Counter({row["what"]: row["count"] for row in await tx.fetch(_AS_COUNTED(event_id))})
-
     # --- cancelling ---------------------------------------------------------------------------------------------------
 
     @rule(event_id=events, withdraw=st.booleans())
     def cancel(self, event_id: UUID, withdraw: bool) -> None:
         before = self.cancelled.get(event_id)
-        states = self.run(self.as_counted(event_id))
+        states = self.run(self.states(event_id))
         ((in_inbox,),) = self.run(rows(self.store, _IN_INBOXES, event_id))
         done = self.run(self.begin(event_id, withdraw))
         if not isinstance(done, Cancellation):
@@ -252,13 +237,12 @@ class CancelMachine(RuleBasedStateMachine):
 
     async def begin(self, event_id: UUID, withdraw: bool) -> Cancellation | NothingLeft | None:
         async with self.store.transaction() as tx:
-            return await cancellations.begin(tx, event_id, "w", withdraw=withdraw, lease_seconds=3600)
+            return await cancellations.begin(tx, event_id, "w", withdraw=withdraw)
 
     @rule(limit=st.integers(1, 4))
     def step(self, limit: int) -> None:
         async def take() -> None:
-            async with self.store.transaction() as tx:
-                await cancellations.step(tx, limit)
+            await cancel_steps.step(self.store, limit)
 
         self.run(take())
 
@@ -281,8 +265,7 @@ class CancelMachine(RuleBasedStateMachine):
         dice = random.Random(1)
         is_open = True
         while is_open:
-            async with self.store.transaction() as tx:
-                is_open = await cancellations.step(tx, 3) is not None
+            is_open = await cancel_steps.step(self.store, 3) is not None
         while await rows(self.store, _WAITING):
             async with self.store.transaction() as tx:
                 await tx.execute(_ALL_DUE())

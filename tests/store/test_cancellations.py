@@ -15,7 +15,7 @@ from bongsu.model import EventStatus, Everyone, NoticeType, Selected, new_id, ut
 from bongsu.rules import Rules
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from bongsu.store import Store, cancellations, inbox, recovery
+from bongsu.store import Store, cancel_steps, inbox, recovery
 from bongsu.store import deliveries as statements
 from bongsu.store.cancellations import Cancellation, NothingLeft
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
@@ -86,23 +86,23 @@ EVERY_STATE = ("READY", "READY", "SENDING", "SENDING", "SUCCESS", "FAIL", "FAIL"
 
 async def test_a_small_event_is_counted_row_by_row(store: Store, settings: Settings) -> None:
     event_id = await small_event(store, *EVERY_STATE)
-    done = await begin(store, settings, event_id, "cli:mina")
+    done = await begin(store, event_id, "cli:mina")
     assert isinstance(done, Cancellation)
     assert (done.event_id, done.requested_by, done.withdraw, done.is_finished) == (event_id, "cli:mina", False, False)
     assert abs(done.requested_at - utc_now()) < timedelta(minutes=1)
     assert (done.cancelled, done.sent, done.withdrawn) == (2, 4, 0)
     assert await event_status(store, event_id) == "CANCELLED"
     # Asked again, by whomever, the answer is the same.
-    assert await begin(store, settings, event_id, "cli:jun") == done
+    assert await begin(store, event_id, "cli:jun") == done
 
 
 async def test_with_withdraw_it_counts_the_inbox_rows_too(store: Store, settings: Settings) -> None:
     event_id = await small_event(store, *EVERY_STATE)
-    assert await begun(store, settings, event_id, withdraw=True) == (2, 4, 10)
+    assert await begun(store, event_id, withdraw=True) == (2, 4, 10)
     await take_steps(store)
     # Asked for less later, the answer is what was done.
-    assert await begun(store, settings, event_id) == (2, 4, 10)
-    assert await begun(store, settings, event_id, withdraw=True) == (2, 4, 10)
+    assert await begun(store, event_id) == (2, 4, 10)
+    assert await begun(store, event_id, withdraw=True) == (2, 4, 10)
 
 
 async def test_a_large_event_is_counted_by_its_kept_counts(store: Store, settings: Settings) -> None:
@@ -126,7 +126,7 @@ async def test_a_large_event_is_counted_by_its_kept_counts(store: Store, setting
         other = await add_message(tx, await add_event(tx), is_bulk=True)
         await tell(tx, other, "o", "SENDING", **leased)
     sending, succeeded = len(RANKS) + 1, 400_020
-    assert await begun(store, settings, event_id, withdraw=True) == (
+    assert await begun(store, event_id, withdraw=True) == (
         900_050 - succeeded - 7 - 3 - sending + 1,
         succeeded + 3 + sending + 1,
         980_000 + 1,
@@ -144,7 +144,7 @@ async def test_the_figures_are_those_of_the_table(store: Store, settings: Settin
     await record(store, four, DeliveryStatus.SUCCESS)
     before = await statuses(store)
     assert before == {"READY": 6, "SENDING": 1, "FAIL": 1, "UNKNOWN": 1, "SUCCESS": 1}
-    assert await begun(store, settings, event_id, withdraw=True) == (6, 3, 10)
+    assert await begun(store, event_id, withdraw=True) == (6, 3, 10)
     await take_steps(store, 4)
     assert await statuses(store) == {"CANCELLED": 6, "SENDING": 1, "FAIL": 1, "UNKNOWN": 1, "SUCCESS": 1}
     assert await is_exact(store)
@@ -154,14 +154,14 @@ async def test_the_figures_are_those_of_the_table(store: Store, settings: Settin
 
 
 async def test_an_unknown_event_is_none(store: Store, settings: Settings) -> None:
-    assert await begin(store, settings, new_id()) is None
-    assert await begin(store, settings, new_id(), withdraw=True) is None
+    assert await begin(store, new_id()) is None
+    assert await begin(store, new_id(), withdraw=True) is None
 
 
 @pytest.mark.parametrize("status", ["DONE", "FAILED", "UNHANDLED"])
 async def test_where_nothing_is_left_nothing_is_changed(store: Store, settings: Settings, status: str) -> None:
     event_id = await small_event(store, "SUCCESS", "FAIL", "UNKNOWN", status=status)
-    assert await begin(store, settings, event_id) == NothingLeft(EventStatus(status))
+    assert await begin(store, event_id) == NothingLeft(EventStatus(status))
     assert await event_status(store, event_id) == status
     assert await rows(store, "SELECT event_id FROM bongsu_cancellations") == []
     assert await rows(store, "SELECT message_id FROM bongsu_messages WHERE cancelled_at IS NOT NULL") == []
@@ -170,7 +170,7 @@ async def test_where_nothing_is_left_nothing_is_changed(store: Store, settings: 
 @pytest.mark.parametrize("status", ["DONE", "FAILED", "UNHANDLED"])
 async def test_what_is_finished_can_be_withdrawn(store: Store, settings: Settings, status: str) -> None:
     event_id = await small_event(store, "SUCCESS", "FAIL", status=status)
-    assert await begun(store, settings, event_id, withdraw=True) == (0, 1, 4)
+    assert await begun(store, event_id, withdraw=True) == (0, 1, 4)
     assert await event_status(store, event_id) == "CANCELLED"
     await take_steps(store)
     assert await in_inboxes(store) == 0
@@ -181,12 +181,12 @@ async def test_a_finished_event_with_deliveries_that_wait_can_be_cancelled(
     store: Store, settings: Settings, status: str
 ) -> None:
     event_id = await small_event(store, "SUCCESS", "READY", status=status)
-    assert await begun(store, settings, event_id) == (1, 1, 0)
+    assert await begun(store, event_id) == (1, 1, 0)
 
 
 async def test_one_being_sent_may_be_retried_and_so_its_event_can_be_cancelled(store: Store, settings: Settings) -> None:
     event_id = await small_event(store, "SUCCESS", "SENDING")
-    assert await begun(store, settings, event_id) == (0, 2, 0)
+    assert await begun(store, event_id) == (0, 2, 0)
 
 
 @pytest.mark.parametrize("is_job_first", [True, False])
@@ -195,7 +195,7 @@ async def test_failures_that_the_recovery_job_would_retry_can_be_cancelled(
 ) -> None:
     event_id = await small_event(store, "SUCCESS", "FAIL")
     await change(store, "UPDATE bongsu_deliveries SET is_retryable = true, rounds = 2 WHERE status = 'FAIL'")
-    assert await begun(store, settings, event_id) == (0, 1, 0)
+    assert await begun(store, event_id) == (0, 1, 0)
     if is_job_first:
         async with store.transaction() as tx:
             assert (await recovery.give_rounds(tx, 0, 10)).given == 0
@@ -207,14 +207,14 @@ async def test_failures_that_the_recovery_job_would_retry_can_be_cancelled(
 async def test_failures_after_the_last_round_leave_nothing_to_cancel(store: Store, settings: Settings) -> None:
     event_id = await small_event(store, "SUCCESS", "FAIL")
     await change(store, "UPDATE bongsu_deliveries SET is_retryable = true, rounds = 3 WHERE status = 'FAIL'")
-    assert await begin(store, settings, event_id) == NothingLeft(EventStatus.DONE)
+    assert await begin(store, event_id) == NothingLeft(EventStatus.DONE)
 
 
 async def test_an_event_that_is_not_decided_yet_never_is(store: Store, settings: Settings) -> None:
     await fill(store, 3)
     event = said()
     await add_events(store, event)
-    assert await begun(store, settings, event.event_id, withdraw=True) == (0, 0, 0)
+    assert await begun(store, event.event_id, withdraw=True) == (0, 0, 0)
     worker = EventWorker(store, says(Everyone(), SALE), settings, ClockedDecider(store, settings, Clock()))
     assert await worker.tick() == 0
     (step,) = await take_steps(store)
@@ -235,7 +235,7 @@ async def test_members_not_yet_decided_are_not_decided_by_the_worker_that_has_cl
     assert await rows(store, "SELECT event_id FROM bongsu_portions") != []
     decided = len(await rows(store, "SELECT 1 FROM bongsu_notifications"))
     assert 0 < decided < 9
-    assert await begun(store, settings, event.event_id) == (decided, 0, 0)
+    assert await begun(store, event.event_id) == (decided, 0, 0)
     while await worker.tick():
         pass
     await worker.stop()
@@ -251,11 +251,11 @@ async def test_members_not_yet_decided_are_not_decided_by_the_worker_that_has_cl
 async def test_withdrawing_later_keeps_the_other_figures_and_who_cancelled(store: Store, settings: Settings) -> None:
     event_id = await campaign(store, settings, 5)
     (sent,) = await claim(store, 1)
-    first = await begin(store, settings, event_id, "cli:mina")
+    first = await begin(store, event_id, "cli:mina")
     await take_steps(store)
     await record(store, sent, DeliveryStatus.READY)
     assert await statuses(store) == {"CANCELLED": 5}
-    later = await begin(store, settings, event_id, "cli:jun", withdraw=True)
+    later = await begin(store, event_id, "cli:jun", withdraw=True)
     assert isinstance(first, Cancellation)
     assert isinstance(later, Cancellation)
     assert (first.cancelled, first.sent, first.withdrawn) == (4, 1, 0)
@@ -271,13 +271,13 @@ async def test_what_a_replay_sends_again_can_be_cancelled_again(store: Store, se
     event_id = await campaign(store, settings, 6, chunk=2)
     for one in await claim(store, 3):
         await record(store, one, DeliveryStatus.FAIL)
-    assert await begun(store, settings, event_id, withdraw=True) == (3, 0, 6)
+    assert await begun(store, event_id, withdraw=True) == (3, 0, 6)
     await take_steps(store)
     await replay(store, event_id)
     assert await statuses(store) == {"CANCELLED": 3, "READY": 3}
     (gone, _) = await claim(store, 2)
     await record(store, gone, DeliveryStatus.SUCCESS)
-    again = await begin(store, settings, event_id, "cli:jun")
+    again = await begin(store, event_id, "cli:jun")
     assert isinstance(again, Cancellation)
     assert (again.requested_by, again.cancelled, again.sent, again.withdrawn) == ("cli:jun", 4, 2, 6)
     assert again.withdraw
@@ -293,7 +293,7 @@ async def test_steps_change_so_many_members_each_message_by_message(store: Store
     await fill(store, 5)
     event = said()
     await decide(store, settings, Rules(says(Everyone(), SALE), says(Everyone(), MORE)), event)
-    assert await begun(store, settings, event.event_id, withdraw=True) == (10, 0, 10)
+    assert await begun(store, event.event_id, withdraw=True) == (10, 0, 10)
     steps = await take_steps(store, 2)
     messages = [row[0] for row in await rows(store, "SELECT message_id FROM bongsu_messages ORDER BY message_id")]
     assert [(one.message_id, one.cancelled, [who for who, _ in one.withdrawn], one.is_last) for one in steps] == [
@@ -315,7 +315,7 @@ async def test_steps_change_so_many_members_each_message_by_message(store: Store
 async def test_a_step_leaves_other_events_alone(store: Store, settings: Settings) -> None:
     event_id = await campaign(store, settings, 4)
     await decide(store, settings, says(Everyone(), MORE), said())
-    await begun(store, settings, event_id, withdraw=True)
+    await begun(store, event_id, withdraw=True)
     assert [len(one.withdrawn) for one in await take_steps(store)] == [4, 0]
     assert await statuses(store) == {"CANCELLED": 4, "READY": 4}
     assert await in_inboxes(store) == 4
@@ -324,9 +324,9 @@ async def test_a_step_leaves_other_events_alone(store: Store, settings: Settings
 
 async def test_an_event_is_finished_once_and_then_left_alone(store: Store, settings: Settings) -> None:
     event_id = await campaign(store, settings, 2)
-    await begun(store, settings, event_id)
+    await begun(store, event_id)
     await take_steps(store)
-    done = await begin(store, settings, event_id)
+    done = await begin(store, event_id)
     assert isinstance(done, Cancellation)
     assert done.is_finished
     assert await take_steps(store) == []
@@ -341,7 +341,7 @@ async def test_withdrawing_what_some_have_read_lowers_only_the_counts_of_the_oth
         (read, newest) = [row[0] for row in await rows(store, OF_MEMBER, "m00001")]
         await inbox.mark_read(tx, "m00001", 0, read)
         await inbox.mark_read(tx, "m00002", 0, 2**62)
-    await begun(store, settings, event_id, withdraw=True)
+    await begun(store, event_id, withdraw=True)
     await take_steps(store, 3)
     found = await rows(store, "SELECT member_id, unread FROM bongsu_members ORDER BY member_id")
     assert [tuple(row) for row in found] == [("m00000", 1), ("m00001", 1), ("m00002", 0), ("m00003", 1)]
@@ -361,7 +361,7 @@ OF_MEMBER = "SELECT notification_id FROM bongsu_notifications WHERE member_id = 
 async def test_a_member_whose_row_is_gone_stops_no_step(store: Store, settings: Settings) -> None:
     event_id = await campaign(store, settings, 3)
     await change(store, "DELETE FROM bongsu_members WHERE member_id = 'm00001'")
-    assert await begun(store, settings, event_id, withdraw=True) == (3, 0, 3)
+    assert await begun(store, event_id, withdraw=True) == (3, 0, 3)
     await take_steps(store, 1)
     assert await statuses(store) == {"CANCELLED": 3}
     assert await in_inboxes(store) == 0
@@ -373,7 +373,7 @@ async def test_deliveries_that_wait_for_their_time_are_cancelled_too(store: Stor
     event_id = await campaign(store, settings, 7, chunk=2, kind=paced, clock=Clock(utc_now()))
     ahead = await rows(store, f"SELECT 1 FROM bongsu_deliveries WHERE due > {store.dialect.now}")
     assert len(ahead) >= 6
-    assert await begun(store, settings, event_id) == (7, 0, 0)
+    assert await begun(store, event_id) == (7, 0, 0)
     await take_steps(store)
     assert await statuses(store) == {"CANCELLED": 7}
     assert await is_exact(store)
@@ -381,12 +381,12 @@ async def test_deliveries_that_wait_for_their_time_are_cancelled_too(store: Stor
 
 async def test_a_step_that_fails_changes_nothing_and_the_next_does_it(store: Store, settings: Settings) -> None:
     event_id = await campaign(store, settings, 5, chunk=2)
-    await begun(store, settings, event_id, withdraw=True)
+    await begun(store, event_id, withdraw=True)
     with pytest.raises(KeyError, match="before the commit"):
         async with store.transaction() as tx:
-            step = await cancellations.step(tx, 3)
-            assert step is not None
-            assert len(step.withdrawn) == 3
+            part = await cancel_steps.stop_deliveries(tx, 3)
+            assert part is not None
+            assert (part.cancelled, len(await cancel_steps.withdraw_part(tx, part))) == (3, 3)
             raise KeyError("before the commit")
     assert await statuses(store) == {"READY": 5}
     assert await in_inboxes(store) == 5
@@ -400,12 +400,10 @@ async def test_the_oldest_cancellation_is_finished_first_and_one_can_be_asked_fo
     first = await campaign(store, settings, 2)
     event = said()
     await decide(store, settings, says(Everyone(), MORE), event)
-    await begun(store, settings, first)
-    await begun(store, settings, event.event_id)
-    async with store.transaction() as tx:
-        step = await cancellations.step(tx, 10, event.event_id)
+    await begun(store, first)
+    await begun(store, event.event_id)
+    step = await cancel_steps.step(store, 10, event.event_id)
     assert step is not None
     assert (step.event_id, step.cancelled) == (event.event_id, 2)
     assert [one.event_id for one in await take_steps(store)] == [first, first, event.event_id]
-    async with store.transaction() as tx:
-        assert await cancellations.step(tx, 10, event.event_id) is None
+    assert await cancel_steps.step(store, 10, event.event_id) is None

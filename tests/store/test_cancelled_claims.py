@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from bongsu.errors import StoreError, StoreUnreachable
-from bongsu.model import Channel, Guarantee, NoticeType
+from bongsu.model import Channel, Everyone, Guarantee, NoticeType
 from bongsu.settings import Settings
-from bongsu.store import Statement, Store, audience_snapshots, cancellations, recovery
+from bongsu.store import Statement, Store, audience_snapshots, cancel_steps, cancellations, recovery
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus
 from bongsu.store.query import in_both
 from bongsu.store.ranks import RANKS
 from tests.cancelling import SALE, begin, begun, campaign, is_exact, statuses, take_steps
-from tests.deciding import rows
-from tests.plans import generic_plan
+from tests.deciding import decide, rows, run, said, says
+from tests.plans import generic_plan, keep_statistics, rows_read
 
 AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0)
 MORE = NoticeType("MORE", SALE.channels, duplicate_hours=0)
@@ -50,7 +50,7 @@ async def test_a_claim_after_the_answer_sends_nothing_however_few_rows_are_chang
     store: Store, settings: Settings
 ) -> None:
     event_id = await campaign(store, settings, 4, chunk=2)
-    await begun(store, settings, event_id)
+    await begun(store, event_id)
     claimed = await claim(store)
     assert [(one.can_go, one.is_cancelled, one.status) for one in claimed] == [(False, True, "READY")] * 4
     assert await statuses(store) == {"READY": 4}
@@ -68,7 +68,7 @@ async def test_one_left_on_the_wire_by_a_dispatcher_that_died_is_not_sent_again(
 ) -> None:
     event_id = await campaign(store, settings, 3, chunk=2, kind=kind)
     (_lost,) = await claim(store, 1)
-    assert await begun(store, settings, event_id) == (2, 1, 0)
+    assert await begun(store, event_id) == (2, 1, 0)
     await take_steps(store)
     await leases_end(store)
     (again,) = await claim(store)
@@ -79,12 +79,11 @@ async def test_one_left_on_the_wire_by_a_dispatcher_that_died_is_not_sent_again(
 async def test_the_recovery_job_settles_it_as_unknown(store: Store, settings: Settings, kind: NoticeType) -> None:
     event_id = await campaign(store, settings, 3, chunk=2, kind=kind)
     (lost,) = await claim(store, 1)
-    await begun(store, settings, event_id)
+    await begun(store, event_id)
     await take_steps(store)
     await leases_end(store)
-    (rank,) = {row[0] for row in await rows(store, "SELECT rank FROM bongsu_deliveries")}
     async with store.transaction() as tx:
-        assert await recovery.settle_abandoned(tx, Channel.PUSH, rank, 10) == (1, 0)
+        assert await recovery.settle_abandoned(tx, 10) == {(Channel.PUSH, "UNKNOWN"): 1}
     assert await statuses(store) == {"CANCELLED": 2, "UNKNOWN": 1}
     assert await statements.record(store, Channel.PUSH, [result(lost, FAIL)]) == set()
     assert await is_exact(store)
@@ -97,7 +96,7 @@ async def test_a_retry_of_what_was_on_the_wire_is_cancelled_when_it_is_recorded(
     """Also if the provider has asked for a day's wait: nobody looks at the event until then."""
     event_id = await campaign(store, settings, 4, chunk=2)
     one, two = await claim(store, 2)
-    assert await begun(store, settings, event_id) == (2, 2, 0)
+    assert await begun(store, event_id) == (2, 2, 0)
     if not is_before:
         await take_steps(store)
     later = result(one, READY, after_seconds=86_400.0)
@@ -116,7 +115,7 @@ async def test_a_retry_of_what_was_on_the_wire_is_cancelled_when_it_is_recorded(
 async def test_other_results_of_what_was_on_the_wire_are_recorded_as_they_are(store: Store, settings: Settings) -> None:
     event_id = await campaign(store, settings, 3, chunk=2)
     one, two, three = await claim(store, 3)
-    assert await begun(store, settings, event_id) == (0, 3, 0)
+    assert await begun(store, event_id) == (0, 3, 0)
     await take_steps(store)
     success = statements.Success(three.delivery_id, three.epoch, time.monotonic(), 1, bulk_message=three.message_id)
     assert len(await statements.record(store, Channel.PUSH, [result(one, FAIL), result(two, UNKNOWN), success])) == 3
@@ -143,7 +142,7 @@ async def test_a_store_that_is_away_cancels_nothing_and_says_so(
 
     with monkeypatch.context() as patch, pytest.raises(StoreError):
         patch.setattr(audience_snapshots, "forget", fails)
-        await begin(store, settings, event_id)
+        await begin(store, event_id)
     assert await rows(store, "SELECT 1 FROM bongsu_cancellations") == []
     assert [one.can_go for one in await claim(store)] == [True, True]
 
@@ -156,15 +155,39 @@ async def test_the_plans_are_by_index(store: Store, settings: Settings) -> None:
     sending: Statement = cancellations._COUNT_MANY
     plan = await generic_plan(store, sending)
     if store.dialect.name == "sqlite":
-        assert "USING INDEX bongsu_deliveries_due (channel=? AND rank=? AND due>? AND due<?)" in plan
-        changed = await generic_plan(store, cancellations._CANCEL_DELIVERIES)
+        assert "USING INDEX bongsu_deliveries_sending" in plan
+        changed = await generic_plan(store, cancel_steps._CANCEL_DELIVERIES)
         assert "USING INDEX bongsu_deliveries_notification (notification_id=?)" in changed
         few = await generic_plan(store, cancellations._COUNT_FEW)
         assert "USING INDEX bongsu_deliveries_notification (notification_id=?)" in few
-        taken = await generic_plan(store, cancellations._TAKE)
+        taken = await generic_plan(store, cancel_steps._TAKE)
         assert "bongsu_cancellations_open" in taken
         retryable = await generic_plan(store, cancellations._FIND_RETRYABLE)
         assert "USING INDEX bongsu_deliveries_dead_by_message (message_id=?)" in retryable
-    else:
-        assert "using bongsu_deliveries_due" in plan
-        assert "Seq Scan on bongsu_deliveries" not in plan
+
+
+async def test_of_a_campaign_newer_than_the_statistics_only_its_members_rows_are_read(
+    store: Store, settings: Settings
+) -> None:
+    if store.dialect.name == "sqlite":
+        return
+    await campaign(store, settings, MANY)
+    await run(store, "UPDATE bongsu_deliveries SET status = 'SUCCESS'")
+    await keep_statistics(store)
+    event = said()
+    await decide(store, settings, says(Everyone(), MORE), event, chunk=1_000)
+    await claim(store, 7)
+    (message_id,) = [row[0] for row in await rows(store, "SELECT max(message_id) FROM bongsu_messages")]
+    part = (message_id, "m00099", "m00199")
+    assert await rows_read(store, cancellations._COUNT_MANY(message_id)) < 50
+    # Notification and delivery of each, and the delivery once more to change it.
+    assert await rows_read(store, cancel_steps._CANCEL_DELIVERIES(*part)) <= 3 * 100
+    assert await rows_read(store, cancel_steps._FIND_SKIPPED(*part)) <= 2 * 100
+    assert await rows_read(store, cancel_steps._LOCK_MEMBERS(*part)) <= 2 * 100
+    assert await rows_read(store, cancel_steps._LOWER_UNREAD(*part)) <= 3 * 100
+    assert await rows_read(store, cancel_steps._WITHDRAW(*part)) <= 2 * 100
+    await begun(store, event.event_id)
+    await take_steps(store)
+    # Where nothing is left to be found, it looks at no more either.
+    assert await rows_read(store, cancel_steps._CANCEL_DELIVERIES(*part)) <= 2 * 100
+    assert await rows_read(store, cancel_steps._FIND_SKIPPED(*part)) <= 2 * 100

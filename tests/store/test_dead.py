@@ -237,7 +237,7 @@ INDEXES = {
     # On PostgreSQL either by its id or, where few are dead, among them.
     dead_letters.EVENT_BY_ID: "bongsu_events_",
     FIND_RETRYABLE: "bongsu_deliveries_retryable",
-    SETTLE_ABANDONED: "bongsu_deliveries_due",
+    SETTLE_ABANDONED: "bongsu_deliveries_sending",
     stats.COUNT_OPEN: "bongsu_deliveries_due",
     stats.COUNT_DEAD: "bongsu_deliveries_dead",
 }

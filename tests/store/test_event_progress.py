@@ -31,8 +31,8 @@ from bongsu.store.event_progress import (
 )
 from bongsu.store.query import in_both, same
 from tests.campaigns import add_cancellation, add_event, add_message, keep_counts
-from tests.past import NOON, tell, tell_many, withhold
-from tests.plans import generic_plan
+from tests.past import NOON, send_many, tell, tell_many, withhold
+from tests.plans import generic_plan, keep_statistics, rows_read
 
 HOUR = timedelta(hours=1)
 
@@ -368,3 +368,33 @@ async def test_everything_is_found_by_an_index(store: Store) -> None:
         assert not WHOLE_TABLE.search(steps), steps
     for statement in (FLOOR, PAGE):
         assert "bongsu_events_created" in await generic_plan(store, statement)
+
+
+RUNNING = 10_000
+
+
+@pytest.mark.parametrize("is_analysed", [False, True])
+async def test_progress_of_a_running_campaign_reads_the_rows_of_its_last_members(store: Store, is_analysed: bool) -> None:
+    """On statistics from before the campaign, and on fresh ones."""
+    if store.dialect.name == "sqlite":
+        return
+    async with store.transaction() as tx:
+        before = await add_event(tx)
+        await tell(tx, await add_message(tx, before), "a", "SUCCESS")
+        over = await add_message(tx, before, 1, is_bulk=True)
+        await tell_many(tx, over, RUNNING)
+        await send_many(tx, over, "SUCCESS")
+    await keep_statistics(store)
+    async with store.transaction() as tx:
+        campaign = await add_event(tx)
+        for notice in range(2):
+            message_id = await add_message(tx, campaign, notice, is_bulk=True)
+            await tell_many(tx, message_id, RUNNING)
+            await send_many(tx, message_id, "READY")
+    if is_analysed:
+        async with store.single() as tx:
+            await tx.execute(same("ANALYZE")())
+    for event_id in (before, campaign):
+        # The last fifty of two messages with one delivery each, the messages twice, the event.
+        assert await rows_read(store, FIND(event_id)) <= 2 * 50 * 2 + 10
+        assert await rows_read(store, COUNTS(event_id)) <= 20

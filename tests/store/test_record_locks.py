@@ -17,7 +17,8 @@ from bongsu.store.query import same
 from bongsu.store.ranks import RANKS
 from tests.deciding import rows
 from tests.deliver.test_dispatcher import MOST_ONCE, one_delivery
-from tests.store.test_cancel_locks import settings, until_somebody_waits
+from tests.store.test_cancel_locks import settings
+from tests.waiting import until_waiting
 
 __all__ = ["settings"]
 
@@ -62,7 +63,7 @@ async def test_deliveries_are_locked_in_the_order_of_their_ids(
     async with store.transaction() as tx:
         await tx.fetch(same(f"SELECT 1 FROM bongsu_deliveries WHERE delivery_id = {low} FOR UPDATE")())
         changing = asyncio.ensure_future(change(store, claimed))
-        await until_somebody_waits(store)
+        await until_waiting(store)
         # It waits for the first and holds nothing behind it: this would fail if the row were locked.
         await tx.fetch(same(f"SELECT 1 FROM bongsu_deliveries WHERE delivery_id = {high} FOR UPDATE NOWAIT")())
     await changing

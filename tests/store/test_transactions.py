@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from bongsu.store import Store
+from bongsu.errors import StoreBusy, StoreRolledBack
+from bongsu.settings import Settings
+from bongsu.store import Store, Transaction
 from bongsu.store.query import Statement, Table, in_both, same
+from tests.servers import PostgresServer
 
 ADD = same("INSERT INTO bongsu_members (member_id) VALUES ($1)")
 MEMBERS = same("SELECT member_id FROM bongsu_members ORDER BY member_id")
@@ -215,3 +218,53 @@ async def test_an_error_of_the_callers_own_is_not_taken_for_the_stores(store: St
                 async with opened() as tx:
                     await tx.fetch(MEMBERS())
                     raise kind
+
+
+# --- rolled back by the database ------------------------------------------------------------------------------------------
+
+_COUNT = same("UPDATE bongsu_members SET unread = unread + 1 WHERE member_id = $1")
+
+
+@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
+async def test_the_victim_of_a_deadlock_runs_once_more(store: Store, settings: Settings, postgres: PostgresServer) -> None:
+    postgres.expect_deadlocks(settings.database_url)
+    await add(store, "a", "b")
+    attempts: list[str] = []
+    have_begun = {"a": asyncio.Event(), "b": asyncio.Event()}
+    is_one_done = asyncio.Event()
+
+    async def count_both(first: str, second: str) -> None:
+        async def work(tx: Transaction) -> None:
+            attempts.append(first)
+            if len(attempts) == 3:
+                await is_one_done.wait()
+            await tx.execute(_COUNT(first))
+            have_begun[first].set()
+            await have_begun[second].wait()
+            await tx.execute(_COUNT(second))
+
+        await store.run(work)
+        is_one_done.set()
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(count_both("a", "b"), count_both("b", "a"))
+    assert len(attempts) == 3
+    async with store.read() as tx:
+        assert [row["unread"] for row in await tx.fetch(same("SELECT unread FROM bongsu_members")())] == [2, 2]
+
+
+async def test_work_that_is_rolled_back_again_fails_and_other_errors_are_not_repeated(store: Store) -> None:
+    for error, times in ((StoreRolledBack, 2), (StoreBusy, 1), (KeyError, 1)):
+        attempts = 0
+
+        async def work(tx: Transaction, error: type[Exception] = error) -> None:
+            nonlocal attempts
+            attempts += 1
+            await tx.execute(ADD("a"))
+            raise error("deadlock detected")
+
+        with pytest.raises(error):
+            await store.run(work)
+        assert attempts == times
+    assert await members(store) == []
+    assert await is_nothing_open(store)

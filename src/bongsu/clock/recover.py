@@ -10,10 +10,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from bongsu.channel_table import names_with_deliveries
 from bongsu.clock.jobs import Job
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
+from bongsu.errors import StoreError
 from bongsu.runtime import telemetry
 from bongsu.runtime.signals import Signals
 from bongsu.store import Store
@@ -83,15 +85,11 @@ class Recovery:
     async def run(self) -> str:
         tally = Tally()
         contact = await self._begin_contact()
-        for channel in names_with_deliveries():
-            for rank in statements.RANKS:
-                await self._settle_abandoned(channel, rank, tally, contact)
-                await self._expire(channel, rank, tally)
-                async with self._store.read() as tx:
-                    tally.is_any_stale |= await statements.is_any_stale(tx, channel, rank)
-        await self._give_rounds(tally)
+        failed = await self._run_parts(tally, contact)
         if tally.is_work:
             self._signals.send(DELIVERIES_TOPIC)
+        if failed is not None:
+            raise failed
         return str(tally)
 
     async def _begin_contact(self) -> Contact:
@@ -99,22 +97,45 @@ class Recovery:
         contact = self._make_contact()
         for seconds in (contact.grace_seconds, 0.0):
             async with self._store.transaction() as tx:
-                await statements.settle_abandoned(tx, "", 0, 0, contact)
+                await statements.settle_abandoned(tx, 0, contact)
             await asyncio.sleep(seconds)
         return contact
 
-    async def _settle_abandoned(self, channel: str, rank: int, tally: Tally, contact: Contact) -> None:
+    async def _run_parts(self, tally: Tally, contact: Contact) -> StoreError | None:
+        """Each in an attempt of its own: where one is slow because much waits, the others are done all the same. The first
+        error, if there is one: the run has failed, and the next does the rest."""
+        parts = [partial(self._settle_abandoned, tally, contact), partial(self._give_rounds, tally)]
+        for channel in names_with_deliveries():
+            for rank in statements.RANKS:
+                parts += [partial(self._expire, tally, channel, rank), partial(self._find_stale, tally, channel, rank)]
+        failed = None
+        for part in parts:
+            try:
+                await part()
+            except StoreError as error:
+                _log.error("a part of the recovery failed", part=part.func.__name__.strip("_"), error=str(error))
+                failed = failed or error
+        return failed
+
+    async def _settle_abandoned(self, tally: Tally, contact: Contact) -> None:
         # After an outage in the middle of this run the next run settles the rest.
         is_more = contact.with_abandoned
         while is_more:
             async with self._store.transaction() as tx:
-                unknown, again = await statements.settle_abandoned(tx, channel, rank, self._batch, contact)
-            tally.unknown += unknown
-            tally.again += again
-            _count(channel, "UNKNOWN", "ABANDONED", unknown)
-            is_more = unknown + again == self._batch
+                settled = await statements.settle_abandoned(tx, self._batch, contact)
+            for (channel, status), count in settled.items():
+                if status == "UNKNOWN":
+                    tally.unknown += count
+                    _count(channel, "UNKNOWN", "ABANDONED", count)
+                else:
+                    tally.again += count
+            is_more = settled.total() == self._batch
 
-    async def _expire(self, channel: str, rank: int, tally: Tally) -> None:
+    async def _find_stale(self, tally: Tally, channel: str, rank: int) -> None:
+        async with self._store.read() as tx:
+            tally.is_any_stale |= await statements.is_any_stale(tx, channel, rank)
+
+    async def _expire(self, tally: Tally, channel: str, rank: int) -> None:
         begin: datetime | None = _FIRST
         while begin is not None:
             async with self._store.transaction() as tx:

@@ -34,6 +34,7 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.StoreLoginRefused: 503,
     errors.StoreTooNew: 503,
     errors.StoreBusy: 503,
+    errors.StoreRolledBack: 503,
     errors.StoreTooSlow: 503,
     errors.StoreNotMigrated: 503,
     errors.StoreRefused: 503,

@@ -22,8 +22,7 @@ _EXAMPLE = {"userId": "member-7", "productId": "sku-1", "action": "ADD_TO_CART"}
 
 async def keep_behaviors(store: Store, behaviors: Sequence[Behavior]) -> list[bool]:
     """Store them in one transaction. Each counts as accepted; of several alike the newest is kept."""
-    async with store.transaction() as tx:
-        await products.add_behaviors(tx, behaviors)
+    await store.run(lambda tx: products.add_behaviors(tx, behaviors))
     return [True] * len(behaviors)
 
 

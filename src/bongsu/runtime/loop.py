@@ -1,8 +1,8 @@
 """The one shape of everything that runs: start, stop, tick.
 
 A Loop ticks while ticks find work, then waits for a wake or the poll interval. One that knows when there is hardly more
-waits a moment before it looks. A tick that crashes is logged, counted and backed off; the loop goes on. Nothing else in
-Bongsu has a `while True`.
+waits a moment before it looks. A tick that crashes is logged, counted and backed off; the loop goes on. One whose
+transaction the database rolled back is repeated after a moment. Nothing else in Bongsu has a `while True`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 
-from bongsu.errors import BongsuError
+from bongsu.errors import BongsuError, StoreRolledBack
 from bongsu.runtime import telemetry
 from bongsu.runtime.backoff import doubling
 
@@ -19,6 +19,9 @@ from bongsu.runtime.backoff import doubling
 # its end: every loop on a notification's path may wait that long before it sees that the store is back.
 FIRST_BACKOFF = 0.1
 LAST_BACKOFF = 2.0
+# Before a transaction that the database rolled back is repeated. At once, it might be faster than the one that it gave way
+# to, and meet it again.
+ROLLED_BACK_SECONDS = 0.05
 # In an outage that goes on, a crash is logged at 1, 2, 4, 8, 16 and then at every 16th.
 LOGGED_EVERY = 16
 
@@ -73,7 +76,7 @@ class Loop(ABC):
         while not self.is_stopping:
             self._wake.clear()
             try:
-                done = await self.tick()
+                done = await self._tick()
             except Exception as error:
                 crashes += 1
                 telemetry.LOOP_CRASHES.labels(self.name).inc()
@@ -88,6 +91,15 @@ class Loop(ABC):
                 await self._pause(self._wake, self._poll_seconds)
             elif self.pause_seconds:
                 await self._pause(self._stopping, self.pause_seconds)
+
+    async def _tick(self) -> int:
+        try:
+            return await self.tick()
+        except StoreRolledBack as error:
+            # Nothing of that transaction was stored, and whoever was in its way goes on.
+            self._log.warning("transaction rolled back, repeating the tick", error=str(error))
+            await self._pause(self._stopping, ROLLED_BACK_SECONDS)
+            return await self.tick()
 
     def _log_crash(self, error: Exception, crashes: int) -> None:
         is_power_of_two = crashes & (crashes - 1) == 0

@@ -1,11 +1,9 @@
 """Cancelled events: stop what has not been sent, and take it out of the inboxes.
 
 `begin` is one short transaction. From its commit on, nothing of the event is decided, and a claim finds its messages
-cancelled: however many deliveries wait, nothing more is sent. `step` then changes the rows, some thousands in each
-transaction, until every waiting delivery is CANCELLED and, if asked, every inbox row is withdrawn. Any process may do a
-step; the row of the cancellation says how far they have come.
+cancelled: however many deliveries wait, nothing more is sent. cancel_steps.py then changes the rows.
 
-Locks in one order: the event, its cancellation, its messages; members by id; deliveries.
+Locks in one order: the event, its cancellation, its messages.
 """
 
 from __future__ import annotations
@@ -16,19 +14,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from bongsu.channel_table import Channel, names_with_deliveries
+from bongsu.channel_table import Channel
 from bongsu.model import EventStatus
 from bongsu.store import audience_snapshots
 from bongsu.store.channel_bits import BITS
-from bongsu.store.message_counts import ENDED, IN_INBOX, MADE, count_ended
-from bongsu.store.query import Dialect, Row, Statement, Table, Transaction, as_uuid, fetch_one, in_both, same
-from bongsu.store.ranks import RANKS
+from bongsu.store.message_counts import ENDED, IN_INBOX, MADE
+from bongsu.store.query import Dialect, Row, Statement, Transaction, as_uuid, fetch_one, in_both, same
 from bongsu.store.recovery import MOST_ROUNDS
 
 _IN_APP = BITS[Channel.IN_APP]
-# PostgreSQL's now() is when the transaction began: claims that it has waited for since then have leases that end later. No
-# statement runs longer than 30 s. Longer → more of what is due in the next minutes is read, of paced events.
-_WAITED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -132,32 +126,21 @@ _FIND_RETRYABLE = in_both(
     )
 )
 
-_PLACE = {"channel": "text", "rank": "integer"}
-
-# The same of a message ($1) with many recipients, from its kept counts. They do not tell what waits from what is being sent:
-# of every channel and rank ($2) it counts those whose leases end within so many seconds ($3), by the index of what waits,
-# which is in the order of these times. In one statement: what is recorded meanwhile is counted once.
+# The same of a message ($1) with many recipients, from its kept counts. They do not tell what waits from what is being sent,
+# which is counted by the index of that: few, however many wait. In one statement: what is recorded meanwhile counts once.
 _COUNT_MANY = in_both(
     lambda d: (
         f"""
     SELECT what, CAST(sum(count) AS bigint) AS count FROM bongsu_message_counts WHERE message_id = $1 GROUP BY what
     UNION ALL
-    SELECT 'SENDING', count(*)
-    FROM {d.table("place", _PLACE, 2)}
-    CROSS JOIN bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_due")}
-    WHERE d.status IN ('READY', 'SENDING') AND d.channel = place.channel AND d.rank = place.rank
-      AND d.due > {d.now} AND d.due <= {d.after("$3")} AND d.status = 'SENDING' AND d.message_id = $1"""
+    SELECT 'SENDING', count(*) FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_sending")}
+    WHERE d.status = 'SENDING' AND d.message_id = $1"""
     )
 )
 
 
-async def begin(
-    tx: Transaction, event_id: UUID, who: str, *, withdraw: bool, lease_seconds: float
-) -> Cancellation | NothingLeft | None:
-    """Cancel an event. None: there is no such event. Asked again, the answer is the same.
-
-    `lease_seconds` is the longest lease of a delivery: what is claimed ends its lease within that time.
-    """
+async def begin(tx: Transaction, event_id: UUID, who: str, *, withdraw: bool) -> Cancellation | NothingLeft | None:
+    """Cancel an event. None: there is no such event. Asked again, the answer is the same."""
     event = await fetch_one(tx, _LOCK_EVENT(event_id))
     if event is None:
         return None
@@ -168,7 +151,7 @@ async def begin(
     messages = await tx.fetch(_LOCK_MESSAGES(event_id))
     counts: Counter[str] = Counter()
     for message in messages:
-        counts.update(await _counts(tx, message, lease_seconds))
+        counts.update(await _counts(tx, message))
     if before is not None and not is_lifted:
         (row,) = await tx.fetch(_ADD_WITHDRAWAL(event_id, counts[IN_INBOX]))
         return _cancellation(tx.dialect, row)
@@ -196,14 +179,12 @@ async def _may_go(tx: Transaction, messages: Sequence[Row], counts: Counter[str]
     return False
 
 
-async def _counts(tx: Transaction, message: Row, lease_seconds: float) -> Counter[str]:
+async def _counts(tx: Transaction, message: Row) -> Counter[str]:
     """By delivery status, and the inbox rows."""
     message_id = message["message_id"]
     if not message["is_bulk"]:
         return Counter({row["what"]: row["count"] for row in await tx.fetch(_COUNT_FEW(message_id))})
-    places = Table(_PLACE, [(channel, rank) for channel in names_with_deliveries() for rank in RANKS])
-    rows = await tx.fetch(_COUNT_MANY(message_id, places, lease_seconds + _WAITED_SECONDS))
-    counts = Counter({row["what"]: row["count"] for row in rows})
+    counts = Counter({row["what"]: row["count"] for row in await tx.fetch(_COUNT_MANY(message_id))})
     counts["READY"] = max(0, counts[MADE] - sum(counts[one] for one in ENDED) - counts["SENDING"])
     return counts
 
@@ -219,128 +200,3 @@ def _cancellation(dialect: Dialect, row: Row) -> Cancellation:
         row["withdrawn"],
         row["finished_at"] is not None,
     )
-
-
-# --- step -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a step has changed: of which event and message, and whose inbox rows (member, notification) it withdrew."""
-
-    event_id: UUID
-    message_id: int
-    cancelled: int
-    withdrawn: Sequence[tuple[str, int]]
-    is_last: bool
-
-
-# An unfinished cancellation, the oldest first, or that of one event ($1). Locks its row; skips it if another process is
-# doing a step of it.
-_TAKE = in_both(
-    lambda d: (
-        f"""
-    SELECT {_COLUMNS} FROM bongsu_cancellations {d.index_hint("bongsu_cancellations_open")}
-    WHERE finished_at IS NULL AND (CAST($1 AS uuid) IS NULL OR event_id = $1)
-    ORDER BY requested_at LIMIT 1 {d.skip_locked}"""
-    )
-)
-
-# The event's ($1) first message from an id on ($2).
-_NEXT_MESSAGE = same("""
-    SELECT min(message_id) AS message_id FROM bongsu_messages WHERE event_id = $1 AND message_id >= $2""")
-
-# The last of the next $3 members of a message ($1) behind one ($2), and how many they are.
-_NEXT_MEMBERS = same("""
-    SELECT max(next.member_id) AS last, count(*) AS count FROM (
-        SELECT member_id FROM bongsu_notifications WHERE message_id = $1 AND member_id > $2
-        ORDER BY member_id LIMIT $3) AS next""")
-
-# Locks the members of message $1 behind $2 up to $3, in id order: whoever changes what is unread holds this lock.
-_LOCK_MEMBERS = Statement(
-    postgres="""
-        SELECT count(*) AS count FROM (
-            SELECT m.member_id FROM bongsu_members AS m
-            WHERE m.member_id IN (
-                SELECT n.member_id FROM bongsu_notifications AS n
-                WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3)
-            ORDER BY m.member_id FOR NO KEY UPDATE) AS locked""",
-    sqlite="SELECT 0 AS count",
-)
-
-# Lowers the unread counts of those who have not read it. Their rows are locked.
-_LOWER_UNREAD = same(f"""
-    UPDATE bongsu_members SET unread = unread - 1
-    WHERE member_id IN (
-        SELECT n.member_id FROM bongsu_notifications AS n
-        WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3 AND n.read_at IS NULL
-          AND n.channels & {_IN_APP} <> 0)""")
-
-# Takes the rows out of the inboxes; the history keeps them. Returns whose they are.
-_WITHDRAW = same(f"""
-    UPDATE bongsu_notifications SET channels = channels - {_IN_APP}
-    WHERE message_id = $1 AND member_id > $2 AND member_id <= $3 AND channels & {_IN_APP} <> 0
-    RETURNING member_id, notification_id""")
-
-# Ends the waiting deliveries of message $1 to the members behind $2 up to $3, and lets none that has failed be retried.
-# Returns them as they are then. Locks their rows. One that is claimed is left to its dispatcher, which finds it cancelled.
-_CANCEL_DELIVERIES = in_both(
-    lambda d: (
-        f"""
-    UPDATE bongsu_deliveries
-    SET status = CASE WHEN status = 'READY' THEN 'CANCELLED' ELSE status END,
-        finished_at = CASE WHEN status = 'READY' THEN {d.now} ELSE finished_at END,
-        is_retryable = false
-    WHERE notification_id IN (
-        SELECT n.notification_id FROM bongsu_notifications AS n
-        WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3)
-      AND (is_retryable OR (status = 'READY' AND leased_by IS NULL))
-    RETURNING channel, status"""
-    )
-)
-
-# The planner sees how many members lie between the two, and looks up the rows of so few by their keys.
-_PLAN_BY_VALUES = Statement(postgres="SET LOCAL plan_cache_mode = force_custom_plan", sqlite="SELECT 1")
-
-# Saves how far the steps have come: message $2, member $3; $4 says whether that was all.
-_SAVE = in_both(
-    lambda d: (
-        f"""
-    UPDATE bongsu_cancellations
-    SET message_id = $2, member_id = $3, finished_at = CASE WHEN CAST($4 AS boolean) THEN {d.now} END
-    WHERE event_id = $1"""
-    )
-)
-
-
-async def step(tx: Transaction, limit: int, event_id: UUID | None = None) -> Step | None:
-    """Change the rows of the next members of an unfinished cancellation. None: there is none, or others are at it."""
-    open_one = await fetch_one(tx, _TAKE(event_id))
-    if open_one is None:
-        return None
-    found = as_uuid(open_one["event_id"])
-    (message,) = await tx.fetch(_NEXT_MESSAGE(found, open_one["message_id"]))
-    message_id = message["message_id"]
-    if message_id is None:
-        await tx.execute(_SAVE(found, open_one["message_id"], open_one["member_id"], True))
-        return Step(found, 0, 0, (), is_last=True)
-    after = open_one["member_id"] if message_id == open_one["message_id"] else ""
-    (members,) = await tx.fetch(_NEXT_MEMBERS(message_id, after, limit))
-    is_full = members["count"] == limit
-    last = members["last"]
-    cancelled, withdrawn = 0, []
-    if last is not None:
-        part = (message_id, after, last)
-        await tx.execute(_PLAN_BY_VALUES())
-        if open_one["withdraw"]:
-            await tx.fetch(_LOCK_MEMBERS(*part))
-            await tx.execute(_LOWER_UNREAD(*part))
-            withdrawn = [(row["member_id"], row["notification_id"]) for row in await tx.fetch(_WITHDRAW(*part))]
-        rows = await tx.fetch(_CANCEL_DELIVERIES(*part))
-        ended = [(message_id, row["channel"], row["status"]) for row in rows if row["status"] == "CANCELLED"]
-        await count_ended(tx, ended)
-        cancelled = len(ended)
-    # With the next message, or behind the last member of this one.
-    place = (message_id, last) if is_full else (message_id + 1, "")
-    await tx.execute(_SAVE(found, *place, False))
-    return Step(found, message_id, cancelled, withdrawn, is_last=False)

@@ -281,8 +281,17 @@ _EVENT_IDS = {"event_id": "uuid"}
 _DELIVERY_IDS = {"delivery_id": "bigint"}
 _MESSAGE_IDS = {"message_id": "bigint"}
 
+# Locks those of these events that are dead, in the order of their ids. $1 ids.
+_LOCK_EVENTS = in_both(
+    lambda d: (
+        f"""
+    SELECT e.event_id FROM bongsu_events AS e
+    WHERE e.event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_IDS, 1)}) AND {_DEAD_EVENT}
+    ORDER BY e.event_id {d.lock_row}"""
+    )
+)
 # Make dead events PENDING again. The epoch stays, so an earlier claim still cannot record a result; the fan-out's cursor
-# stays too, so members already decided are not decided again. Locks the rows. $1 ids.
+# stays too, so members already decided are not decided again. The rows are locked. $1 ids.
 _REPLAY_EVENTS = in_both(
     lambda d: (
         f"""
@@ -291,8 +300,17 @@ _REPLAY_EVENTS = in_both(
     FROM {d.table("given", _EVENT_IDS, 1)} WHERE e.event_id = given.event_id AND {_DEAD_EVENT}"""
     )
 )
-# Make dead deliveries READY again, as new but for the epoch, and return their ids. Locks the rows. $1 ids, $2 what to add to
-# the series, which is part of the collapse id, $3 whether they are bulk from now on; critical ones never are.
+# Locks those of these deliveries that are dead, in the order of their ids, and returns them as they are then. $1 ids.
+_LOCK_DELIVERIES = in_both(
+    lambda d: (
+        f"""
+    SELECT d.delivery_id, d.message_id, d.channel, d.status FROM bongsu_deliveries AS d
+    WHERE d.delivery_id IN (SELECT given.delivery_id FROM {d.table("given", _DELIVERY_IDS, 1)}) AND {_DEAD_DELIVERY}
+    ORDER BY d.delivery_id {d.lock_row}"""
+    )
+)
+# Make deliveries READY again, as new but for the epoch. The rows are locked. $1 ids, $2 what to add to the series, which is
+# part of the collapse id, $3 whether they are bulk from now on; critical ones never are.
 _REPLAY_DELIVERIES = in_both(
     lambda d: (
         f"""
@@ -303,14 +321,22 @@ _REPLAY_DELIVERIES = in_both(
             SELECT {BULK} + m.priority FROM bongsu_messages AS m
             WHERE m.message_id = bongsu_deliveries.message_id AND NOT m.is_critical AND CAST($3 AS boolean)), rank)
     FROM {d.table("given", _DELIVERY_IDS, 1)}
-    WHERE bongsu_deliveries.delivery_id = given.delivery_id AND status IN ('FAIL', 'UNKNOWN')
-    RETURNING bongsu_deliveries.delivery_id"""
+    WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
     )
 )
 
 
+# Locks messages in the order of their ids. $1 ids.
+_LOCK_MESSAGES = in_both(
+    lambda d: (
+        f"""
+    SELECT m.message_id FROM bongsu_messages AS m
+    WHERE m.message_id IN (SELECT given.message_id FROM {d.table("given", _MESSAGE_IDS, 1)}) AND m.cancelled_at IS NOT NULL
+    ORDER BY m.message_id {d.lock_row}"""
+    )
+)
 # Let these messages be sent again, if their event was cancelled and nothing of it waits any more: whoever replays their
-# deliveries has named the event. Locks the rows. $1 ids.
+# deliveries has named the event. The rows are locked. $1 ids.
 _LIFT_CANCELLATIONS = in_both(
     lambda d: (
         f"""
@@ -325,17 +351,32 @@ _LIFT_CANCELLATIONS = in_both(
 async def replay(tx: Transaction, rows: Sequence[DeadRow], *, new_series: bool = False, is_bulk: bool = False) -> int:
     """Make these dead letters due again and return how many still were dead. Concurrent replays are serialised."""
     await tx.fetch(lock_names(["dead replay"]))
-    events = [(row.event_id,) for row in rows if row.kind is Kind.EVENT]
-    replayed = sum(await tx.execute(_REPLAY_EVENTS(Table(_EVENT_IDS, events)))) if events else 0
-    deliveries = {int(row.id): row for row in rows if row.kind is Kind.DELIVERY}
-    if deliveries:
-        messages = {row.message_id for row in deliveries.values() if row.message_id is not None}
-        await tx.execute(_LIFT_CANCELLATIONS(Table(_MESSAGE_IDS, [(one,) for one in sorted(messages)])))
-        ids = Table(_DELIVERY_IDS, [(one,) for one in sorted(deliveries)])
-        again = [deliveries[row["delivery_id"]] for row in await tx.fetch(_REPLAY_DELIVERIES(ids, int(new_series), is_bulk))]
-        await count_ended(tx, ((row.message_id, row.channel or "", row.state.value) for row in again), by=-1)
-        replayed += len(again)
+    replayed = await _replay_events(tx, [row.event_id for row in rows if row.kind is Kind.EVENT])
+    deliveries = [row for row in rows if row.kind is Kind.DELIVERY]
+    return replayed + await _replay_deliveries(tx, deliveries, int(new_series), is_bulk)
+
+
+async def _replay_events(tx: Transaction, event_ids: Sequence[UUID]) -> int:
+    if not event_ids:
+        return 0
+    ids = Table(_EVENT_IDS, [(one,) for one in event_ids])
+    await tx.fetch(_LOCK_EVENTS(ids))
+    (replayed,) = await tx.execute(_REPLAY_EVENTS(ids))
     return replayed
+
+
+async def _replay_deliveries(tx: Transaction, rows: Sequence[DeadRow], series: int, is_bulk: bool) -> int:
+    if not rows:
+        return 0
+    messages = Table(
+        _MESSAGE_IDS, [(one,) for one in sorted({row.message_id for row in rows if row.message_id is not None})]
+    )
+    ids = Table(_DELIVERY_IDS, [(int(row.id),) for row in rows])
+    dead = await tx.fetch(_LOCK_MESSAGES(messages), _LIFT_CANCELLATIONS(messages), _LOCK_DELIVERIES(ids))
+    await tx.execute(_REPLAY_DELIVERIES(Table(_DELIVERY_IDS, [(one["delivery_id"],) for one in dead]), series, is_bulk))
+    # By the states that were locked: since they were found, others may have ended them in another.
+    await count_ended(tx, ((one["message_id"], one["channel"], one["status"]) for one in dead), by=-1)
+    return len(dead)
 
 
 # --- audit ------------------------------------------------------------------------------------------------------------

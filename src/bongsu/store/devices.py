@@ -22,7 +22,17 @@ class DeviceRow:
     updated_at: datetime
 
 
-# A token belongs to one device: removes it from every other. Locks the rows it removes.
+# Locks a device and the one that has its token, in the order of their keys: two devices that exchange their tokens at the
+# same time cannot deadlock. $1 token, $2 member, $3 device.
+_LOCK_DEVICES = in_both(
+    lambda d: (
+        f"""
+    SELECT member_id, device_id FROM bongsu_devices WHERE token = $1 OR (member_id = $2 AND device_id = $3)
+    ORDER BY member_id, device_id {d.lock_row}"""
+    )
+)
+
+# A token belongs to one device: removes it from every other. Their rows are locked.
 _REMOVE_TOKEN_ELSEWHERE = same("""
     DELETE FROM bongsu_devices WHERE token = $1 AND NOT (member_id = $2 AND device_id = $3)""")
 
@@ -51,7 +61,7 @@ async def put_device(tx: Transaction, member_id: str, device_id: str, device: De
     """Register a device, or refresh its token. The token is taken from whichever device had it before."""
     await ensure_members(tx, [member_id])
     # Two devices that register one token at the same time would both find it free, and one would violate its uniqueness.
-    await tx.fetch(lock_names([f"token {device.token}"]))
+    await tx.fetch(lock_names([f"token {device.token}"]), _LOCK_DEVICES(device.token, member_id, device_id))
     await tx.execute(
         _REMOVE_TOKEN_ELSEWHERE(device.token, member_id, device_id),
         _PUT_DEVICE(member_id, device_id, device.token, device.platform.value, device.push_consent),

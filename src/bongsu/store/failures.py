@@ -16,6 +16,7 @@ from bongsu.errors import (
     StoreLoginRefused,
     StoreNotMigrated,
     StoreRefused,
+    StoreRolledBack,
     StoreTooSlow,
     StoreUnreachable,
 )
@@ -24,7 +25,9 @@ from bongsu.errors import (
 _BY_STATE: dict[str, type[BongsuError]] = {
     "42501": StoreRefused,  # insufficient privilege
     "25006": StoreRefused,  # read-only transaction
-    "40": StoreBusy,  # deadlock, serialisation
+    "40P01": StoreRolledBack,  # victim of a deadlock
+    "40001": StoreRolledBack,  # could not be serialised
+    "40": StoreBusy,
     "55P03": StoreBusy,  # lock_timeout
     "57014": StoreTooSlow,  # statement_timeout
     "08": StoreUnreachable,

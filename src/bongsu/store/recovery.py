@@ -5,6 +5,7 @@ Each changes a bounded number of rows and skips those that another transaction h
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -111,10 +112,9 @@ FIND_STALE = in_both(
     )
 )
 
-# Ends claims of a channel ($1) and rank ($2) whose leases ended while SENDING, up to a limit ($3): UNKNOWN if the message
-# must not arrive twice or was cancelled, else READY. A dispatcher that claimed them would do the same. It raises the epoch,
-# as a claim does, so that the old claim can no longer be recorded. Begun later than $4, it ends none. Locks the rows; skips
-# locked ones.
+# Ends claims whose leases ended while SENDING, up to a limit ($1): UNKNOWN if the message must not arrive twice or was
+# cancelled, else READY. A dispatcher that claimed them would do the same. It raises the epoch, as a claim does, so that the
+# old claim can no longer be recorded. Begun later than $2, it ends none. Locks the rows; skips locked ones.
 SETTLE_ABANDONED = in_both(
     lambda d: (
         f"""
@@ -122,10 +122,9 @@ SETTLE_ABANDONED = in_both(
         SELECT d.delivery_id,
                (SELECT m.guarantee = 'at_most_once' OR m.cancelled_at IS NOT NULL
                 FROM bongsu_messages AS m WHERE m.message_id = d.message_id) AS is_final
-        FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_due")}
-        WHERE d.status IN ('READY', 'SENDING') AND d.status = 'SENDING' AND d.channel = $1 AND d.rank = $2
-          AND d.due <= {d.now} AND {d.now} <= $4
-        ORDER BY d.due LIMIT $3 {d.skip_locked})
+        FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_sending")}
+        WHERE d.status = 'SENDING' AND d.due <= {d.now} AND {d.now} <= $2
+        ORDER BY d.due LIMIT $1 {d.skip_locked})
     UPDATE bongsu_deliveries
     SET epoch = epoch + 1, leased_by = NULL,
         status = CASE WHEN abandoned.is_final THEN 'UNKNOWN' ELSE 'READY' END,
@@ -134,7 +133,7 @@ SETTLE_ABANDONED = in_both(
         claims = CASE WHEN abandoned.is_final THEN 0 ELSE claims END,
         finished_at = CASE WHEN abandoned.is_final THEN {d.now} END
     FROM abandoned WHERE bongsu_deliveries.delivery_id = abandoned.delivery_id
-    RETURNING status, message_id"""
+    RETURNING channel, status, message_id"""
     )
 )
 
@@ -162,17 +161,14 @@ async def is_any_stale(tx: Transaction, channel: str, rank: int) -> bool:
     return bool(await tx.fetch(FIND_STALE(channel, rank)))
 
 
-async def settle_abandoned(
-    tx: Transaction, channel: str, rank: int, limit: int, contact: Contact | None = None
-) -> tuple[int, int]:
-    """End claims whose leases ended while sending; return how many are UNKNOWN and how many will be sent again.
+async def settle_abandoned(tx: Transaction, limit: int, contact: Contact | None = None) -> Counter[tuple[str, str]]:
+    """End claims whose leases ended while sending; return how many of a channel are UNKNOWN or READY, to be sent again.
 
     The contact says until when the store has to begin it, and learns that the store answered: after a gap, live dispatchers
     have to record and renew first. With a limit of 0 it only learns; a read-only store refuses that too.
     """
-    rows = await tx.fetch(SETTLE_ABANDONED(channel, rank, limit, contact.begins_by if contact else ALWAYS))
+    rows = await tx.fetch(SETTLE_ABANDONED(limit, contact.begins_by if contact else ALWAYS))
     if contact is not None:
         contact.answered(await find_now(tx))
-    await count_ended(tx, ((row["message_id"], channel, row["status"]) for row in rows))
-    statuses = [row["status"] for row in rows]
-    return statuses.count("UNKNOWN"), statuses.count("READY")
+    await count_ended(tx, ((row["message_id"], row["channel"], row["status"]) for row in rows))
+    return Counter((row["channel"], row["status"]) for row in rows)

@@ -1,16 +1,38 @@
-"""The store: one database behind everything, and the three ways to use it."""
+"""The store: one database behind everything, and the ways to use it."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
+from bongsu.errors import StoreRolledBack
+from bongsu.runtime import telemetry
+from bongsu.runtime.loop import ROLLED_BACK_SECONDS
 from bongsu.settings import Settings
 from bongsu.store.postgres import PostgresDatabase
 from bongsu.store.query import Dialect, Transaction
 from bongsu.store.shares import Share
 from bongsu.store.sqlite import SqliteDatabase
+
+_log = telemetry.log("bongsu.store")
+_T = TypeVar("_T")
+
+
+async def repeat_if_rolled_back(work: Callable[[], Awaitable[_T]]) -> _T:
+    """Work that is one transaction; once more if the database rolled it back, as the victim of a deadlock, say.
+
+    Nothing of it was stored then. The log has it because we lock in one order: a deadlock is a defect, or another program's.
+    """
+    try:
+        return await work()
+    except StoreRolledBack as error:
+        _log.warning("transaction rolled back, repeating it", error=str(error))
+        await asyncio.sleep(ROLLED_BACK_SECONDS)
+        return await work()
 
 
 class Store:
@@ -42,6 +64,18 @@ class Store:
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Committed when the block ends, rolled back when it raises."""
         return self.database.transaction(self._share)
+
+    async def run(self, work: Callable[[Transaction], Awaitable[_T]]) -> _T:
+        """Work in a transaction of its own, which is repeated once if the database rolls it back.
+
+        For callers that would otherwise answer with an error. A Loop repeats its tick, and needs no more than `transaction`.
+        """
+
+        async def attempt() -> _T:
+            async with self.transaction() as tx:
+                return await work(tx)
+
+        return await repeat_if_rolled_back(attempt)
 
     def single(self) -> AbstractAsyncContextManager[Transaction]:
         """For one statement, which is a transaction by itself: it need not be begun and committed."""

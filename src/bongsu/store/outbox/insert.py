@@ -12,7 +12,7 @@ from bongsu.model import Event
 from bongsu.store.outbox import postgres, sqlite
 from bongsu.store.outbox.rows import NEW_EVENT, NewEvent, as_rows
 from bongsu.store.query import Row, Statement, Table, Transaction, as_uuid
-from bongsu.store.store import Store
+from bongsu.store.store import Store, repeat_if_rolled_back
 
 _INSERT = Statement(postgres.INSERT, sqlite.INSERT)
 
@@ -26,8 +26,13 @@ async def add(tx: Transaction, events: Sequence[Event | NewEvent]) -> set[UUID]:
 
 async def add_many(store: Store, events: Sequence[Event | NewEvent]) -> list[bool]:
     """Insert the events in a transaction of their own; return for each whether its id was new."""
-    async with store.single() as tx:
-        rows = await _insert(tx, events)
+
+    async def insert() -> Sequence[Row]:
+        async with store.single() as tx:
+            return await _insert(tx, events)
+
+    # We insert in id order; a caller's own transaction may insert the same ids in another order.
+    rows = await repeat_if_rolled_back(insert)
     # Nearly always all of them are new, and then their ids need not be read.
     if len(rows) == len(events):
         return [True] * len(events)
