@@ -86,7 +86,7 @@ async def decide(
 
 
 async def work(worker: EventWorker) -> None:
-    while await worker.tick():
+    while await worker.tick() or await worker.selects.wait():
         pass
     await worker.stop()
 

@@ -49,6 +49,7 @@ class Decider:
     def __init__(self, store: Store, templates: Templates, settings: Settings, chunk: int = CHUNK) -> None:
         self._store = store
         self._settings = settings
+        self.chunk = chunk
         self._next_recipients = NextRecipients(chunk)
         self._profiles = Profiles(settings.zone)
         self._messages = Messages(templates)
