@@ -34,8 +34,8 @@ def connected(settings: Settings) -> Iterator[Any]:
         with contextlib.closing(sqlite3.connect(settings.data_dir / "bongsu.db", timeout=60)) as connection, connection:
             yield connection
         return
-    with psycopg.connect(settings.database_url) as connection:
-        yield connection
+    with psycopg.connect(settings.database_url) as server:
+        yield server
 
 
 def publish(settings: Settings, rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> None:
