@@ -126,10 +126,11 @@ class EventWorker(Loop):
 
     async def _claim_critical(self) -> list[ClaimedEvent]:
         """Between two steps: those that can give critical notices wait for no more than one step of others."""
-        if not (types := self._rules.critical_types):
+        types, room = self._rules.critical_types, 2 * BATCH - len(self._in_progress)
+        if not types or room <= 0:
             return []
         async with self._store.single() as tx:
-            return await outbox.claim_critical(tx, BATCH, self._settings.lease_seconds, self._worker, types)
+            return await outbox.claim_critical(tx, min(room, BATCH), self._settings.lease_seconds, self._worker, types)
 
     async def _claim_suspect(self) -> list[ClaimedEvent]:
         async with self._store.single() as tx:
@@ -142,6 +143,7 @@ class EventWorker(Loop):
         claims = [event.claim for event in self._in_progress]
         async with self._store.single() as tx:
             renewed = await outbox.renew(tx, claims, self._settings.lease_seconds)
+        self.selects.cancel([event.claim for event in self._in_progress if event.event_id not in renewed])
         self._in_progress = [event for event in self._in_progress if event.event_id in renewed]
         self._renewed = time.monotonic()
 
