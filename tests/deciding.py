@@ -86,9 +86,16 @@ async def decide(
 
 
 async def work(worker: EventWorker) -> None:
-    while await worker.tick():
+    while await tick(worker):
         pass
     await worker.stop()
+
+
+async def tick(worker: EventWorker) -> int:
+    """One tick that does something, after the users' SELECTs it may have to wait for; 0 if there is nothing to do."""
+    while not (done := await worker.tick()) and await worker.selects.wait():
+        pass
+    return done
 
 
 async def members(store: Store, *member_ids: str, device: bool = False) -> None:

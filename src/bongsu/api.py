@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
 from fastapi import Depends, FastAPI, Response
@@ -28,7 +28,7 @@ from bongsu.keys import Keys
 from bongsu.live import session
 from bongsu.live.gateway import Gateway, WithStreams
 from bongsu.live.sse import PATH as STREAM_PATH
-from bongsu.model import Behavior, Device, Event, Member, Preferences, Product
+from bongsu.model import Behavior, Device, Event, Member, NoticeType, Preferences, Product
 from bongsu.runtime import telemetry
 from bongsu.runtime.signals import LocalSignals, Signals
 from bongsu.settings import Settings
@@ -47,6 +47,7 @@ def build_api(
     *,
     gateway: Gateway | None = None,
     on_read: inbox.OnRead | None = None,
+    types: Mapping[str, NoticeType] | None = None,
     is_demo: bool = False,
 ) -> ASGIApp:
     """Without an intake and a gateway, only what every process answers: how it is."""
@@ -68,7 +69,7 @@ def build_api(
         app.include_router(inbox.router(gate, store, on_read))
         # Cancelling waits for a step that is being decided at this moment, as workers wait for each other.
         cancellations = Cancellations(store.share(Share.WORK), signals or LocalSignals())
-        app.include_router(direct.router(gate, intake, ingest, cancellations.cancel))
+        app.include_router(direct.router(gate, intake, ingest, cancellations.cancel, types or {}))
         app.include_router(history.router(gate, store))
         app.include_router(events.router(gate, store, cancellations))
         app.include_router(dead.router(gate, store, signals or LocalSignals()))

@@ -220,6 +220,7 @@ class Service:
             base.signals,
             gateway=gateway,
             on_read=lambda member_id, _unread: announce_read(base.signals, member_id),
+            types=self._rules.types,
             is_demo=self._is_demo,
         )
         return await roles.enter_async_context(_serving(app, listener, gateway.drain if gateway else None))

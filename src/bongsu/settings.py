@@ -189,6 +189,7 @@ class Settings(BaseModel):
     poll_seconds: Seconds = 1
     send_timeout_seconds: Seconds = 15
     lease_seconds: Seconds = 60
+    audience_timeout_seconds: Seconds = 30
     retention_days: Count = 30
     recovery_cron: Annotated[str, AfterValidator(_cron)] = "*/5 9-21 * * *"
     recommendation_cron: Annotated[str, AfterValidator(_cron)] = "0 9 * * *"

@@ -27,7 +27,7 @@ from bongsu.model import (
 from bongsu.rules import Rules
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from tests.deciding import Clock, ClockedDecider, decide, did, members, rows, run, said, says, told, work
+from tests.deciding import Clock, ClockedDecider, decide, did, members, rows, run, said, says, tick, told, work
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
 CHUNK = 5
@@ -273,8 +273,9 @@ async def test_only_what_is_larger_than_a_step_is_cut_however_events_are_mixed(
     for alive in [*(dice.randint(1, 4) for _ in range(5)), 1_000]:
         taken = Steps(store, settings, rules)
         for _ in range(alive):
-            if not await taken.worker.tick():
+            if not await tick(taken.worker):
                 break
+        await taken.worker.selects.stop()
         steps += taken.taken
         await run(store, f"UPDATE bongsu_events SET due = {store.dialect.now} WHERE status = 'PENDING'")
         await publish(store, *events[10:])
@@ -343,10 +344,10 @@ async def test_a_large_event_and_those_that_lists_leave_no_room_for_take_turns(s
     taken = Steps(store, settings, about(audience))
     await publish(store, said("all"))
     await taken.worker.tick()
-    for tick in range(12):
+    for turn in range(12):
         # More lists in each tick than its steps can take, and more of the others than have a turn.
         await publish(
-            store, *(said(f"list-{tick}-{number}") for number in range(5)), *(said(f"select-{tick}") for _ in "ab")
+            store, *(said(f"list-{turn}-{number}") for number in range(5)), *(said(f"select-{turn}") for _ in "ab")
         )
         await taken.worker.tick()
     later = taken.taken[2:]

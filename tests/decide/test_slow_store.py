@@ -11,10 +11,10 @@ import pytest
 
 from bongsu.decide.worker import EventWorker
 from bongsu.errors import StoreBusy, StoreTooSlow
-from bongsu.model import Event, Listed, Selected
+from bongsu.model import Event, Listed
 from bongsu.settings import Settings
 from bongsu.store import Share, Store, migrate, outbox, postgres, sqlite
-from tests.deciding import Clock, ClockedDecider, decide, fates, rows, said, says, work
+from tests.deciding import Clock, ClockedDecider, fates, rows, said, says, work
 from tests.store.limits import limit
 
 LOCK_SECONDS = 0.1
@@ -87,19 +87,3 @@ async def test_a_statement_that_takes_too_long_uses_no_attempt(
     await work(worker)
     await slow.close()
     assert await fates(store) == {"a": {"TOLD": 3}}
-
-
-@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
-async def test_a_users_select_that_takes_too_long_fails_its_event_alone(
-    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres, "STATEMENT_SECONDS", 0.3)
-    slow = Store.open(settings)
-    once = settings.model_copy(update={"max_retries": 0})
-    rules = says(lambda e: Selected("SELECT 'a' FROM pg_sleep(60)") if e.ref_id == "slow" else Listed(("a",)))
-    await decide(slow, once, rules, said("1"), said("slow"), said("2"))
-    await slow.close()
-    assert await fates(store) == {"a": {"TOLD": 2}}
-    ((ref_id, error),) = await rows(store, "SELECT ref_id, error FROM bongsu_events WHERE status = 'FAILED'")
-    assert ref_id == "slow"
-    assert error.startswith("bongsu.errors.BadAudience: canceling statement due to statement timeout")

@@ -12,7 +12,7 @@ import pytest
 
 from bongsu.ingress import direct
 from bongsu.model import Channel, Event, EventStatus, Guarantee, Listed, Notice, Priority, new_id
-from bongsu.rules import DIRECT, catalogue
+from bongsu.rules import CRITICAL_DIRECT, DIRECT, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox, schedule
 from bongsu.store.outbox import ClaimedEvent, EventResult, StoredEvent
@@ -320,6 +320,27 @@ async def test_finishing_and_calling_off_at_once_have_one_winner(api: httpx.Asyn
 
 async def test_the_event_type_is_the_one_the_rule_is_about(api: httpx.AsyncClient, store: Store) -> None:
     assert (await find(store, (await sent(api))["eventId"])).event.event_type == DIRECT
+
+
+async def test_a_critical_one_has_an_event_type_of_its_own(api: httpx.AsyncClient, store: Store) -> None:
+    event_id = (await sent(api, critical=True, sendAt=in_hours(1)))["eventId"]
+    event = (await find(store, event_id)).event
+    assert event.event_type == CRITICAL_DIRECT
+    assert said(event).type.is_critical
+    assert (await find(store, (await sent(api, critical=False))["eventId"])).event.event_type == DIRECT
+    assert (await cancel(api, event_id)).status_code == 200
+
+
+def test_a_type_that_is_declared_critical_makes_it_critical() -> None:
+    types = catalogue(Settings()).types
+
+    def event_type(**more: Any) -> str:
+        asked = direct.NotificationRequest(**{**LEAST, "type": "RESERVATION_CONFIRMED", **more})
+        return asked.as_event(types).event_type
+
+    assert event_type() == CRITICAL_DIRECT
+    assert event_type(critical=False) == DIRECT
+    assert event_type(type="PRICE_DROP") == DIRECT
 
 
 async def test_a_members_key_sends_and_cancels_nothing(api: httpx.AsyncClient, member_token: str) -> None:

@@ -36,7 +36,7 @@ from tests.cancelling import (
     statuses,
     take_steps,
 )
-from tests.deciding import Clock, ClockedDecider, decide, rows, said, says
+from tests.deciding import Clock, ClockedDecider, decide, rows, said, says, tick
 from tests.past import tell
 
 MORE = NoticeType("MORE", SALE.channels, duplicate_hours=0)
@@ -231,7 +231,8 @@ async def test_members_not_yet_decided_are_not_decided_by_the_worker_that_has_cl
     await add_events(store, event)
     audience = Selected("SELECT member_id FROM bongsu_members")
     worker = EventWorker(store, says(audience, SALE), settings, ClockedDecider(store, settings, Clock(), 2))
-    await worker.tick()
+    await tick(worker)
+    await tick(worker)
     assert await rows(store, "SELECT event_id FROM bongsu_portions") != []
     decided = len(await rows(store, "SELECT 1 FROM bongsu_notifications"))
     assert 0 < decided < 9

@@ -7,7 +7,7 @@ import pytest
 from bongsu.errors import BadAudience
 from bongsu.model import Selected
 from bongsu.store import Statement, Store
-from bongsu.store.audience_snapshots import select_members
+from bongsu.store.audience_snapshots import select_portions
 from bongsu.store.query import same
 from bongsu.store.user_select import bind
 from tests.deciding import members
@@ -31,8 +31,8 @@ async def test_a_select_may_end_in_a_comment_and_use_any_table_name(store: Store
             same("CREATE TABLE audience (id text)")(), same("INSERT INTO audience SELECT member_id FROM bongsu_members")()
         )
         sql = r"SELECT id FROM audience WHERE id <> :other AND (id > :least OR id = 'c\:d') -- it's everyone"
-        found = await select_members(tx, Selected(sql, {"least": "a", "other": "x"}), "", 10)
-    assert found == ["b", "c:d"]
+        found = await select_portions(tx, Selected(sql, {"least": "a", "other": "x"}), "", 10, 30)
+    assert [portion.member_ids for portion in found] == [["b", "c:d"]]
 
 
 BROKEN = ("SELECT x FROM nowhere", "SELECT nothing FROM bongsu_members", "SELEKT 1", "SELECT x FROM bongsu_nowhere")
@@ -41,5 +41,5 @@ BROKEN = ("SELECT x FROM nowhere", "SELECT nothing FROM bongsu_members", "SELEKT
 @pytest.mark.parametrize("sql", BROKEN)
 async def test_a_select_that_cannot_run_is_no_fault_of_the_store(store: Store, sql: str) -> None:
     with pytest.raises(BadAudience):
-        async with store.transaction() as tx:
-            await select_members(tx, Selected(sql), "", 10)
+        async with store.read_within(30) as tx:
+            await select_portions(tx, Selected(sql), "", 10, 30)

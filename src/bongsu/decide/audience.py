@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import lru_cache
 
 from bongsu.model import Audience, Everyone, Interested, Listed, Selected
 from bongsu.store import audience_snapshots, recipients
@@ -23,7 +22,8 @@ MOST_TOGETHER = 128
 
 @dataclass(frozen=True)
 class Remainder:
-    """What is left of a notice's audience: the members behind a cursor. `place` is the notice's number in the step."""
+    """What is left of a notice's audience: the members behind a cursor. `place` is the notice's number in the step. A list
+    is in id order, and the members of a user's SELECT are stored."""
 
     place: int
     audience: Audience
@@ -86,7 +86,7 @@ class NextRecipients:
             if not isinstance(one.audience, Listed):
                 others.append(one)
             elif found.room > 0:
-                ids = _sorted_ids(one.audience.member_ids)
+                ids = one.audience.member_ids
                 found.add(one.place, ids[bisect_right(ids, one.after) :])
         if not others or found.room <= 0:
             return found
@@ -94,8 +94,8 @@ class NextRecipients:
         if not isinstance(first.audience, Interested) and not found.is_empty:
             return found
         match first.audience:
-            case Selected() as selected:
-                await self._add_selected(tx, found, first, selected)
+            case Selected():
+                await _add_stored(tx, found, first)
             case Interested() as interested:
                 await self._add_interested(tx, found, _alike(first, interested, others), interested, now)
             case Everyone():
@@ -128,19 +128,16 @@ class NextRecipients:
         elif len(looked_up) == self._together:
             self._together = min(MOST_TOGETHER, self._together * 2)
 
-    async def _add_selected(self, tx: Transaction, found: Recipients, one: Remainder, selected: Selected) -> None:
-        """The SELECT runs at the first step, and the rest of what it found is stored: a step costs by its own members."""
-        snapshot = await audience_snapshots.find(tx, one.key, one.after) if one.after else None
-        if snapshot is not None:
-            found.add(one.place, snapshot.member_ids, is_more=not snapshot.is_last)
-            taken = found.members[one.place]
-            if len(taken) == len(snapshot.member_ids):
-                await audience_snapshots.drop(tx, one.key, taken[-1])
-            return
-        room = found.room
-        ids = await audience_snapshots.select_members(tx, selected, one.after, room)
-        is_more = len(ids) == room and await audience_snapshots.keep(tx, one.key, selected, ids[-1], self._limit)
-        found.add(one.place, ids, is_more=is_more)
+
+async def _add_stored(tx: Transaction, found: Recipients, one: Remainder) -> None:
+    """The next members of a user's SELECT, which has run before the first step."""
+    snapshot = await audience_snapshots.find(tx, one.key, one.after)
+    if snapshot is None:
+        raise LookupError("the members that its SELECT found are no longer stored: it runs again")
+    found.add(one.place, snapshot.member_ids, is_more=not snapshot.is_last)
+    taken = found.members[one.place]
+    if len(taken) == len(snapshot.member_ids):
+        await audience_snapshots.drop(tx, one.key, taken[-1])
 
 
 def _alike(first: Remainder, interested: Interested, others: Sequence[Remainder]) -> list[Remainder]:
@@ -152,9 +149,3 @@ def _alike(first: Remainder, interested: Interested, others: Sequence[Remainder]
         for one in others
         if not one.after and isinstance(one.audience, Interested) and one.audience.actions == interested.actions
     ]
-
-
-@lru_cache(maxsize=16)
-def _sorted_ids(member_ids: tuple[str, ...]) -> list[str]:
-    """Cached, because a long list is looked at by every step that takes a part of it."""
-    return sorted(set(member_ids))

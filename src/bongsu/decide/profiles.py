@@ -15,7 +15,7 @@ from bongsu.decide.quiet_hours import Quiet, active_times, local_day, quiet_unti
 from bongsu.runtime import telemetry
 from bongsu.store.decisions import ActiveTime, Profile, ProfileRow
 
-# Profiles given with each step. More would cost every step; members with another profile cost theirs a second attempt.
+# Profiles that are remembered. Members with another profile cost their step a second attempt.
 MOST = 256
 
 _log = telemetry.log("bongsu.decide")
@@ -37,13 +37,18 @@ class Profiles:
             del self._known[profile]
         self.locales = sorted({profile.locale for profile in self._known})
 
-    def rows(self, now: datetime) -> list[ProfileRow]:
-        return [self._row(profile, now) for profile in self._known]
+    @property
+    def known(self) -> list[Profile]:
+        return list(self._known)
 
-    def active_rows(self, now: datetime, first: float, last: float) -> list[ActiveTime]:
+    def rows(self, profiles: Sequence[Profile], now: datetime) -> list[ProfileRow]:
+        """What follows from each of them."""
+        return [self._row(profile, now) for profile in profiles]
+
+    def active_rows(self, profiles: Sequence[Profile], now: datetime, first: float, last: float) -> list[ActiveTime]:
         """When members with quiet hours may be sent to, as pacing needs it: within these seconds from their due time on."""
         found = []
-        for timezone, start, end in {(one.timezone, one.quiet_start, one.quiet_end) for one in self._known}:
+        for timezone, start, end in {(one.timezone, one.quiet_start, one.quiet_end) for one in profiles}:
             if start >= 0:
                 quiet, zone = Quiet(start, end), _zone(timezone) or self._default_zone
                 times = active_times(quiet_until(now, zone, quiet) or now, zone, quiet, first, last)

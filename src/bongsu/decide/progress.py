@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from bongsu.model import Notice
+from bongsu.model import Listed, Notice, Selected
 from bongsu.runtime import telemetry
 from bongsu.store.decisions import DecisionRows, Message
 from bongsu.store.outbox import Begun, ClaimedEvent
@@ -26,6 +26,17 @@ class EventInProgress:
     messages: dict[tuple[int, str], int] = field(default_factory=dict)
     # How many members were notified by the steps of the current notice so far.
     notified: int = 0
+    # Notices whose audience is a user's SELECT, which has run: its members are stored.
+    stored_audiences: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Lists in id order, each member once: every step looks for its place in them."""
+        self.notices = [
+            _with_list(one, one.audience.member_ids)
+            if isinstance(one.audience, Listed) and len(one.audience.member_ids) > 1
+            else one
+            for one in self.notices
+        ]
 
     @property
     def event_id(self) -> UUID:
@@ -51,6 +62,12 @@ class EventInProgress:
         return bool(self.after)
 
     @property
+    def is_ready(self) -> bool:
+        """A step can decide it: it waits for no SELECT."""
+        is_selected = not self.is_done and isinstance(self.current_notice.audience, Selected)
+        return not is_selected or self.notice in self.stored_audiences
+
+    @property
     def current_notice(self) -> Notice:
         return self.notices[self.notice]
 
@@ -68,9 +85,19 @@ class EventInProgress:
         self.messages.update(begun.messages)
         self.notified = begun.notified.get(self.notice, 0)
 
+    def list_audience(self, member_ids: Sequence[str]) -> None:
+        """The audience of the current notice is exactly these members."""
+        self.notices = [
+            _with_list(one, member_ids) if number == self.notice else one for number, one in enumerate(self.notices)
+        ]
+
     def position_after(self, cursor: str | None) -> tuple[int, str]:
         """Where it continues: behind that member, or with the next notice."""
         return (self.notice + 1, "") if cursor is None else (self.notice, cursor)
+
+
+def _with_list(notice: Notice, member_ids: Sequence[str]) -> Notice:
+    return replace(notice, audience=Listed(tuple(sorted(set(member_ids)))))
 
 
 @dataclass

@@ -21,7 +21,7 @@ from bongsu.render.templates import Templates
 from bongsu.settings import Settings
 from bongsu.store import Store, decisions, members, outbox
 from bongsu.store.audience_snapshots import NoticeKey
-from bongsu.store.decisions import ActiveTime, DecisionInputs, DedupKey, NoticeRow, PacedNotice, StepChanges
+from bongsu.store.decisions import ActiveTime, DecisionInputs, DedupKey, NoticeRow, PacedNotice, Profile, StepChanges
 from bongsu.store.outbox import LockedClaims
 from bongsu.store.query import Transaction
 from bongsu.store.ranks import rank_of
@@ -29,6 +29,10 @@ from bongsu.store.ranks import rank_of
 # Members decided in one transaction: enough that its fixed cost is nothing per member, few enough that it holds its locks
 # for well under a second and a crash repeats little.
 CHUNK = 10_000
+# A step is given all profiles this process knows if they are no more than this, or than one for so many of its members. Else
+# it looks up those of its members: what follows from a profile takes about as long to compute as eight members to look up.
+FEW_PROFILES = 32
+MEMBERS_PER_PROFILE = 8
 
 
 class NotPrepared(Exception):
@@ -45,6 +49,7 @@ class Decider:
     def __init__(self, store: Store, templates: Templates, settings: Settings, chunk: int = CHUNK) -> None:
         self._store = store
         self._settings = settings
+        self.chunk = chunk
         self._next_recipients = NextRecipients(chunk)
         self._profiles = Profiles(settings.zone)
         self._messages = Messages(templates)
@@ -102,7 +107,9 @@ class Decider:
         """Decide for each recipient, and render the messages they have. This locks the members, in id order."""
         bulk = frozenset(one for one in recipients.members if one in recipients.unfinished or events[one].is_long)
         ids = self._messages.assign_ids(events, self._profiles.locales, held.message_ids)
-        rows = await decisions.decide_members(tx, recipients.members, self._inputs(events, ids, recipients, bulk, held.now))
+        profiles = await self._step_profiles(tx, recipients)
+        inputs = self._inputs(events, ids, recipients, bulk, profiles, held.now)
+        rows = await decisions.decide_members(tx, recipients.members, inputs)
         if rows.is_incomplete:
             raise NotPrepared(recipients)
         needed = {one.message_id for one in rows.counts if one.message_id is not None}
@@ -114,6 +121,13 @@ class Decider:
             decision.counts[events[one.place].current_notice.type.name, one.reason] += one.recipients
             if one.reason is None:
                 decision.notified[events[one.place].event_id] += one.recipients
+
+    async def _step_profiles(self, tx: Transaction, recipients: Recipients) -> Sequence[Profile]:
+        """The profiles of the step's members; with others that are known, if these are few beside the members."""
+        known = self._profiles.known
+        if len(known) <= max(FEW_PROFILES, recipients.count // MEMBERS_PER_PROFILE):
+            return known
+        return await decisions.find_profiles(tx, recipients.members)
 
     @staticmethod
     def _advance(
@@ -156,6 +170,7 @@ class Decider:
         ids: MessageIds,
         recipients: Recipients,
         bulk: frozenset[int],
+        profiles: Sequence[Profile],
         now: datetime,
     ) -> DecisionInputs:
         keys = self._number_keys(events)
@@ -165,7 +180,7 @@ class Decider:
                 _notice_row(place, event.current_notice, keys[place], is_bulk=place in bulk)
                 for place, event in enumerate(events)
             ],
-            profiles=self._profiles.rows(now),
+            profiles=self._profiles.rows(profiles, now),
             contents=[
                 (place, locale, ids[place, self._messages.content_locale(event.current_notice, locale)])
                 for place, event in enumerate(events)
@@ -177,13 +192,15 @@ class Decider:
             now=now,
             bulk=bulk,
             paced=paced,
-            active=self._active_times(paced, recipients, now) if paced else (),
+            active=self._active_times(paced, recipients, profiles, now) if paced else (),
         )
 
-    def _active_times(self, paced: Sequence[PacedNotice], recipients: Recipients, now: datetime) -> list[ActiveTime]:
+    def _active_times(
+        self, paced: Sequence[PacedNotice], recipients: Recipients, profiles: Sequence[Profile], now: datetime
+    ) -> list[ActiveTime]:
         first = min(one.seconds * one.before for one in paced)
         last = max(one.seconds * (one.before + len(recipients.members[one.place])) for one in paced)
-        return self._profiles.active_rows(now, first, last)
+        return self._profiles.active_rows(profiles, now, first, last)
 
     def _number_keys(self, events: Sequence[EventInProgress]) -> list[int]:
         """For each event the number of its dedup key: the same number where one may be a duplicate of the other."""

@@ -6,15 +6,17 @@ either completed a step of an event or not touched it, and the next claim contin
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 import traceback
 from collections.abc import Callable, Sequence
 
 from bongsu.decide.progress import Decision, EventInProgress
+from bongsu.decide.selects import AudienceSelects
 from bongsu.decide.step import Decider, NotPrepared
 from bongsu.errors import StoreError, StoreTooSlow
-from bongsu.model import EventStatus, Listed, Notice
+from bongsu.model import EventStatus, Listed
 from bongsu.rules import Rules
 from bongsu.runtime import telemetry
 from bongsu.runtime.backoff import doubling
@@ -60,8 +62,9 @@ class EventWorker(Loop):
         self._settings = settings
         self._on_decided = on_decided
         self._worker = process_name()
-        # Claimed and not finished: at most a batch, and as many with large audiences. If this process dies, their leases end
-        # and others claim them.
+        self.selects = AudienceSelects(store, settings.audience_timeout_seconds, decider.chunk, self.wake)
+        # Claimed and not finished: at most a batch, as many with large audiences or a SELECT to wait for, and one with a
+        # large payload. If this process dies, their leases end and others claim them.
         self._in_progress: list[EventInProgress] = []
         # Claims to end as if they had never been made, by after how many seconds their events are due again.
         self._to_give_back: dict[float, list[ClaimedEvent]] = {}
@@ -76,13 +79,14 @@ class EventWorker(Loop):
     @property
     def pause_seconds(self) -> float:
         """A claim that was not full has left nothing: wait a moment for the next events, to decide them together."""
-        return 0.0 if self._is_more_due or self._in_progress else min(PAUSE_SECONDS, self._settings.poll_seconds)
+        is_more = self._is_more_due or any(event.is_ready for event in self._in_progress)
+        return 0.0 if is_more else min(PAUSE_SECONDS, self._settings.poll_seconds)
 
     async def tick(self) -> int:
         await self._give_back()
         await self._renew_leases()
-        claimed = await self._claim()
-        steps = await self._begin(claimed)
+        await self._end_selects()
+        steps = await self._begin_in_order(await self._claim())
         steps += await self._continue()
         if not steps or time.monotonic() >= self._suspects_at:
             # In a claim and a step of its own: if it crashes this process too, it takes no other event with it.
@@ -94,6 +98,7 @@ class EventWorker(Loop):
 
     async def stop(self) -> None:
         await super().stop()
+        await self.selects.stop()
         self._release_all()
         with contextlib.suppress(StoreError):
             await self._give_back()
@@ -101,8 +106,9 @@ class EventWorker(Loop):
     # --- claims -------------------------------------------------------------------------------------------------------
 
     async def _claim(self) -> list[ClaimedEvent]:
-        """Events with large audiences take no room from the others: these are decided between two of their steps."""
-        large = [event for event in self._in_progress if event.is_long]
+        """Events with large audiences take no room from the others, which are decided between two of their steps. Nor do
+        those that wait for a SELECT. Those with a large payload are claimed one at a time."""
+        large = [event for event in self._in_progress if event.is_long or not event.is_ready]
         if len(large) > BATCH:
             # They wait in the store, where other workers may take them.
             self._release([event.claimed for event in large[BATCH:]], LARGE_WAIT_SECONDS)
@@ -110,10 +116,21 @@ class EventWorker(Loop):
         room = BATCH - (len(self._in_progress) - len(large))
         if room <= 0:
             return []
+        most_large = 0 if any(event.claimed.is_large for event in self._in_progress) else 1
+        lease, types = self._settings.lease_seconds, self._rules.critical_types
         async with self._store.single() as tx:
-            claimed = await outbox.claim(tx, room, self._settings.lease_seconds, self._worker)
-        self._is_more_due = len(claimed) == room
+            claimed = await outbox.claim(tx, room, lease, self._worker, types, most_large)
+        are_large = [one.is_large for one in claimed]
+        self._is_more_due = any(are_large) or are_large.count(False) == room
         return claimed
+
+    async def _claim_critical(self) -> list[ClaimedEvent]:
+        """Between two steps: those that can give critical notices wait for no more than one step of others."""
+        types, room = self._rules.critical_types, 2 * BATCH - len(self._in_progress)
+        if not types or room <= 0:
+            return []
+        async with self._store.single() as tx:
+            return await outbox.claim_critical(tx, min(room, BATCH), self._settings.lease_seconds, self._worker, types)
 
     async def _claim_suspect(self) -> list[ClaimedEvent]:
         async with self._store.single() as tx:
@@ -126,11 +143,13 @@ class EventWorker(Loop):
         claims = [event.claim for event in self._in_progress]
         async with self._store.single() as tx:
             renewed = await outbox.renew(tx, claims, self._settings.lease_seconds)
+        self.selects.cancel([event.claim for event in self._in_progress if event.event_id not in renewed])
         self._in_progress = [event for event in self._in_progress if event.event_id in renewed]
         self._renewed = time.monotonic()
 
     def _release(self, claimed: Sequence[ClaimedEvent], after_seconds: float) -> None:
         self._to_give_back.setdefault(after_seconds, []).extend(claimed)
+        self.selects.cancel([(one.event.event_id, one.epoch) for one in claimed])
         gone = {one.event.event_id for one in claimed}
         self._in_progress = [event for event in self._in_progress if event.event_id not in gone]
 
@@ -147,6 +166,20 @@ class EventWorker(Loop):
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
+    async def _begin_in_order(self, claimed: Sequence[ClaimedEvent]) -> int:
+        """In steps of their own: first those that can give critical notices, last the large one."""
+        parts: list[list[ClaimedEvent]] = [[], [], []]
+        for one in claimed:
+            parts[2 if one.is_large else 0 if self._rules.is_critical(one.event.event_type) else 1].append(one)
+        while parts:
+            try:
+                await self._begin(parts.pop(0))
+            except Exception:
+                for rest in parts:
+                    self._release(rest, self._settings.retry_base_seconds)
+                raise
+        return len(claimed)
+
     async def _begin(self, claimed: Sequence[ClaimedEvent]) -> int:
         """Run the rules for events just claimed and decide as many as fit into one step; the rest stays in progress."""
         if not claimed:
@@ -154,11 +187,13 @@ class EventWorker(Loop):
         events: list[EventInProgress] = []
         ended: list[tuple[ClaimedEvent, EventResult]] = []
         for one in claimed:
-            notices = self._detect(one)
-            if isinstance(notices, EventResult):
-                ended.append((one, notices))
+            # Rules for a large payload run in a thread, and between any two events others have the event loop.
+            begun = await asyncio.to_thread(self._run_rules, one) if one.is_large else self._run_rules(one)
+            await asyncio.sleep(0)
+            if isinstance(begun, EventResult):
+                ended.append((one, begun))
             else:
-                events.append(EventInProgress(one, notices))
+                events.append(begun)
         # An event whose lease has ended may be claimed again while it is in progress here: the new claim replaces the old.
         again = {one.event.event_id for one in claimed}
         self._in_progress = [event for event in self._in_progress if event.event_id not in again] + events
@@ -179,18 +214,20 @@ class EventWorker(Loop):
         Lists come first in a step. The first of the others, if they have left no room for it, takes turns with the large
         ones: else it would wait for as long as there are more lists.
         """
-        small = [event for event in self._in_progress if not event.is_long]
+        small = [event for event in self._in_progress if not event.is_long and event.is_ready]
         first = next((event for event in small if _is_no_list(event)), None)
         before = None if first is None else first.place
         if small:
+            await self._begin(await self._claim_critical())
             await self._step(small)
         begun = {event.event_id for event in small}
-        large = [event for event in self._in_progress if event.is_long and event.event_id not in begun]
+        large = [event for event in self._in_progress if event.is_long and event.is_ready and event.event_id not in begun]
         if first is not None and first in self._in_progress and first.place == before:
             self._is_turn_of_large = bool(large) and not self._is_turn_of_large
             if not self._is_turn_of_large:
                 large = [first]
         if large:
+            await self._begin(await self._claim_critical())
             await self._step(large[:1])
             # The next time another has its turn.
             if large[0] in self._in_progress:
@@ -213,8 +250,14 @@ class EventWorker(Loop):
     async def _step(self, events: Sequence[EventInProgress]) -> None:
         """All in one transaction. If an event's own fault ends it, one by one, so that only that event fails.
 
-        A store that is away, locked or slow is no event's fault: nothing is recorded, and they are due again soon.
+        A store that is away, locked or slow is no event's fault: nothing is recorded, and they are due again soon. Events
+        whose audience is a SELECT that has not run yet are left to a later step.
         """
+        for event in events:
+            if not event.is_ready:
+                self.selects.start(event)
+        if not (events := [event for event in events if event.is_ready]):
+            return
         try:
             decision = await self._decider.decide_step(events)
         except StoreTooSlow:
@@ -229,9 +272,7 @@ class EventWorker(Loop):
             raise
         except Exception as error:
             if len(events) == 1:
-                self._log.warning("deciding failed", event_id=str(events[0].event_id), exc_info=True)
-                self._in_progress.remove(events[0])
-                await self._record([(events[0].claimed, self._failed(events[0].claimed, error))])
+                await self._fail(events[0], error)
             else:
                 await self._step_one_by_one(events)
         else:
@@ -241,23 +282,41 @@ class EventWorker(Loop):
         for event in events:
             await self._step([event])
 
+    async def _end_selects(self) -> None:
+        """An event whose SELECT failed fails alone; the others can be decided now."""
+        for event, error in self.selects.take_finished():
+            if error is None or event not in self._in_progress:
+                continue
+            if isinstance(error, StoreError):
+                self._release([event.claimed], self._settings.retry_base_seconds)
+            else:
+                await self._fail(event, error)
+
+    async def _fail(self, event: EventInProgress, error: Exception) -> None:
+        self._log.warning("deciding failed", event_id=str(event.event_id), exc_info=error)
+        self._in_progress.remove(event)
+        await self._record([(event.claimed, self._failed(event.claimed, error))])
+
     def _settle(self, decision: Decision) -> None:
         telemetry.EVENTS_FINISHED.labels(EventStatus.DONE.value).inc(len(decision.finished))
         gone = {event.claim for event in (*decision.finished, *decision.lost)}
         self._in_progress = [event for event in self._in_progress if event.claim not in gone]
+        for event in self._in_progress:
+            if not event.is_ready:
+                self.selects.start(event)
         self._on_decided(decision)
 
     # --- events that end without a decision -----------------------------------------------------------------------------
 
-    def _detect(self, claimed: ClaimedEvent) -> list[Notice] | EventResult:
-        """The notices of all rules, or what becomes of the event without them."""
+    def _run_rules(self, claimed: ClaimedEvent) -> EventInProgress | EventResult:
+        """The event with the notices of all rules, or what becomes of it without them."""
         event, epoch = claimed.event, claimed.epoch
         if claimed.hopeless:
             return EventResult(event.event_id, epoch, EventStatus.FAILED, claimed.hopeless)
         if not self._rules.knows(event.event_type):
             return EventResult(event.event_id, epoch, EventStatus.UNHANDLED)
         try:
-            return self._rules.detect(event)
+            return EventInProgress(claimed, self._rules.detect(event))
         except Exception as error:
             self._log.warning("a rule failed", event_id=str(event.event_id), exc_info=True)
             return self._failed(claimed, error)

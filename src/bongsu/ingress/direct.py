@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Protocol
@@ -34,9 +35,9 @@ from bongsu.http.auth import Gate, key_ending
 from bongsu.http.body import described, read_as
 from bongsu.http.problems import PROBLEMS, ProblemError
 from bongsu.ingress.intake import Intake
-from bongsu.model import Event, EventStatus, Guarantee, Id, Priority, Wire, utc_now
+from bongsu.model import Event, EventStatus, Guarantee, Id, NoticeType, Priority, Wire, utc_now
 from bongsu.payload import Payload
-from bongsu.rules import DIRECT
+from bongsu.rules import CRITICAL_DIRECT, DIRECT
 from bongsu.rules.engine import TYPE_NAME
 from bongsu.rules.fields import MOST_A_MINUTE
 from bongsu.runtime import telemetry
@@ -132,9 +133,12 @@ class NotificationRequest(Wire):
     )
     idempotency_key: Id | None = None
 
-    def as_event(self) -> Event:
+    def as_event(self, types: Mapping[str, NoticeType]) -> Event:
         """The event of the outbox, whose payload `rules/direct.py` reads. The same key always makes the same id."""
-        fields: dict[str, Any] = {"event_type": DIRECT, "ref_id": self.ref_id, "payload": self._payload()}
+        declared = types.get(self.type)
+        is_critical = declared is not None and declared.is_critical if self.critical is None else self.critical
+        event_type = CRITICAL_DIRECT if is_critical else DIRECT
+        fields: dict[str, Any] = {"event_type": event_type, "ref_id": self.ref_id, "payload": self._payload()}
         if self.idempotency_key is not None:
             fields["event_id"] = uuid.uuid5(_NAMESPACE, self.idempotency_key)
         try:
@@ -192,14 +196,15 @@ class Cancel(Protocol):
     async def __call__(self, event_id: uuid.UUID, who: str) -> Cancellation: ...
 
 
-def router(gate: Gate, intake: Intake, store: Store, cancel_event: Cancel) -> APIRouter:
+def router(gate: Gate, intake: Intake, store: Store, cancel_event: Cancel, types: Mapping[str, NoticeType]) -> APIRouter:
+    """`types` are the declared notice types: some are critical although a request does not say so."""
     routes = APIRouter(
         prefix="/api/notifications",
         tags=["notifications"],
         dependencies=[Depends(gate.server)],
         responses=PROBLEMS | _ALSO,
     )
-    notifications = DirectNotifications(intake, store)
+    notifications = DirectNotifications(intake, store, types)
 
     @routes.post(
         "",
@@ -217,7 +222,7 @@ def router(gate: Gate, intake: Intake, store: Store, cancel_event: Cancel) -> AP
     async def cancel(event_id: uuid.UUID, request: Request) -> Response:
         async with store.read() as tx:
             progress = await schedule.find_progress(tx, event_id)
-        if progress is None or progress.event_type != DIRECT:
+        if progress is None or progress.event_type not in (DIRECT, CRITICAL_DIRECT):
             raise ProblemError(404, f"There is no notification {event_id}: eventId is what POST /api/notifications answered")
         done = await cancel_event(event_id, key_ending(request))
         begun = progress.is_begun or bool(done.cancelled or done.sent)
@@ -230,12 +235,13 @@ def router(gate: Gate, intake: Intake, store: Store, cancel_event: Cancel) -> AP
 class DirectNotifications:
     """Sends notifications."""
 
-    def __init__(self, intake: Intake, store: Store) -> None:
+    def __init__(self, intake: Intake, store: Store, types: Mapping[str, NoticeType]) -> None:
         self._intake = intake
         self._store = store
+        self._types = types
 
     async def send(self, asked: NotificationRequest) -> Response:
-        event = asked.as_event()
+        event = asked.as_event(self._types)
         # A time that has passed is no mistake: the request was late, and is sent at once.
         is_ahead = asked.send_at is not None and await self._is_ahead(asked.send_at)
         is_new = await (self._schedule(event, asked.send_at) if asked.send_at and is_ahead else self._send_now(event))

@@ -1,7 +1,7 @@
 """Intake: group commit for incoming events.
 
-While one transaction commits, the next requests queue; then they share one statement and one commit. A request waits for
-its own commit and for at most one before it.
+While one transaction commits, the next requests queue; then they share one statement and one commit. Small requests and bulk
+take turns, so that a single event waits for one batch of a burst and not for all of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from bongsu.store.outbox import NewEvent
 EVENTS_TOPIC = "events"
 
 # Events in one statement. More gains nothing, and all requests of a batch wait for its last row.
-BATCH_LIMIT = 5_000
+BATCH_LIMIT = 2_000
+# Events of a request that is not bulk.
+SMALL_REQUEST = 10
 # Events queued in memory, not yet stored. Past this a request is refused with "busy"; a stream waits.
 WAITING_LIMIT = 20_000
 
@@ -42,7 +44,9 @@ class Intake(Loop):
         super().__init__("intake", poll_seconds=60)
         self._store = store
         self._signals = signals
-        self._waiting: deque[_Request] = deque()
+        self._small: deque[_Request] = deque()
+        self._bulk: deque[_Request] = deque()
+        self._is_turn_of_bulk = False
         self._waiting_events = 0
         self._room = asyncio.Event()
         self._accepted = telemetry.EVENTS_ACCEPTED.labels(ingress)
@@ -58,7 +62,7 @@ class Intake(Loop):
 
     async def accept_in_turn(self, events: Sequence[Event | NewEvent]) -> list[bool]:
         """Like `accept`, but waits while the queue is full: for a stream, which is then read no faster than it is stored."""
-        while self._waiting and self._waiting_events + len(events) > WAITING_LIMIT and not self.is_stopping:
+        while self._waiting_events and self._waiting_events + len(events) > WAITING_LIMIT and not self.is_stopping:
             self._room.clear()
             await self._room.wait()
         if self.is_stopping:
@@ -69,12 +73,13 @@ class Intake(Loop):
         """Store what is queued; refuse what comes later."""
         await super().stop()
         self._room.set()
-        self._answer_all(list(self._waiting), TooBusy("The service is stopping"))
-        self._waiting.clear()
+        for queue in (self._small, self._bulk):
+            self._answer_all(list(queue), TooBusy("The service is stopping"))
+            queue.clear()
 
     async def _store_soon(self, events: Sequence[Event | NewEvent]) -> list[bool]:
         request = _Request(events)
-        self._waiting.append(request)
+        (self._small if len(events) <= SMALL_REQUEST else self._bulk).append(request)
         self._waiting_events += len(events)
         self.wake()
         return await request.answer
@@ -105,8 +110,10 @@ class Intake(Loop):
     def _next_batch(self) -> list[_Request]:
         batch: list[_Request] = []
         size = 0
-        while self._waiting and (not batch or size + len(self._waiting[0].events) <= BATCH_LIMIT):
-            request = self._waiting.popleft()
+        self._is_turn_of_bulk = bool(self._bulk) and not (self._small and self._is_turn_of_bulk)
+        queue = self._bulk if self._is_turn_of_bulk else self._small
+        while queue and (not batch or size + len(queue[0].events) <= BATCH_LIMIT):
+            request = queue.popleft()
             self._room.set()
             self._waiting_events -= len(request.events)
             if not request.answer.done():  # cancelled: the caller has disconnected

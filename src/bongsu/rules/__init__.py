@@ -2,13 +2,13 @@
 
 from bongsu.rules.booking import booking
 from bongsu.rules.commerce import commerce
-from bongsu.rules.direct import DIRECT, direct
+from bongsu.rules.direct import CRITICAL_DIRECT, DIRECT, direct
 from bongsu.rules.engine import App, Rule, Rules
 from bongsu.rules.loading import load_app
 from bongsu.rules.social import social
 from bongsu.settings import Settings
 
-__all__ = ["DIRECT", "App", "Rule", "Rules", "catalogue", "load_app"]
+__all__ = ["CRITICAL_DIRECT", "DIRECT", "App", "Rule", "Rules", "catalogue", "load_app"]
 
 
 def catalogue(settings: Settings, app: Rules | None = None) -> Rules:

@@ -18,7 +18,7 @@ RESERVATION_CONFIRMED = booking.type(
 NOTICE = booking.type("NOTICE", channels=[Channel.PUSH, Channel.IN_APP], guarantee=Guarantee.AT_LEAST_ONCE, critical=True)
 
 
-@booking.rule("reservation.confirmed")
+@booking.rule("reservation.confirmed", critical=True)
 def confirmed(event: Event) -> Iterable[Notice]:
     """Also to whoever confirmed it themselves: it is a receipt, not news of somebody else."""
     if event.target_id is None:
@@ -26,7 +26,7 @@ def confirmed(event: Event) -> Iterable[Notice]:
     return [Notice(RESERVATION_CONFIRMED, Listed((event.target_id,)), subject=event.ref_id or "", ref_id=event.ref_id)]
 
 
-@booking.rule("notice.published")
+@booking.rule("notice.published", critical=True)
 def published(event: Event) -> Iterable[Notice]:
     """To the members it names, or to all when it names no list. An empty list is a list: nobody."""
     told = fields.member_ids(event.payload, "memberIds")

@@ -10,7 +10,9 @@ from bongsu.model import Channel, Event, Guarantee, Listed, Notice, NoticeType, 
 from bongsu.rules import fields
 from bongsu.rules.engine import Rules
 
+# A critical one has an event type of its own: workers claim by type, and those first.
 DIRECT = "bongsu.notification"
+CRITICAL_DIRECT = "bongsu.notification.critical"
 UNDECLARED_CHANNELS = (Channel.PUSH, Channel.IN_APP)
 
 
@@ -18,7 +20,8 @@ def direct(types: Mapping[str, NoticeType]) -> Rules:
     """What the request leaves out is as the declared type of that name has it."""
     rules = Rules()
 
-    @rules.rule(DIRECT)
+    @rules.rule(DIRECT, critical=False)
+    @rules.rule(CRITICAL_DIRECT, critical=True)
     def asked_for(event: Event) -> Iterable[Notice]:
         payload = event.payload
         told = fields.member_ids(payload, "userIds")

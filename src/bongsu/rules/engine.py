@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
@@ -30,27 +30,36 @@ class Rules:
     """A set of rules and of the notice types they speak in. `Rules(these, those)` has the rules of both."""
 
     def __init__(self, *included: Rules) -> None:
-        self._rules: defaultdict[str, list[Rule]] = defaultdict(list)
+        # Each with whether it can give critical notices, as far as that is declared.
+        self._rules: defaultdict[str, list[tuple[Rule, bool | None]]] = defaultdict(list)
+        self._critical: set[str] = set()
         self._types: dict[str, NoticeType] = {}
         self._senders: dict[str, Sender] = {}
         self._concurrency: dict[str, int] = {}
         for one in included:
             for event_type, rules in one._rules.items():
                 self._rules[event_type].extend(rules)
+            self._critical |= one._critical
             for declared in one._types.values():
                 self._declare(declared)
             for channel, sender in one._senders.items():
                 self._appoint(channel, sender, one._concurrency.get(channel))
 
-    def rule(self, event_type: str) -> Callable[[_Rule], _Rule]:
-        """`@app.rule("order.shipped")`: have this function asked about every event of that type."""
+    def rule(self, event_type: str, *, critical: bool | None = None) -> Callable[[_Rule], _Rule]:
+        """`@app.rule("order.shipped")`: have this function asked about every event of that type.
+
+        `critical=True`: it can give critical notices, so events of that type are decided before others. Not declared: from
+        the first critical notice it gives on.
+        """
         if not isinstance(event_type, str):
             raise BadApp('@rule stands without an event type: write @app.rule("order.shipped")')
 
         def add(function: _Rule) -> _Rule:
             if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
                 raise BadApp(f"Rule {_name(function)} is async: a rule is a plain function of the event, without I/O")
-            self._rules[event_type].append(function)
+            self._rules[event_type].append((function, critical))
+            if critical:
+                self._critical.add(event_type)
             return function
 
         return add
@@ -124,9 +133,23 @@ class Rules:
         """Whether any rule is about such events, even if it says nothing of them."""
         return event_type in self._rules
 
+    @property
+    def critical_types(self) -> Sequence[str]:
+        """Event types that can give critical notices: those declared so, and those that have given one."""
+        return sorted(self._critical)
+
+    def is_critical(self, event_type: str) -> bool:
+        return event_type in self._critical
+
     def detect(self, event: Event) -> list[Notice]:
         """What is to be said because of this event. An event no rule is about gives rise to nothing."""
-        return [notice for rule in self._rules.get(event.event_type, ()) for notice in _said(rule, event)]
+        notices = []
+        for rule, critical in self._rules.get(event.event_type, ()):
+            given = list(_said(rule, event))
+            if critical is None and any(notice.type.is_critical for notice in given):
+                self._critical.add(event.event_type)
+            notices += given
+        return notices
 
 
 class App(Rules):

@@ -2,7 +2,7 @@
 
 from bongsu.store.migrate import check, migrate
 from bongsu.store.query import Query, Row, Statement, Table, Transaction
-from bongsu.store.shares import Share
+from bongsu.store.shares import AUDIENCE_READERS, Share
 from bongsu.store.store import Store
 
-__all__ = ["Query", "Row", "Share", "Statement", "Store", "Table", "Transaction", "check", "migrate"]
+__all__ = ["AUDIENCE_READERS", "Query", "Row", "Share", "Statement", "Store", "Table", "Transaction", "check", "migrate"]

@@ -1,7 +1,7 @@
-"""Snapshots of audiences: the rest of what a user's own SELECT found, stored in id order until its turn comes.
+"""Snapshots of audiences: who a user's own SELECT found, stored in id order until their turn comes.
 
-The SELECT runs once, however many steps its audience takes. What does not fit into the first step is stored with it, in rows
-of as many members as a step takes; each row is removed by the step that takes the last of it.
+The SELECT runs once, however many steps its audience takes. Unless they fit into one step, its members are stored before the
+first, in rows of as many members as a step takes; each row is removed by the step that takes the last of it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import orjson
 
 from bongsu.model import Selected
 from bongsu.store.query import Table, Transaction, fetch_one, in_both, same
-from bongsu.store.user_select import blamed_on_the_select, members_query, snapshot_query
+from bongsu.store.user_select import blamed_on_the_select, portions_query
 
 _EVENT_ID = {"event_id": "uuid"}
+_PORTION = {"event_id": "uuid", "notice": "integer", "last": "text", "member_ids": "text"}
+# Rows in one statement. Each has as many members as a step, about 150 KB of JSON.
+STORED_TOGETHER = 16
 
 
 class NoticeKey(NamedTuple):
@@ -25,6 +28,18 @@ class NoticeKey(NamedTuple):
 
     event_id: UUID
     notice: int
+
+
+class Portion(NamedTuple):
+    """Some members that a SELECT found, and the last of them in id order."""
+
+    last: str
+    json: str
+
+    @property
+    def member_ids(self) -> list[str]:
+        found: list[str] = orjson.loads(self.json)
+        return found
 
 
 @dataclass(frozen=True)
@@ -44,6 +59,16 @@ FIND = same("""
     WHERE p.event_id = $1 AND p.notice = $2 AND p.last > $3
     ORDER BY p.last LIMIT 1""")
 
+# Stores rows of members.
+STORE = in_both(
+    lambda d: (
+        f"INSERT INTO bongsu_portions (event_id, notice, last, member_ids) SELECT * FROM {d.table('given', _PORTION, 1)}"
+    )
+)
+
+# Removes all rows of a notice.
+FORGET_NOTICE = same("DELETE FROM bongsu_portions WHERE event_id = $1 AND notice = $2")
+
 # Removes the rows whose last member has been decided.
 DROP = same("DELETE FROM bongsu_portions WHERE event_id = $1 AND notice = $2 AND last <= $3")
 
@@ -53,24 +78,25 @@ FORGET = in_both(
 )
 
 
-async def select_members(tx: Transaction, selected: Selected, after: str, limit: int) -> list[str]:
-    """Run the user's SELECT: the first members behind that one. Raises BadAudience if it cannot be run."""
-    with blamed_on_the_select():
-        return [row["member_id"] for row in await tx.fetch(members_query(selected, after, limit))]
+async def select_portions(tx: Transaction, selected: Selected, after: str, size: int, seconds: float) -> list[Portion]:
+    """Run the user's SELECT, in a transaction that may take so long: all members behind that one, so many in each portion.
 
-
-async def keep(tx: Transaction, key: NoticeKey, selected: Selected, after: str, size: int) -> bool:
-    """Store the members behind that one; False when there are none.
-
-    In the transaction of the step before them: they are stored if and only if that step is.
+    Raises BadAudience if it cannot be run or took too long.
     """
-    with blamed_on_the_select():
-        (kept,) = await tx.execute(snapshot_query(selected, *key, after, size))
-    return bool(kept)
+    with blamed_on_the_select(seconds):
+        return [Portion(row["last"], row["member_ids"]) for row in await tx.fetch(portions_query(selected, after, size))]
+
+
+async def store_portions(tx: Transaction, key: NoticeKey, portions: Sequence[Portion]) -> None:
+    """In place of what an earlier claim of the event has stored. The caller has locked the event."""
+    await tx.execute(FORGET_NOTICE(*key))
+    for start in range(0, len(portions), STORED_TOGETHER):
+        rows = [(*key, *one) for one in portions[start : start + STORED_TOGETHER]]
+        await tx.execute(STORE(Table(_PORTION, rows)))
 
 
 async def find(tx: Transaction, key: NoticeKey, after: str) -> Snapshot | None:
-    """None when nothing is stored: the SELECT has not run yet, or all it found fitted into a step."""
+    """None when nothing is stored behind it."""
     row = await fetch_one(tx, FIND(*key, after))
     if row is None:
         return None

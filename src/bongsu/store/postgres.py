@@ -99,6 +99,19 @@ class PostgresDatabase:
     read = autocommit
 
     @contextlib.asynccontextmanager
+    async def read_within(self, seconds: float) -> AsyncIterator[Transaction]:
+        """A transaction that can only read, in which a statement is stopped after so long."""
+        async with self._connection(Share.AUDIENCES) as driver:
+            with translated(self.place):
+                await driver.execute(f"BEGIN READ ONLY; SET LOCAL statement_timeout = {max(1, int(seconds * 1000))}")
+            try:
+                yield _Connection(driver, self.place, seconds + 5)
+            except Exception:
+                await _roll_back(driver)
+                raise
+            await _roll_back(driver)
+
+    @contextlib.asynccontextmanager
     async def _connection(self, share: Share) -> AsyncIterator[Any]:
         pool = await self._pool(share)
         with translated(self.place):
@@ -194,7 +207,7 @@ def _server_settings(share: Share, limits: Limits) -> dict[str, str]:
         # would rather read the whole of a table than a few hundred rows of it by their index.
         "random_page_cost": "1.1",
     }
-    if share is not Share.MEMBERS:
+    if share not in (Share.MEMBERS, Share.AUDIENCES):
         # Steps, claims and inserts are many and alike: to plan each anew takes as long as to run it.
         settings["plan_cache_mode"] = "force_generic_plan"
     return settings
@@ -211,16 +224,19 @@ class _Connection:
 
     dialect = POSTGRES
 
-    def __init__(self, driver: Any, place: str) -> None:
+    def __init__(self, driver: Any, place: str, timeout: float | None = None) -> None:
         self._driver = driver
         self._place = place
+        # Of a statement, in place of the pool's own.
+        self._timeout = timeout
 
     async def fetch(self, *queries: Query) -> Sequence[Row]:
         *first, last = queries
         if first:
             await self.execute(*first)
         with translated(self._place):
-            rows: Sequence[Row] = await self._driver.fetch(last.statement.postgres, *_arguments(last.parameters))
+            arguments = _arguments(last.parameters)
+            rows: Sequence[Row] = await self._driver.fetch(last.statement.postgres, *arguments, timeout=self._timeout)
             return rows
 
     async def execute(self, *queries: Query) -> list[int]:

@@ -13,6 +13,8 @@ class Share(StrEnum):
     MEMBERS = "members"
     # Workers, dispatchers, the clock, the gateway: what runs by itself and tries again.
     WORK = "work"
+    # Users' own SELECTs of audiences, which may take long.
+    AUDIENCES = "audiences"
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,9 @@ class Limits:
     lock_seconds: float
 
 
+# Users' SELECTs that one process runs at a time. More would take the database from everything else.
+AUDIENCE_READERS = 2
+
 # Two cores of database serve about twenty busy connections well; more would queue there instead of here. Each share has its
 # own, so that one slow table (an index being built, a forgotten transaction) does not stop what has nothing to do with it.
 # A member's call would rather be refused after a moment; a worker's statement has nothing better to do than to wait. But
@@ -32,4 +37,5 @@ SHARES = {
     Share.INGEST: Limits(connections=4, wait_seconds=10, lock_seconds=10),
     Share.MEMBERS: Limits(connections=8, wait_seconds=3, lock_seconds=2),
     Share.WORK: Limits(connections=8, wait_seconds=10, lock_seconds=20),
+    Share.AUDIENCES: Limits(connections=AUDIENCE_READERS, wait_seconds=10, lock_seconds=10),
 }

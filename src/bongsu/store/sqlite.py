@@ -21,7 +21,7 @@ from bongsu.errors import StoreBusy
 from bongsu.runtime import telemetry
 from bongsu.store.failures import translated
 from bongsu.store.query import Columns, Query, Row, Table, Transaction
-from bongsu.store.shares import SHARES, Share
+from bongsu.store.shares import AUDIENCE_READERS, SHARES, Share
 from bongsu.store.sqlite_thread import SqliteThread
 
 READERS = 4
@@ -30,6 +30,8 @@ READERS = 4
 BUSY_MILLISECONDS = 1_000
 # For each connection, and only as far as it is used.
 CACHE_KIB = 32_768
+# Of SQLite's machine, between two looks at whether a statement has to stop: about a millisecond.
+INSTRUCTIONS = 100_000
 
 _log = telemetry.log("bongsu.store")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -82,6 +84,13 @@ class SqliteDatabase:
         self._free_readers: asyncio.LifoQueue[SqliteThread] = asyncio.LifoQueue()
         for reader in reversed(self._readers):
             self._free_readers.put_nowait(reader)
+        self._audience_readers = [
+            SqliteThread(partial(_open, path, read_only=True), f"bongsu-sqlite-audience-{n}")
+            for n in range(AUDIENCE_READERS)
+        ]
+        self._free_audience_readers: asyncio.LifoQueue[SqliteThread] = asyncio.LifoQueue()
+        for reader in self._audience_readers:
+            self._free_audience_readers.put_nowait(reader)
 
     @contextlib.asynccontextmanager
     async def transaction(self, share: Share) -> AsyncIterator[Transaction]:
@@ -118,6 +127,15 @@ class SqliteDatabase:
             self._free_readers.put_nowait(reader)
 
     @contextlib.asynccontextmanager
+    async def read_within(self, seconds: float) -> AsyncIterator[Transaction]:
+        """A reader that nothing else uses. What takes longer is stopped, and so is what is cancelled."""
+        reader = await self._free_audience_readers.get()
+        try:
+            yield _BoundedConnection(reader, self.place, seconds)
+        finally:
+            self._free_audience_readers.put_nowait(reader)
+
+    @contextlib.asynccontextmanager
     async def _writing(self, share: Share) -> AsyncIterator[None]:
         """This process's turn to write. Between processes SQLite's own lock decides."""
         if self._turn.locked():
@@ -138,7 +156,7 @@ class SqliteDatabase:
             raise StoreBusy(f"{self.place}: {why_not} for {seconds:g} s") from None
 
     async def close(self) -> None:
-        for thread in (self._writer, *self._readers):
+        for thread in (self._writer, *self._readers, *self._audience_readers):
             await thread.close()
 
     async def answers(self, _seconds: float) -> bool:
@@ -182,6 +200,18 @@ class _Connection:
                 raise
 
 
+class _BoundedConnection(_Connection):
+    """One on which a statement is stopped after so many seconds."""
+
+    def __init__(self, thread: SqliteThread, place: str, seconds: float) -> None:
+        super().__init__(thread, place, Share.AUDIENCES)
+        self._seconds = seconds
+
+    async def fetch(self, *queries: Query) -> Sequence[Row]:
+        rows: Sequence[Row] = await self._run(_fetch_within, self._seconds, queries)
+        return rows
+
+
 # --- in the thread ----------------------------------------------------------------------------------------------------
 
 
@@ -212,6 +242,17 @@ def _fetch(connection: sqlite3.Connection, patience: Patience, begins: bool, que
         _begin(connection, patience)
     text, parameters = last.statement.sqlite, _parameters(last.parameters)
     return patience.run(connection, lambda: connection.execute(text, parameters).fetchall())
+
+
+def _fetch_within(
+    connection: sqlite3.Connection, patience: Patience, begins: bool, seconds: float, queries: Sequence[Query]
+) -> list[sqlite3.Row]:
+    until = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: patience.is_over or time.monotonic() >= until, INSTRUCTIONS)
+    try:
+        return _fetch(connection, patience, begins, queries)
+    finally:
+        connection.set_progress_handler(None, INSTRUCTIONS)
 
 
 def _execute(connection: sqlite3.Connection, patience: Patience, begins: bool, queries: Sequence[Query]) -> list[int]:

@@ -85,6 +85,11 @@ class Store:
         """For reading: each statement sees what was committed when it began."""
         return self.database.read(self._share)
 
+    def read_within(self, seconds: float) -> AbstractAsyncContextManager[Transaction]:
+        """For a statement that is not ours: it can only read, and is stopped after so long (StoreTooSlow). On a connection
+        that nothing else needs, whatever the share."""
+        return self.database.read_within(seconds)
+
     async def close(self) -> None:
         await self.database.close()
 

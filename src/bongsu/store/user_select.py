@@ -11,7 +11,6 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
 import asyncpg
 
@@ -24,22 +23,10 @@ from bongsu.store.query import Query, Statement
 _CACHED = 256
 
 
-def members_query(selected: Selected, after: str, limit: int) -> Query:
-    """The first members behind one, at most so many."""
-    values = {**selected.parameters, "bongsu_after": after, "bongsu_limit": limit}
-    return bind(_members_statement(selected.sql), values)
-
-
-def snapshot_query(selected: Selected, event_id: UUID, notice: int, after: str, size: int) -> Query:
-    """Stores all members behind one, in rows of so many each."""
-    values = {
-        **selected.parameters,
-        "bongsu_after": after,
-        "bongsu_size": size,
-        "bongsu_event_id": event_id,
-        "bongsu_notice": notice,
-    }
-    return bind(_snapshot_statement(selected.sql), values)
+def portions_query(selected: Selected, after: str, size: int) -> Query:
+    """Returns all members behind one, in rows of so many each."""
+    values = {**selected.parameters, "bongsu_after": after, "bongsu_size": size}
+    return bind(_portions_statement(selected.sql), values)
 
 
 def bind(statement: Statement, values: Mapping[str, Any]) -> Query:
@@ -54,32 +41,10 @@ def bind(statement: Statement, values: Mapping[str, Any]) -> Query:
 # Whatever its column is called and of whatever type it is, it is read as text, in the order in which member ids compare.
 # Names begin with bongsu_, because SQLite lets the user's SELECT see names that are defined after it.
 @lru_cache(_CACHED)
-def _members_statement(sql: str) -> Statement:
+def _portions_statement(sql: str) -> Statement:
     audience = sql.strip().rstrip(";")
     return Statement(
         postgres=f"""
-            WITH bongsu_audience(member_id) AS (
-            {audience}
-            ), bongsu_selected AS (
-                SELECT DISTINCT CAST(member_id AS text) COLLATE "C" AS member_id
-                FROM bongsu_audience WHERE member_id IS NOT NULL)
-            SELECT member_id FROM bongsu_selected WHERE member_id > :bongsu_after ORDER BY member_id LIMIT :bongsu_limit""",
-        sqlite=f"""
-            WITH bongsu_audience(member_id) AS (
-            {audience}
-            ), bongsu_selected AS (
-                SELECT DISTINCT CAST(member_id AS text) AS member_id
-                FROM bongsu_audience WHERE member_id IS NOT NULL)
-            SELECT member_id FROM bongsu_selected WHERE member_id > :bongsu_after ORDER BY member_id LIMIT :bongsu_limit""",
-    )
-
-
-@lru_cache(_CACHED)
-def _snapshot_statement(sql: str) -> Statement:
-    audience = sql.strip().rstrip(";")
-    return Statement(
-        postgres=f"""
-            INSERT INTO bongsu_portions (event_id, notice, last, member_ids)
             WITH bongsu_audience(member_id) AS (
             {audience}
             ), bongsu_selected AS (
@@ -88,11 +53,9 @@ def _snapshot_statement(sql: str) -> Statement:
             bongsu_numbered AS (
                 SELECT member_id, (row_number() OVER (ORDER BY member_id) - 1) / CAST(:bongsu_size AS integer) AS number
                 FROM bongsu_selected WHERE member_id > :bongsu_after)
-            SELECT CAST(:bongsu_event_id AS uuid), CAST(:bongsu_notice AS integer), max(member_id),
-                   CAST(json_agg(member_id) AS text)
+            SELECT max(member_id) AS last, CAST(json_agg(member_id) AS text) AS member_ids
             FROM bongsu_numbered GROUP BY number""",
         sqlite=f"""
-            INSERT INTO bongsu_portions (event_id, notice, last, member_ids)
             WITH bongsu_audience(member_id) AS (
             {audience}
             ), bongsu_selected AS (
@@ -101,7 +64,7 @@ def _snapshot_statement(sql: str) -> Statement:
             bongsu_numbered AS (
                 SELECT member_id, (row_number() OVER (ORDER BY member_id) - 1) / :bongsu_size AS number
                 FROM bongsu_selected WHERE member_id > :bongsu_after)
-            SELECT :bongsu_event_id, :bongsu_notice, max(member_id), json_group_array(member_id)
+            SELECT max(member_id) AS last, json_group_array(member_id) AS member_ids
             FROM bongsu_numbered GROUP BY number""",
     )
 
@@ -120,13 +83,13 @@ def _numbered(statement: Statement) -> tuple[Statement, tuple[str, ...]]:
 
 
 @contextlib.contextmanager
-def blamed_on_the_select() -> Iterator[None]:
-    """Errors that are about the statement, not about the store, become BadAudience. So does its taking too long: how
-    long it takes is up to its author, while our own statements are bounded."""
+def blamed_on_the_select(seconds: float) -> Iterator[None]:
+    """Errors that are about the statement, not about the store, become BadAudience. So does its taking longer than that:
+    how long it takes is up to its author, while our own statements are bounded."""
     try:
         yield
     except StoreTooSlow as error:
-        raise BadAudience(first_line(error.__cause__ or error)) from error
+        raise BadAudience(f"It took longer than BONGSU_AUDIENCE_TIMEOUT_SECONDS ({seconds:g} s) and was stopped") from error
     except (StoreError, asyncpg.PostgresError, sqlite3.Error) as error:
         # A missing table or right looks like a fault of the store; its cause is the driver's own error.
         cause = error.__cause__ if isinstance(error, StoreError) else error
@@ -138,8 +101,8 @@ def blamed_on_the_select() -> Iterator[None]:
 def _is_about_a_statement(error: BaseException) -> bool:
     match error:
         case asyncpg.PostgresError():
-            # Class 42: syntax error, no such table or column, no right to read it.
-            return str(error.sqlstate or "").startswith("42")
+            # Class 42: syntax error, no such table or column, no right to read it. 25006: it would write.
+            return str(error.sqlstate or "").startswith(("42", "25006"))
         case sqlite3.OperationalError():
-            return error.sqlite_errorcode == sqlite3.SQLITE_ERROR
+            return error.sqlite_errorcode in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY)
     return False

@@ -53,15 +53,6 @@ _DECISION = f"""
             SELECT x.member_id, x.is_enabled, x.capped_day, x.capped_count, x.locale, x.timezone, x.quiet_start,
                    x.quiet_end, x.phone, x.email
             FROM bongsu_members AS x WHERE x.member_id = r.member_id FOR NO KEY UPDATE) AS m ON true),
-    -- Then what holds for all members of one profile, computed once: the message, the day, the due time.
-    notice_facts AS MATERIALIZED (
-        SELECT notice.place, notice.dedup, notice.type, notice.channels, notice.is_critical, notice.rank,
-               profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, profile.day,
-               CASE WHEN notice.is_critical THEN CAST($7 AS timestamptz) ELSE profile.due END AS due, content.message_id
-        FROM {POSTGRES.table("notice", NOTICE, 2)}
-        CROSS JOIN {POSTGRES.table("profile", PROFILE, 3)}
-        LEFT JOIN {POSTGRES.table("content", CONTENT, 4)}
-               ON content.place = notice.place AND content.locale = profile.locale),
     -- Then the few messages that can make a notice a duplicate. The caller holds the lock of each dedup key, so none is
     -- added meanwhile.
     recent_messages AS MATERIALIZED (
@@ -80,17 +71,21 @@ _DECISION = f"""
             SELECT x.member_id FROM bongsu_notifications AS x
             WHERE x.message_id = r.message_id AND x.created_at > r.since OFFSET 0) AS n
         WHERE r.are_many),
-    -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used.
+    -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used. What
+    -- follows from a profile, and the message of a locale, are looked up: there may be many of each.
     options AS (
-        SELECT l.place, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.due, f.day, f.is_critical,
+        SELECT l.place, l.member_id, l.is_missing, f.dedup, content.message_id, f.rank, f.is_critical, profile.day,
+               CASE WHEN f.is_critical THEN CAST($7 AS timestamptz) ELSE profile.due END AS due,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
                f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {OWN_REACHABLE}) AS channels,
-               CASE WHEN l.capped_day >= f.day THEN l.capped_count ELSE 0 END AS counted
+               CASE WHEN l.capped_day >= profile.day THEN l.capped_count ELSE 0 END AS counted
         FROM locked_members AS l
-        LEFT JOIN notice_facts AS f
-               ON f.place = l.place AND f.locale = l.locale AND f.timezone = l.timezone
-                  AND f.quiet_start = l.quiet_start AND f.quiet_end = l.quiet_end
+        JOIN {POSTGRES.table("f", NOTICE, 2)} ON f.place = l.place
+        LEFT JOIN {POSTGRES.table("profile", PROFILE, 3)}
+               ON profile.locale = l.locale AND profile.timezone = l.timezone
+                  AND profile.quiet_start = l.quiet_start AND profile.quiet_end = l.quiet_end
+        LEFT JOIN {POSTGRES.table("content", CONTENT, 4)} ON content.place = l.place AND content.locale = l.locale
         LEFT JOIN LATERAL (
             SELECT x.is_enabled, x.channels FROM bongsu_preferences AS x
             WHERE x.member_id = l.member_id AND x.type = f.type OFFSET 0) AS p ON true),
@@ -98,7 +93,7 @@ _DECISION = f"""
     decision AS (
         SELECT o.place, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical, o.counted,
                CASE -- Not decidable yet: the caller has to insert the member, or to learn the profile.
-                    WHEN o.is_missing OR o.message_id IS NULL THEN '{MISSING}'
+                    WHEN o.is_missing OR o.message_id IS NULL OR o.day IS NULL THEN '{MISSING}'
                     -- Opted out comes first: it holds whatever else does.
                     WHEN NOT o.is_wanted OR o.wanted_channels = 0 THEN '{Reason.USER_OPTED_OUT}'
                     -- No address before duplicate: what cannot be sent is no duplicate of what was.

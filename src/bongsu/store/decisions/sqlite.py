@@ -46,16 +46,10 @@ _DECISION = f"""
                coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end,
                {REACHABLE} AS reachable
         FROM recipients AS r LEFT JOIN bongsu_members AS m ON m.member_id = r.member_id),
-    -- Then what holds for all members of one profile, computed once: the message, the day, the due time.
+    -- Each read once and then looked up: there may be many.
     notice AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", NOTICE, 2)}),
     profile AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", PROFILE, 3)}),
     content AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", CONTENT, 4)}),
-    notice_facts AS MATERIALIZED (
-        SELECT notice.place, notice.dedup, notice.type, notice.channels, notice.is_critical, notice.rank,
-               profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, profile.day,
-               CASE WHEN notice.is_critical THEN $7 ELSE profile.due END AS due, content.message_id
-        FROM notice CROSS JOIN profile
-        LEFT JOIN content ON content.place = notice.place AND content.locale = profile.locale),
     -- Then the few messages that can make a notice a duplicate.
     recent_messages AS MATERIALIZED (
         SELECT given.dedup, m.message_id, given.since,
@@ -72,21 +66,24 @@ _DECISION = f"""
         WHERE r.are_many AND n.message_id = r.message_id AND n.created_at > r.since),
     -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used.
     options AS (
-        SELECT l.place, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.due, f.day, f.is_critical,
+        SELECT l.place, l.member_id, l.is_missing, f.dedup, content.message_id, f.rank, f.is_critical, profile.day,
+               CASE WHEN f.is_critical THEN $7 ELSE profile.due END AS due,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
                f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {OWN_REACHABLE}) AS channels,
-               CASE WHEN l.capped_day >= f.day THEN l.capped_count ELSE 0 END AS counted
+               CASE WHEN l.capped_day >= profile.day THEN l.capped_count ELSE 0 END AS counted
         FROM locked_members AS l
-        LEFT JOIN notice_facts AS f
-               ON f.place = l.place AND f.locale = l.locale AND f.timezone = l.timezone
-                  AND f.quiet_start = l.quiet_start AND f.quiet_end = l.quiet_end
+        LEFT JOIN notice AS f ON f.place = l.place
+        LEFT JOIN profile
+               ON profile.locale = l.locale AND profile.timezone = l.timezone
+                  AND profile.quiet_start = l.quiet_start AND profile.quiet_end = l.quiet_end
+        LEFT JOIN content ON content.place = l.place AND content.locale = l.locale
         LEFT JOIN bongsu_preferences AS p ON p.member_id = l.member_id AND p.type = f.type),
     -- The decision: the first reason that applies.
     decision AS (
         SELECT o.place, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical, o.counted,
                CASE -- Not decidable yet: the caller has to insert the member, or to learn the profile.
-                    WHEN o.is_missing OR o.message_id IS NULL THEN '{MISSING}'
+                    WHEN o.is_missing OR o.message_id IS NULL OR o.day IS NULL THEN '{MISSING}'
                     -- Opted out comes first: it holds whatever else does.
                     WHEN NOT o.is_wanted OR o.wanted_channels = 0 THEN '{Reason.USER_OPTED_OUT}'
                     -- No address before duplicate: what cannot be sent is no duplicate of what was.

@@ -5,7 +5,7 @@ abandoned events are found by one predicate over one index. Every claim raises t
 epoch can record a result: a worker whose lease has expired changes nothing.
 """
 
-from bongsu.store.outbox.claims import claim, claim_suspect, give_back, record, record_query, renew
+from bongsu.store.outbox.claims import claim, claim_critical, claim_suspect, give_back, record, record_query, renew
 from bongsu.store.outbox.insert import STATEMENT_EVENTS, add, add_many, match_new
 from bongsu.store.outbox.lookup import count_unfinished, find
 from bongsu.store.outbox.progress import Begun, LockedClaims, find_begun, lock_claims, save_cursors_query
@@ -24,6 +24,7 @@ __all__ = [
     "add",
     "add_many",
     "claim",
+    "claim_critical",
     "claim_suspect",
     "count_unfinished",
     "find",

@@ -7,31 +7,28 @@ all waiting events.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from operator import itemgetter
 from uuid import UUID
 
-from bongsu.store.outbox.rows import CLAIM, READ_COLUMNS, SUSPECT_AFTER, ClaimedEvent, EventResult, read_event
-from bongsu.store.query import Query, Table, Transaction, as_uuid, in_both
+from bongsu.store.outbox import postgres, sqlite
+from bongsu.store.outbox.rows import (
+    CLAIM,
+    CLAIM_COLUMNS,
+    EVENT_TYPE,
+    SUSPECT_AFTER,
+    ClaimedEvent,
+    EventResult,
+    read_event,
+)
+from bongsu.store.query import Query, Statement, Table, Transaction, as_uuid, in_both
 
 _RESULT = {**CLAIM, "status": "text", "error": "text", "after_seconds": "double precision"}
 # SQLite's own name for the index of the primary key. Without the hint it reads the whole table to find a few rows of it.
 EVENTS_BY_ID = "sqlite_autoindex_bongsu_events_1"
 
-# Leases due events, oldest first, up to a limit. Locks their rows; skips rows that another worker is claiming right now.
-CLAIM_DUE = in_both(
-    lambda d: (
-        f"""
-    WITH next AS MATERIALIZED (
-        SELECT event_id FROM bongsu_events {d.index_hint("bongsu_events_due")}
-        WHERE status = 'PENDING' AND due <= {d.now} AND claims < {SUSPECT_AFTER}
-        ORDER BY due LIMIT $1 {d.skip_locked})
-    UPDATE bongsu_events
-    SET epoch = epoch + 1, claims = claims + 1, due = {d.after("$2")}, leased_by = $3
-    FROM next WHERE bongsu_events.event_id = next.event_id
-    RETURNING {READ_COLUMNS}, epoch, attempts, claims"""
-    )
-)
+CLAIM_DUE = Statement(postgres.CLAIM_DUE, sqlite.CLAIM_DUE)
 
 # Leases one due event with which several workers have crashed. Locks its row; skips those being claimed right now.
 CLAIM_SUSPECT = in_both(
@@ -44,7 +41,7 @@ CLAIM_SUSPECT = in_both(
     UPDATE bongsu_events
     SET epoch = epoch + 1, claims = claims + 1, due = {d.after("$1")}, leased_by = $2
     FROM next WHERE bongsu_events.event_id = next.event_id
-    RETURNING {READ_COLUMNS}, epoch, attempts, claims"""
+    RETURNING {CLAIM_COLUMNS}"""
     )
 )
 
@@ -88,8 +85,23 @@ RENEW = in_both(
 )
 
 
-async def claim(tx: Transaction, limit: int, lease_seconds: float, worker: str) -> list[ClaimedEvent]:
-    return await _claim(tx, CLAIM_DUE(limit, float(lease_seconds), worker))
+async def claim(
+    tx: Transaction, limit: int, lease_seconds: float, worker: str, critical_types: Sequence[str] = (), large: int = 1
+) -> list[ClaimedEvent]:
+    """The oldest due events, those of critical types before others; of large ones, beyond the limit, at most `large`.
+
+    A fifth of them are the oldest of all types, so that no event waits for ever behind critical ones.
+    """
+    types = Table(EVENT_TYPE, [(one,) for one in critical_types])
+    return await _claim(tx, CLAIM_DUE(types, limit - limit // 5, limit, large, float(lease_seconds), worker))
+
+
+async def claim_critical(
+    tx: Transaction, limit: int, lease_seconds: float, worker: str, critical_types: Sequence[str]
+) -> list[ClaimedEvent]:
+    """The oldest due events of these types only, without large ones."""
+    types = Table(EVENT_TYPE, [(one,) for one in critical_types])
+    return await _claim(tx, CLAIM_DUE(types, limit, 0, 0, float(lease_seconds), worker))
 
 
 async def claim_suspect(tx: Transaction, lease_seconds: float, worker: str) -> list[ClaimedEvent]:
@@ -101,8 +113,13 @@ async def _claim(tx: Transaction, query: Query) -> list[ClaimedEvent]:
     claimed = []
     # RETURNING has no order. Ids begin with the time they were made, so this puts the oldest first again.
     for row in sorted(await tx.fetch(query), key=itemgetter("event_id")):
-        event, unreadable = read_event(tx.dialect, row)
-        claimed.append(ClaimedEvent(event, row["epoch"], row["attempts"], row["claims"], unreadable))
+        is_large = bool(row["is_large"])
+        if is_large:
+            # Decoded in a thread: the event loop has others to serve.
+            event, unreadable = await asyncio.to_thread(read_event, tx.dialect, row)
+        else:
+            event, unreadable = read_event(tx.dialect, row)
+        claimed.append(ClaimedEvent(event, row["epoch"], row["attempts"], row["claims"], unreadable, is_large))
     return claimed
 
 

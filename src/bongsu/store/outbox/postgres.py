@@ -1,7 +1,7 @@
 """Statements of the outbox whose shape differs on PostgreSQL. sqlite.py has the same names."""
 
 from bongsu.store.locks import NAMES
-from bongsu.store.outbox.rows import CLAIM, NEW_EVENT
+from bongsu.store.outbox.rows import CLAIM, CLAIM_COLUMNS, EVENT_TYPE, NEW_EVENT, SUSPECT_AFTER
 from bongsu.store.postgres import POSTGRES
 
 # Inserts the events whose id is not there yet and returns those ids. Waits for another transaction that inserts the same id.
@@ -31,3 +31,32 @@ LOCK_CLAIMS = f"""
            CAST((SELECT json_agg(json_build_array(held.event_id, held.epoch)) FROM held) AS text) AS claims,
            CAST((SELECT json_agg(nextval('bongsu_messages_message_id_seq'))
                  FROM generate_series(1, CAST($3 AS integer))) AS text) AS message_ids"""
+
+# Leases due events: of the types $1, which can be critical, the oldest $2; then the oldest of all types, $3 with the first;
+# and $4 of the large ones, those types first. $5 is the lease in seconds, $6 the worker. Locks their rows; skips rows that
+# another worker is claiming right now. What is locked beyond the limits is not changed, and free when this is committed.
+CLAIM_DUE = f"""
+    WITH critical_types AS MATERIALIZED (SELECT * FROM {POSTGRES.table("given", EVENT_TYPE, 1)}),
+    critical AS MATERIALIZED (
+        SELECT e.event_id FROM critical_types AS t
+        CROSS JOIN LATERAL (
+            SELECT x.event_id, x.due FROM bongsu_events AS x
+            WHERE x.status = 'PENDING' AND NOT x.is_large AND x.event_type = t.event_type AND x.due <= now()
+              AND x.claims < {SUSPECT_AFTER}
+            ORDER BY x.due LIMIT $2 FOR UPDATE SKIP LOCKED) AS e
+        ORDER BY e.due LIMIT $2),
+    others AS MATERIALIZED (
+        SELECT x.event_id FROM bongsu_events AS x
+        WHERE x.status = 'PENDING' AND NOT x.is_large AND x.due <= now() AND x.claims < {SUSPECT_AFTER}
+          AND x.event_id NOT IN (SELECT event_id FROM critical)
+        ORDER BY x.due LIMIT greatest(0, $3 - (SELECT count(*) FROM critical)) FOR UPDATE SKIP LOCKED),
+    large AS MATERIALIZED (
+        SELECT x.event_id FROM bongsu_events AS x
+        WHERE x.status = 'PENDING' AND x.is_large AND x.due <= now() AND x.claims < {SUSPECT_AFTER}
+        ORDER BY x.event_type IN (SELECT event_type FROM critical_types) DESC, x.due LIMIT $4 FOR UPDATE SKIP LOCKED)
+    UPDATE bongsu_events
+    SET epoch = epoch + 1, claims = claims + 1, due = {POSTGRES.after("$5")}, leased_by = $6
+    -- As an array, of which the planner expects ten ids: it looks up each.
+    WHERE bongsu_events.event_id = ANY (ARRAY(
+        SELECT event_id FROM critical UNION ALL SELECT event_id FROM others UNION ALL SELECT event_id FROM large))
+    RETURNING {CLAIM_COLUMNS}"""

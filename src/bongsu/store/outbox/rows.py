@@ -36,6 +36,10 @@ NEW_EVENT = {
 # The payload as text: drivers differ in what they make of JSON. By the table's name: SQLite knows no alias in RETURNING.
 READ_COLUMNS = """
     bongsu_events.event_id, event_type, occurred_at, actor_id, target_id, ref_id, CAST(payload AS text) AS payload"""
+# And what a claim returns.
+CLAIM_COLUMNS = f"{READ_COLUMNS}, epoch, attempts, claims, is_large"
+# The types of events.
+EVENT_TYPE = {"event_type": "text"}
 
 
 class NewEvent(NamedTuple):
@@ -68,6 +72,8 @@ class ClaimedEvent(NamedTuple):
     attempts: int
     claims: int
     unreadable: str | None = None
+    # Its payload is long: it is claimed alone, and decoded outside the event loop.
+    is_large: bool = False
 
     @property
     def hopeless(self) -> str | None:

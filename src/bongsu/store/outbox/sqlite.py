@@ -1,6 +1,6 @@
 """Statements of the outbox whose shape differs on SQLite. postgres.py has the same names."""
 
-from bongsu.store.outbox.rows import CLAIM, NEW_EVENT
+from bongsu.store.outbox.rows import CLAIM, CLAIM_COLUMNS, EVENT_TYPE, NEW_EVENT, SUSPECT_AFTER
 from bongsu.store.sqlite import SQLITE
 
 # Inserts the events whose id is not there yet and returns those ids. WHERE true tells SQLite's parser where SELECT ends.
@@ -23,3 +23,32 @@ LOCK_CLAIMS = f"""
            (SELECT json_group_array(number + coalesce(
                 (SELECT max(seq) FROM sqlite_sequence WHERE name = 'bongsu_messages'), 0))
             FROM numbers) AS message_ids"""
+
+# Leases due events: of the types $1, which can be critical, the oldest $2; then the oldest of all types, $3 with the first;
+# and $4 of the large ones, those types first. $5 is the lease in seconds, $6 the worker.
+CLAIM_DUE = f"""
+    WITH critical_types AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", EVENT_TYPE, 1)}),
+    critical AS MATERIALIZED (
+        SELECT e.event_id FROM critical_types AS t
+        CROSS JOIN bongsu_events AS e INDEXED BY sqlite_autoindex_bongsu_events_1
+        WHERE e.event_id IN (
+            SELECT x.event_id FROM bongsu_events AS x INDEXED BY bongsu_events_by_type
+            WHERE x.status = 'PENDING' AND NOT x.is_large AND x.event_type = t.event_type AND x.due <= {SQLITE.now}
+              AND x.claims < {SUSPECT_AFTER}
+            ORDER BY x.due LIMIT $2)
+        ORDER BY e.due LIMIT $2),
+    others AS MATERIALIZED (
+        SELECT x.event_id FROM bongsu_events AS x INDEXED BY bongsu_events_due
+        WHERE x.status = 'PENDING' AND NOT x.is_large AND x.due <= {SQLITE.now} AND x.claims < {SUSPECT_AFTER}
+          AND x.event_id NOT IN (SELECT event_id FROM critical)
+        ORDER BY x.due LIMIT max(0, $3 - (SELECT count(*) FROM critical))),
+    large AS MATERIALIZED (
+        SELECT x.event_id FROM bongsu_events AS x INDEXED BY bongsu_events_large
+        WHERE x.status = 'PENDING' AND x.is_large AND x.due <= {SQLITE.now} AND x.claims < {SUSPECT_AFTER}
+        ORDER BY x.event_type IN (SELECT event_type FROM critical_types) DESC, x.due LIMIT $4),
+    next AS MATERIALIZED (
+        SELECT event_id FROM critical UNION ALL SELECT event_id FROM others UNION ALL SELECT event_id FROM large)
+    UPDATE bongsu_events
+    SET epoch = epoch + 1, claims = claims + 1, due = {SQLITE.after("$5")}, leased_by = $6
+    FROM next WHERE bongsu_events.event_id = next.event_id
+    RETURNING {CLAIM_COLUMNS}"""

@@ -1,0 +1,144 @@
+"""Events that can give critical notices are decided before others, however many of these came earlier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from bongsu.decide.progress import Decision
+from bongsu.decide.worker import BATCH, EventWorker
+from bongsu.model import Event, Everyone, Listed, Notice, NoticeType
+from bongsu.rules import CRITICAL_DIRECT, App, Rules, catalogue
+from bongsu.settings import Settings
+from bongsu.store import Store, outbox
+from tests.deciding import IN_APP, Clock, ClockedDecider, members, run, said, says, told, work
+
+CRITICAL = NoticeType("CRITICAL", IN_APP, is_critical=True)
+CONFIRMED = Event(event_type="reservation.confirmed", target_id="guest", ref_id="r1")
+
+
+async def publish(store: Store, *events: Event) -> None:
+    async with store.transaction() as tx:
+        await outbox.add(tx, events)
+
+
+def likes(count: int) -> list[Event]:
+    return [Event(event_type="post.liked", actor_id="a", target_id="author", ref_id=str(n)) for n in range(count)]
+
+
+def worker_of(store: Store, settings: Settings, rules: Rules, order: list[str], chunk: int = 10_000) -> EventWorker:
+    return EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), chunk), noted(order))
+
+
+def noted(order: list[str]) -> Callable[[Decision], None]:
+    return lambda decision: order.extend(event.claimed.event.event_type for event in decision.events)
+
+
+async def test_a_confirmation_is_decided_before_likes_that_came_earlier(store: Store, settings: Settings) -> None:
+    await publish(store, *likes(2 * BATCH))
+    await publish(store, CONFIRMED)
+    order: list[str] = []
+    worker = worker_of(store, settings, catalogue(settings), order)
+    await worker.tick()
+    assert order[0] == "reservation.confirmed"
+    # And the likes of the same claim after it.
+    assert order.count("post.liked") == BATCH - 1
+    await worker.stop()
+
+
+async def test_a_confirmation_that_comes_during_a_campaign_waits_for_one_step(store: Store, settings: Settings) -> None:
+    await members(store, *(f"m{number}" for number in range(9)))
+    order: list[str] = []
+
+    class Late(EventWorker):
+        """It comes when this tick has claimed what it takes."""
+
+        async def _continue(self) -> int:
+            await publish(store, CONFIRMED)
+            return await super()._continue()
+
+    rules = Rules(catalogue(settings), says(Everyone()))
+    await publish(store, said("campaign"))
+    worker = Late(store, rules, settings, ClockedDecider(store, settings, Clock(), 2), noted(order))
+    await worker.tick()
+    assert order == ["said", "reservation.confirmed", "said"]
+    await worker.stop()
+
+
+async def test_other_events_keep_a_share(store: Store, settings: Settings) -> None:
+    """The oldest of all are claimed with every claim, however many critical ones wait."""
+    await publish(store, *likes(3))
+    await run(store, f"UPDATE bongsu_events SET due = {store.dialect.after('-1')}")
+    await publish(store, *(Event(event_type="reservation.confirmed", target_id="g", ref_id=str(n)) for n in range(30)))
+    async with store.transaction() as tx:
+        claimed = await outbox.claim(tx, 10, 60, "w", ["reservation.confirmed", "other"])
+    assert sorted(one.event.event_type for one in claimed) == ["post.liked"] * 2 + ["reservation.confirmed"] * 8
+
+
+async def test_several_critical_types_are_claimed_by_their_due_times(store: Store) -> None:
+    events = [Event(event_type=f"c{number % 3}", ref_id=str(number)) for number in range(12)]
+    await publish(store, *events)
+    for number in range(12):
+        due = store.dialect.after(str(number - 100))
+        await run(store, f"UPDATE bongsu_events SET due = {due} WHERE ref_id = '{number}'")
+    async with store.transaction() as tx:
+        claimed = await outbox.claim_critical(tx, 6, 60, "w", ["c0", "c1", "c2"])
+        others = await outbox.claim_critical(tx, 100, 60, "w", ["c1"])
+    assert [one.event.ref_id for one in claimed] == ["0", "1", "2", "3", "4", "5"]
+    assert [one.event.ref_id for one in others] == ["7", "10"]
+
+
+async def test_a_claim_of_critical_types_takes_nothing_else(store: Store) -> None:
+    await publish(store, *likes(3))
+    async with store.transaction() as tx:
+        assert await outbox.claim_critical(tx, 10, 60, "w", ["reservation.confirmed"]) == []
+
+
+# --- which types they are -----------------------------------------------------------------------------------------------
+
+
+def test_the_built_in_rules_declare_what_can_be_critical(settings: Settings) -> None:
+    rules = catalogue(settings)
+    assert rules.critical_types == sorted({"reservation.confirmed", "notice.published", CRITICAL_DIRECT})
+
+
+def test_a_rule_may_declare_that_it_can_give_critical_notices() -> None:
+    app = App()
+
+    @app.rule("order.paid", critical=True)
+    def paid(_event: Event) -> None: ...
+
+    assert Rules(app).critical_types == ["order.paid"]
+    assert Rules(app).is_critical("order.paid")
+
+
+def test_a_rule_that_declares_nothing_is_known_by_what_it_gave() -> None:
+    rules = Rules(says(lambda _event: Listed(("a",)), CRITICAL))
+    assert rules.critical_types == []
+    rules.detect(said())
+    assert rules.critical_types == ["said"]
+
+
+def test_a_rule_that_is_declared_not_critical_stays_so() -> None:
+    app = App()
+
+    @app.rule("said", critical=False)
+    def rarely(_event: Event) -> Iterable[Notice]:
+        return says(Listed(("a",)), CRITICAL).detect(said())
+
+    app.detect(said())
+    assert app.critical_types == []
+
+
+async def test_what_a_rule_gave_counts_for_the_next_events(store: Store, settings: Settings) -> None:
+    rules = Rules(catalogue(settings), says(Listed(("guest",)), CRITICAL))
+    order: list[str] = []
+    worker = worker_of(store, settings, rules, order)
+    await publish(store, said("first"))
+    await worker.tick()
+    await publish(store, *likes(BATCH))
+    await publish(store, said("second"))
+    order.clear()
+    await worker.tick()
+    assert order[0] == "said"
+    await work(worker)
+    assert (await told(store))["guest"] == 2

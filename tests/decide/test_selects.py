@@ -1,0 +1,122 @@
+"""A user's own SELECT runs before the step, beside everything else: it holds up no other event, and fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from bongsu.decide.worker import EventWorker
+from bongsu.errors import BadAudience
+from bongsu.model import Audience, Event, Listed, Selected
+from bongsu.settings import Settings
+from bongsu.store import AUDIENCE_READERS, Store, outbox
+from bongsu.store.audience_snapshots import select_portions
+from tests.deciding import Clock, ClockedDecider, decide, fates, members, rows, run, said, says, tick, told, work
+
+# Neither ends by itself.
+SLOW = {
+    "postgresql": "SELECT 'slow' FROM pg_sleep(100000)",
+    "sqlite": "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n",
+}
+EVERYONE = Selected("SELECT member_id FROM bongsu_members")
+
+
+def slow_or_listed(store: Store) -> Any:
+    def audience(event: Event) -> Audience:
+        is_slow = (event.ref_id or "").startswith("slow")
+        return Selected(SLOW[store.dialect.name]) if is_slow else Listed((event.ref_id or "",))
+
+    return says(audience)
+
+
+async def publish(store: Store, *events: Event) -> None:
+    async with store.transaction() as tx:
+        await outbox.add(tx, events)
+
+
+async def test_other_events_are_decided_and_stored_while_selects_run(store: Store, settings: Settings) -> None:
+    """More of them than run at a time."""
+    patient = settings.model_copy(update={"audience_timeout_seconds": 3600.0})
+    slow = [said(f"slow {number}") for number in range(AUDIENCE_READERS + 1)]
+    await publish(store, *slow, said("a"))
+    worker = EventWorker(store, slow_or_listed(store), patient, ClockedDecider(store, patient, Clock()))
+    await worker.tick()
+    assert await told(store) == {"a": 1}
+    # On SQLite a transaction that is held would keep this one waiting.
+    await publish(store, said("b"))
+    await worker.tick()
+    assert await told(store) == {"a": 1, "b": 1}
+    held = await rows(store, "SELECT ref_id FROM bongsu_events WHERE leased_by IS NOT NULL ORDER BY ref_id")
+    assert [row["ref_id"] for row in held] == [event.ref_id for event in slow]
+    # Stopping waits for none of them, and gives them back unharmed.
+    await worker.stop()
+    left = await rows(
+        store, "SELECT DISTINCT status, attempts, claims FROM bongsu_events WHERE leased_by IS NULL AND claims = 0"
+    )
+    assert ("PENDING", 0, 0) in [tuple(row) for row in left]
+
+
+async def test_a_select_that_takes_too_long_is_stopped_and_fails_its_event_alone(store: Store, settings: Settings) -> None:
+    once_more = settings.model_copy(update={"max_retries": 1, "retry_base_seconds": 0.0, "audience_timeout_seconds": 0.1})
+    await decide(store, once_more, slow_or_listed(store), said("a"), said("slow"), said("b"))
+    assert await fates(store) == {"a": {"TOLD": 1}, "b": {"TOLD": 1}}
+    ((ref_id, attempts, error),) = await rows(
+        store, "SELECT ref_id, attempts, error FROM bongsu_events WHERE status = 'FAILED'"
+    )
+    assert (ref_id, attempts) == ("slow", 2)
+    assert error.startswith("bongsu.errors.BadAudience: It took longer than BONGSU_AUDIENCE_TIMEOUT_SECONDS (0.1 s)")
+
+
+async def test_after_one_was_stopped_its_connection_serves_the_next(store: Store) -> None:
+    await members(store, "a")
+    for _ in range(AUDIENCE_READERS + 1):
+        with pytest.raises(BadAudience):
+            async with store.read_within(0.05) as tx:
+                await select_portions(tx, Selected(SLOW[store.dialect.name]), "", 10, 0.05)
+    async with store.read_within(30) as tx:
+        (found,) = await select_portions(tx, EVERYONE, "", 10, 30)
+    assert found.member_ids == ["a"]
+
+
+async def test_a_select_that_would_write_is_refused(store: Store) -> None:
+    sql = "INSERT INTO bongsu_members (member_id) VALUES ('new') RETURNING member_id"
+    with pytest.raises(BadAudience):
+        async with store.read_within(30) as tx:
+            await select_portions(tx, Selected(sql), "", 10, 30)
+    assert await rows(store, "SELECT member_id FROM bongsu_members") == []
+
+
+async def test_a_claim_that_was_lost_meanwhile_stores_no_members(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The members of two claims' SELECTs must not mix."""
+    everyone = [f"m{number}" for number in range(9)]
+    await members(store, *everyone)
+    await publish(store, said("x"))
+    is_claimed_again = asyncio.Event()
+    read_within = store.database.read_within
+
+    @contextlib.asynccontextmanager
+    async def late(seconds: float) -> AsyncIterator[Any]:
+        async with read_within(seconds) as tx:
+            yield tx
+        await is_claimed_again.wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.database, "read_within", late)
+        worker = EventWorker(store, says(EVERYONE), settings, ClockedDecider(store, settings, Clock(), 2))
+        await worker.tick()
+        await run(store, f"UPDATE bongsu_events SET epoch = epoch + 1, due = {store.dialect.now}")
+        is_claimed_again.set()
+        assert await worker.selects.wait()
+    assert await rows(store, "SELECT * FROM bongsu_portions") == []
+    await work(EventWorker(store, says(EVERYONE), settings, ClockedDecider(store, settings, Clock(), 2)))
+    assert await told(store) == dict.fromkeys(everyone, 1)
+    # The first finds out, and tells nobody.
+    await tick(worker)
+    await worker.stop()
+    assert await told(store) == dict.fromkeys(everyone, 1)
