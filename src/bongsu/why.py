@@ -90,7 +90,7 @@ async def look(settings: Settings, member_id: str, event_id: UUID | None, limit:
         if member is None:
             raise BadCommand(f"There is no member {member_id}: nobody of that id was ever mentioned")
         day, count = await history.find_daily_count(tx, member_id)
-        rows = await history.find_page(tx, Filters(member_id=member_id, event_id=event_id), limit=limit)
+        rows, _ = await history.find_page(tx, Filters(member_id=member_id, event_id=event_id), limit=limit)
         event = None if event_id is None else await schedule.find_progress(tx, event_id)
         if event_id is not None and event is None and not rows:
             raise BadCommand(f"There is no event {event_id}: it was never stored here, or has been forgotten since")

@@ -39,6 +39,7 @@ _BY_STATE: dict[str, type[BongsuError]] = {
 _BY_SQLITE_CODE: dict[int, type[BongsuError]] = {
     sqlite3.SQLITE_BUSY: StoreBusy,
     sqlite3.SQLITE_LOCKED: StoreBusy,
+    sqlite3.SQLITE_INTERRUPT: StoreTooSlow,
     sqlite3.SQLITE_CANTOPEN: StoreUnreachable,
     sqlite3.SQLITE_FULL: StoreDamaged,
     sqlite3.SQLITE_IOERR: StoreDamaged,
