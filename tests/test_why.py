@@ -332,4 +332,4 @@ def test_who_and_what_is_not_there_is_one_line(settings: Settings, environment: 
     unknown = str(new_id())
     assert f"There is no event {unknown}" in refused(bongsu("why", "m-1", "--event", unknown, environment=environment))
     assert "--event 7" in refused(bongsu("why", "m-1", "--event", "7", environment=environment))
-    assert "Nothing was ever to be told" in bongsu("why", "m-1", environment=environment).stdout
+    assert "No notification was ever decided" in bongsu("why", "m-1", environment=environment).stdout

@@ -29,7 +29,7 @@ READERS = 4
 OPERATORS_READERS = 2
 # How long SQLite itself waits for another process that writes. Its waiting is not fair, so we ask again until the share's
 # own limit. Short, because what has waited longer than that limit for its turn still tries once.
-BUSY_MILLISECONDS = 250
+BUSY_MILLISECONDS = 100
 # No share waits longer for another process: the writer that waits keeps all others of this process waiting.
 LOCK_SECONDS = 3.0
 # Steps of SQLite's machine, about a millisecond of work, between two looks at whether a statement may go on.
@@ -229,6 +229,7 @@ class Patience:
 
     def __init__(self, lock: WriteLock, lock_seconds: float, statement_seconds: float | None) -> None:
         self._lock = lock
+        self._lock_seconds = lock_seconds
         self._until = time.monotonic() + lock_seconds
         # None for what may write: it is not stopped halfway.
         self._statement_seconds = statement_seconds
@@ -246,15 +247,20 @@ class Patience:
                 is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
                 if not is_busy or connection.in_transaction:
                     raise
-                if self._lock.found_at is None:
-                    self._lock.found_at = time.monotonic()
-                    _log.warning("SQLite is locked by another process")
-                if self.is_over or time.monotonic() >= self._until:
+                if self._is_over():
                     raise
             else:
                 if self._statement_seconds is None:
                     self._lock.found_at = None
                 return done
+
+    def _is_over(self) -> bool:
+        """Whether to wait no longer. Where others have waited in vain already, one try is enough."""
+        now = time.monotonic()
+        if self._lock.found_at is None:
+            self._lock.found_at = now
+            _log.warning("SQLite is locked by another process")
+        return self.is_over or now >= min(self._until, self._lock.found_at + self._lock_seconds)
 
     def _run_once(self, connection: sqlite3.Connection, call: Callable[[], _T]) -> _T:
         if self._statement_seconds is None:
