@@ -277,7 +277,9 @@ INDEXES = {
 
 
 async def test_dead_letters_are_found_by_the_index_of_the_dead_alone(store: Store) -> None:
-    """With many sent deliveries and few others."""
+    """With many sent deliveries and few others, of which the fewest may be retried."""
+    for _ in range(50):
+        await one_delivery(store, "FAIL")
     await one_delivery(store, "FAIL", is_retryable=True)
     await one_delivery(store, "SENDING")
     await failed_event(store)
