@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import threading
 import time
@@ -226,3 +228,20 @@ def test_help_names_the_verbs() -> None:
     assert done.returncode == 0
     for verb in ("serve", "migrate", "publish", "token", "apikey", "doctor"):
         assert verb in done.stdout
+
+
+def test_sigterm_ends_the_service_also_while_another_program_keeps_the_file_locked(tmp_path: Path) -> None:
+    environment = {"BONGSU_DATA_DIR": str(tmp_path), "BONGSU_API_KEYS": KEY["X-API-Key"], "BONGSU_POLL_SECONDS": "0.05"}
+    event = {"eventType": "reservation.confirmed", "targetId": "m-1", "refId": "r-1"}
+    with serving(environment) as served, served.client(**KEY) as client:
+        event_id = client.post("/api/events", json=event).json()["events"][0]["eventId"]
+        with contextlib.closing(sqlite3.connect(tmp_path / "bongsu.db", isolation_level=None)) as rival:
+            rival.execute("BEGIN IMMEDIATE")
+            answer = client.post("/api/events", json=event)
+            assert (answer.status_code, answer.json()["type"]) == (503, "urn:bongsu:store-busy")
+            served.process.terminate()
+            assert served.process.wait(25) == 0  # orchestrators kill at 30 s
+    with serving(environment) as served, served.client(**KEY) as client:
+        eventually(lambda: status_of(client, event_id), "DONE")
+        items = client.get("/api/admin/history", params={"userId": "m-1"}).json()["items"]
+        assert [item["eventId"] for item in items] == [event_id]

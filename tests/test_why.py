@@ -31,7 +31,7 @@ from bongsu.model import (
     utc_now,
 )
 from bongsu.settings import Settings
-from bongsu.store import Store, Transaction, migrate, outbox
+from bongsu.store import Store, Transaction, migrate, outbox, unfinished
 from bongsu.store.cancellations import Cancellation
 from bongsu.store.delivery_history import DeliveryRow
 from bongsu.store.devices import DeviceRow
@@ -39,8 +39,9 @@ from bongsu.store.history import HistoryRow, Status
 from bongsu.store.members import ensure_members, put_member, put_preferences
 from bongsu.store.query import same
 from bongsu.store.schedule import Progress
-from bongsu.why import View, event_sentence, facts, reason, row_sentences, told, way
+from bongsu.why import View, event_sentence, facts, look, reason, row_sentences, told, way
 from tests.past import NOON, say, tell, withhold
+from tests.plans import generic_plan
 from tests.processes import bongsu
 
 # --- sentences --------------------------------------------------------------------------------------------------------
@@ -332,4 +333,71 @@ def test_who_and_what_is_not_there_is_one_line(settings: Settings, environment: 
     unknown = str(new_id())
     assert f"There is no event {unknown}" in refused(bongsu("why", "m-1", "--event", unknown, environment=environment))
     assert "--event 7" in refused(bongsu("why", "m-1", "--event", "7", environment=environment))
-    assert "Nothing was ever to be told" in bongsu("why", "m-1", environment=environment).stdout
+    assert "No notification was ever decided" in bongsu("why", "m-1", environment=environment).stdout
+
+
+_SET_STATUS = same("UPDATE bongsu_events SET status = $2, error = $3, finished_at = $4, attempts = 1 WHERE event_id = $1")
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_events_that_have_not_reached_the_member_are_shown_also_if_the_store_does_not_know_them(
+    settings: Settings, environment: dict[str, str], is_known: bool
+) -> None:
+    waits = Event(event_type="reservation.confirmed", target_id="m-1", ref_id="r-1")
+    failed = Event(event_type="reservation.confirmed", target_id="m-1", ref_id="r-2")
+    unhandled = Event(event_type="reservation.confirmd", target_id="m-1")
+    scheduled = Event(event_type="bongsu.notification", payload={"userIds": ["m-0", "m-1", "민아"]})
+    vote = Event(event_type="vote.closed", payload={"memberIds": ["m-1"]})
+    done = Event(event_type="post.liked", target_id="m-1")
+    others = [
+        Event(event_type="reservation.confirmed", target_id="m-2"),
+        Event(event_type="bongsu.notification", payload={"userIds": ["m-11", "m-0"], "title": "m-1"}),
+    ]
+
+    async def past(tx: Transaction) -> None:
+        if is_known:
+            await ensure_members(tx, ["m-1"])
+        await outbox.add(tx, [waits, failed, unhandled, scheduled, vote, done, *others])
+        for event, status in ((failed, "FAILED"), (unhandled, "UNHANDLED"), (vote, "FAILED"), (done, "DONE")):
+            await tx.execute(_SET_STATUS(event.event_id, status, "KeyError: 'x'", NOON))
+
+    prepare(settings, past)
+    shown = bongsu("why", "m-1", environment=environment)
+    assert shown.returncode == 0, shown.stderr
+    for sentence in (
+        f"Event {waits.event_id} (reservation.confirmed) is PENDING: it waits for a worker.",
+        f"Event {failed.event_id} (reservation.confirmed) has FAILED: it sends nothing more unless it is replayed. "
+        "1 attempts have failed, the last with: KeyError: 'x'",
+        f"Event {unhandled.event_id} (reservation.confirmd) is UNHANDLED: no rule handled its type",
+        f"Event {scheduled.event_id} (bongsu.notification) is PENDING",
+        f"Event {vote.event_id} (vote.closed) has FAILED",
+    ):
+        assert sentence in shown.stdout, shown.stdout
+    for event in (done, *others):
+        assert str(event.event_id) not in shown.stdout
+    assert ("No member of this id is stored" in shown.stdout) is not is_known
+    assert ("devices" in shown.stdout) is is_known
+    # By letters that JSON may escape, too.
+    assert str(scheduled.event_id) in bongsu("why", "민아", environment=environment).stdout
+    named = bongsu("why", "m-1", "--event", str(failed.event_id), environment=environment).stdout
+    assert (str(failed.event_id) in named, str(waits.event_id) in named) == (True, False)
+
+
+async def test_an_event_whose_notification_is_shown_is_not_shown_twice(store: Store, settings: Settings) -> None:
+    event = Event(event_type="reservation.confirmed", target_id="m-1")
+    async with store.transaction() as tx:
+        await outbox.add(tx, [event])
+        await tell(tx, await say(tx, event_id=event.event_id), "m-1", "SUCCESS")
+    seen = await look(settings, "m-1", None, 10)
+    assert ([row.event_id for row in seen.rows], seen.unfinished) == ([event.event_id], [])
+
+
+async def test_the_events_of_a_member_are_found_by_their_index(store: Store) -> None:
+    events = [Event(event_type="post.liked", target_id=f"m-{number}") for number in range(2_000)]
+    async with store.transaction() as tx:
+        await outbox.add(tx, events)
+        await tx.execute(same("ANALYZE")())
+    steps = await generic_plan(store, unfinished.BY_TARGET)
+    assert "bongsu_events_target" in steps, steps
+    steps = await generic_plan(store, unfinished.BY_LIST)
+    assert ("bongsu_events_due" in steps, "bongsu_events_dead" in steps) == (True, True), steps

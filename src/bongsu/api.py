@@ -61,7 +61,7 @@ def build_api(
     )
     gate = Gate(keys, settings.origins)
     problems.install(app)
-    ingest, store = store.share(Share.INGEST), store.share(Share.MEMBERS)
+    ingest, operators, store = store.share(Share.INGEST), store.share(Share.OPERATORS), store.share(Share.MEMBERS)
     if intake is not None:
         app.include_router(ingress.router(gate, intake, ingest))
         app.include_router(catalog.router(gate, ingest))
@@ -70,17 +70,17 @@ def build_api(
         # Cancelling waits for a step that is being decided at this moment, as workers wait for each other.
         cancellations = Cancellations(store.share(Share.WORK), signals or LocalSignals())
         app.include_router(direct.router(gate, intake, ingest, cancellations.cancel, types or {}))
-        app.include_router(history.router(gate, store))
-        app.include_router(events.router(gate, store, cancellations))
-        app.include_router(dead.router(gate, store, signals or LocalSignals()))
-        app.include_router(clock.router(gate, settings, store, signals or LocalSignals()))
+        app.include_router(history.router(gate, operators))
+        app.include_router(events.router(gate, operators, cancellations))
+        app.include_router(dead.router(gate, operators, signals or LocalSignals()))
+        app.include_router(clock.router(gate, settings, operators, signals or LocalSignals()))
     if intake is not None or gateway is not None:
         # A proxy may send nothing but the stream itself to the gateways.
         app.include_router(session.router(gate, settings))
     if gateway is not None:
         _describe_stream(app, gate)
     _add_health(app, ingest, is_stopping)
-    _add_desk(app, store, gate)
+    _add_desk(app, operators, gate)
     if intake is not None or gateway is not None:
         app.include_router(bell.router())
     if is_demo and intake is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -34,7 +34,7 @@ from bongsu.model import Id, Name
 from bongsu.runtime.signals import Signals
 from bongsu.store import Store, Transaction
 from bongsu.store import dead_letters as statements
-from bongsu.store.dead_letters import DeadRow, Filters, Kind, Place, State
+from bongsu.store.dead_letters import DeadPage, DeadRow, Filters, Kind, Place, State
 from bongsu.store.history import LARGEST_ID
 
 # Rows that one transaction replays.
@@ -169,8 +169,7 @@ class Replay:
 
     async def count(self) -> int:
         """How many it would be now."""
-        async with self._store.read() as tx:
-            return await statements.count(tx, self._filters)
+        return await count_dead(self._store, self._filters)
 
     async def run(self, progress: Callable[[int], None] = lambda _done: None) -> tuple[int, int]:
         """How many matched, and how many were replayed. Workers are woken after each batch."""
@@ -178,21 +177,22 @@ class Replay:
         matched = replayed = 0
         place: Place | None = Place()
         while place is not None:
-            rows, again = await self._store.run(partial(self._replay_batch, audit, place, matched))
+            rows, place, again = await self._store.run(partial(self._replay_batch, audit, place, matched))
             matched, replayed = matched + len(rows), replayed + again
             self._wake({row.kind for row in rows})
             progress(len(rows))
-            place = statements.place_of(rows[-1]) if len(rows) == self._batch else None
         return matched, replayed
 
-    async def _replay_batch(self, audit: int, place: Place, before: int, tx: Transaction) -> tuple[list[DeadRow], int]:
-        """Those that match behind a place, and how many of them were replayed; `before` have matched so far."""
-        rows = await statements.find_page(tx, self._filters, place, self._batch)
+    async def _replay_batch(
+        self, audit: int, place: Place, before: int, tx: Transaction
+    ) -> tuple[Sequence[DeadRow], Place | None, int]:
+        """Those that match behind a place, where to go on, and how many were replayed; `before` have matched so far."""
+        rows, behind = await statements.find_page(tx, self._filters, place, self._batch)
         # Many at once go behind everything else that is to be sent, unless they are critical.
         is_bulk = before + len(rows) > FEW
         again = await statements.replay(tx, rows, new_series=self._new_series, is_bulk=is_bulk)
         await statements.continue_audit(tx, audit, len(rows), again)
-        return rows, again
+        return rows, behind, again
 
     def _what(self) -> str:
         names = {Kind.EVENT: "events", Kind.DELIVERY: "deliveries"}
@@ -203,6 +203,29 @@ class Replay:
         for kind, topic in ((Kind.EVENT, EVENTS_TOPIC), (Kind.DELIVERY, DELIVERIES_TOPIC)):
             if kind in kinds:
                 self._signals.send(topic)
+
+
+async def count_dead(store: Store, filters: Filters) -> int:
+    """How many match. Each part is a read of its own, so that a long search keeps no connection."""
+    total, place = 0, None
+    while True:
+        async with store.read() as tx:
+            matched, place = await statements.count_page(tx, filters, place)
+        total += matched
+        if place is None:
+            return total
+
+
+async def find_dead(store: Store, query: DeadQuery) -> DeadPage:
+    """A page that is full, unless no more match. Where few match, that takes several bounded searches."""
+    rows: list[DeadRow] = []
+    place, is_last = query.cursor, False
+    while len(rows) < query.limit and not is_last:
+        async with store.read() as tx:
+            page = await statements.find_page(tx, query.filters, place, query.limit - len(rows))
+        rows += page.rows
+        place, is_last = page.next, page.next is None
+    return DeadPage(rows, place)
 
 
 # --- responses --------------------------------------------------------------------------------------------------------
@@ -232,8 +255,8 @@ class DeadItem(_Wire):
     finished_at: datetime
 
 
-class DeadPage(_Wire):
-    items: list[DeadItem]
+class DeadList(_Wire):
+    items: list[DeadItem] = Field(description="May be fewer than `limit`, or none, although there is a next page")
     next: str | None = Field(description="The cursor of the next page, if there is one")
 
 
@@ -245,15 +268,13 @@ class Replayed(_Wire):
 def router(gate: Gate, store: Store, signals: Signals) -> APIRouter:
     routes = APIRouter(prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=PROBLEMS)
 
-    @routes.get("/dead", response_model=DeadPage, summary="List dead letters: events, then deliveries, newest first")
+    @routes.get("/dead", response_model=DeadList, summary="List dead letters: events, then deliveries, newest first")
     async def find(query: Annotated[DeadQuery, Query()], request: Request) -> Response:
         refuse_repeats(request)
         async with store.read() as tx:
-            # One more than asked for, to know whether there is a next page.
-            rows = await statements.find_page(tx, query.filters, query.cursor, query.limit + 1)
-        shown = rows[: query.limit]
-        more = wrapped(statements.place_of(shown[-1])) if len(rows) > len(shown) else None
-        return JSONResponse({"items": [_item(row) for row in shown], "next": more})
+            page = await statements.find_page(tx, query.filters, query.cursor, query.limit)
+        more = None if page.next is None else wrapped(page.next)
+        return JSONResponse({"items": [_item(row) for row in page.rows], "next": more})
 
     @routes.post(
         "/dead/replay",

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from bongsu.channel_table import Address, describe_channel
 from bongsu.codes import meaning
-from bongsu.dead import DeadFilter, DeadQuery, Replay, wrapped
+from bongsu.dead import DeadFilter, DeadQuery, Replay, count_dead, find_dead, wrapped
 from bongsu.errors import NoSuchDeadLetter
 from bongsu.model import Member
 from bongsu.service import runtime
@@ -41,15 +41,14 @@ def _time(settings: Settings, moment: datetime) -> str:
 
 
 async def show_list(settings: Settings, query: DeadQuery, console: Console) -> None:
-    async with runtime(settings) as base, base.store.read() as tx:
-        rows = await dead_letters.find_page(tx, query.filters, query.cursor, query.limit + 1)
-    shown = rows[: query.limit]
-    if not shown:
+    async with runtime(settings) as base:
+        page = await find_dead(base.store, query)
+    if not page.rows:
         console.print("No dead letters." if query.is_empty else "No dead letters that fit.")
         return
-    show(console, table(settings, shown))
-    if len(rows) > len(shown):
-        console.print(f"More follow: --cursor {wrapped(dead_letters.place_of(shown[-1]))}", highlight=False, soft_wrap=True)
+    show(console, table(settings, page.rows))
+    if page.next is not None:
+        console.print(f"More follow: --cursor {wrapped(page.next)}", highlight=False, soft_wrap=True)
 
 
 def table(settings: Settings, rows: Sequence[DeadRow]) -> Table:
@@ -95,7 +94,7 @@ async def show_one(settings: Settings, asked: DeadFilter, console: Console) -> N
 
 async def look(settings: Settings, store: Store, asked: DeadFilter) -> Story:
     async with store.read() as tx:
-        rows = await dead_letters.find_page(tx, asked.filters, limit=1)
+        rows, _ = await dead_letters.find_page(tx, asked.filters, limit=1)
         if not rows:
             raise NoSuchDeadLetter(f"There is no dead letter {asked.id}")
         row = rows[0]
@@ -187,8 +186,8 @@ class Replaying:
     new_series: bool = False
 
     async def count(self) -> int:
-        async with runtime(self.settings) as base, base.store.read() as tx:
-            return await dead_letters.count(tx, self.asked.filters)
+        async with runtime(self.settings) as base:
+            return await count_dead(base.store, self.asked.filters)
 
     async def run(self, total: int, console: Console) -> tuple[int, int]:
         """Replay them, with a progress bar on a terminal."""

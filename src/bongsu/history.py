@@ -119,7 +119,7 @@ class HistoryItem(_Wire):
 
 
 class HistoryPage(_Wire):
-    items: list[HistoryItem]
+    items: list[HistoryItem] = Field(description="May be fewer than `limit`, or none, although there is a next page")
     next: str | None = Field(description="The cursor of the next page, if there is one")
 
 
@@ -134,11 +134,9 @@ def router(gate: Gate, store: Store) -> APIRouter:
     async def find_history(query: Annotated[HistoryQuery, Query()], request: Request) -> Response:
         refuse_repeats(request)
         async with store.read() as tx:
-            # One more than asked for, to know whether there is a next page.
-            rows = await statements.find_page(tx, query.filters, query.cursor, query.limit + 1)
-        shown = rows[: query.limit]
-        more = wrapped(shown[-1].place) if len(rows) > len(shown) else None
-        return JSONResponse({"items": [_item(row) for row in shown], "next": more})
+            page = await statements.find_page(tx, query.filters, query.cursor, query.limit)
+        more = None if page.next is None else wrapped(page.next)
+        return JSONResponse({"items": [_item(row) for row in page.rows], "next": more})
 
     return routes
 

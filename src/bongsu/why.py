@@ -31,6 +31,7 @@ from bongsu.store.devices import DeviceRow, find_devices
 from bongsu.store.history import Filters, HistoryRow, Status
 from bongsu.store.members import address_of, find_member, find_preferences
 from bongsu.store.schedule import Progress
+from bongsu.store.unfinished import UnfinishedEvent, find_unfinished
 from bongsu.terminal import plain
 
 _member_id = TypeAdapter(Id)
@@ -38,7 +39,7 @@ _member_id = TypeAdapter(Id)
 
 @dataclass(frozen=True)
 class View:
-    """What there is to be said of a member, and of an event if one was named."""
+    """What is known of a member, and of an event if one was named."""
 
     settings: Settings
     now: datetime
@@ -51,6 +52,10 @@ class View:
     event_id: UUID | None = None
     event: Progress | None = None
     cancellation: Cancellation | None = None
+    # Whether the store knows the member. One whose first event waits or has failed is not known yet.
+    is_known: bool = True
+    # Events about the member that are not DONE and have led to none of the rows.
+    unfinished: Sequence[UnfinishedEvent] = ()
     # The rules of the user's own, if they were named.
     app: Rules | None = None
 
@@ -87,26 +92,34 @@ async def look(settings: Settings, member_id: str, event_id: UUID | None, limit:
         # Due times are compared with it, and they are the store's.
         now = await find_now(tx)
         member = await find_member(tx, member_id)
-        if member is None:
-            raise BadCommand(f"There is no member {member_id}: nobody of that id was ever mentioned")
         day, count = await history.find_daily_count(tx, member_id)
-        rows = await history.find_page(tx, Filters(member_id=member_id, event_id=event_id), limit=limit)
+        rows, _ = await history.find_page(tx, Filters(member_id=member_id, event_id=event_id), limit=limit)
         event = None if event_id is None else await schedule.find_progress(tx, event_id)
         if event_id is not None and event is None and not rows:
-            raise BadCommand(f"There is no event {event_id}: it was never stored here, or has been forgotten since")
+            raise BadCommand(f"There is no event {event_id}: it was never stored here, or has been deleted since")
+        unfinished = [] if event_id is not None else await find_unfinished(tx, member_id, limit)
+        if member is None and event is None and not unfinished:
+            raise BadCommand(f"There is no member {member_id}, and no event that waits or has failed names that id")
         return View(
             settings=settings,
             now=now,
             member_id=member_id,
-            member=member,
+            member=member or Member(),
+            is_known=member is not None,
             wish=await find_preferences(tx, member_id),
             devices=await find_devices(tx, member_id),
-            counted_today=count if day >= local_day(now, _zone(settings, member)) else 0,
+            counted_today=count if day >= local_day(now, _zone(settings, member or Member())) else 0,
             rows=rows,
             event_id=event_id,
             event=event,
             cancellation=None if event_id is None else await find_cancellation(tx, event_id),
+            unfinished=_without_rows(unfinished, rows),
         )
+
+
+def _without_rows(events: Sequence[UnfinishedEvent], rows: Sequence[HistoryRow]) -> list[UnfinishedEvent]:
+    shown = {row.event_id for row in rows}
+    return [event for event in events if event.event_id not in shown]
 
 
 def _zone(settings: Settings, member: Member) -> ZoneInfo:
@@ -121,11 +134,17 @@ _COLOURS = {Status.SENT: "green", Status.FAILED: "red", Status.PENDING: "cyan", 
 def told(view: View) -> Iterator[Text]:
     """The page, line by line."""
     yield Text(plain(view.member_id), "bold")
-    for name, fact in facts(view):
+    if not view.is_known:
+        yield Text("  No member of this id is stored: nothing was ever decided for it, and no call has named it.")
+    for name, fact in facts(view) if view.is_known else ():
         yield Text.assemble("  ", (f"{name:<12}", "dim"), plain(fact))
     if view.event is not None:
         yield Text()
         yield Text(plain(event_sentence(view, view.event)), "bold")
+    for each in view.unfinished:
+        yield Text()
+        of_event = replace(view, event_id=each.event_id, rows=())
+        yield Text(plain(event_sentence(of_event, each.progress)), "bold")
     for row in view.rows:
         yield Text()
         status = row.status.value, _COLOURS.get(row.status, "yellow")
@@ -135,9 +154,9 @@ def told(view: View) -> Iterator[Text]:
         # What nothing was said of is about itself.
         about = "" if row.subject == str(row.event_id) else f"about {plain(row.subject)}, "
         yield Text(f"    {about}event {row.event_id}", "dim")
-    if not view.rows and view.event is None:
+    if not view.rows and view.event is None and not view.unfinished:
         yield Text()
-        yield Text("Nothing was ever to be told to them, or it has been forgotten since.")
+        yield Text("No notification was ever decided for this member, or it has been deleted since.")
 
 
 def facts(view: View) -> Iterator[tuple[str, str]]:
@@ -188,7 +207,7 @@ def event_sentence(view: View, event: Progress) -> str:
     if event.status is EventStatus.CANCELLED:
         return f"{name} was CANCELLED{_by_whom(view)}.{'' if view.rows else _not_among(view, event)}"
     if event.status is EventStatus.FAILED:
-        return f"{name} has FAILED, and nobody else is told unless it is replayed.{failed}"
+        return f"{name} has FAILED: it sends nothing more unless it is replayed.{failed}"
     if event.status is EventStatus.UNHANDLED:
         then = "Replay it: a rule handles that type now"
         if not view.rules.knows(event.event_type):

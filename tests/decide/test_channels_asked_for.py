@@ -49,7 +49,7 @@ async def test_an_sms_alone_is_not_in_the_inbox_and_the_history_has_it(store: St
     assert await inbox.unread_count("a") == {"unread": 0}
     assert announced == []
     async with store.read() as tx:
-        (row,) = await history.find_page(tx, history.Filters(member_id="a"))
+        (row,), _ = await history.find_page(tx, history.Filters(member_id="a"))
         assert await live.find_recipients(tx, [row.message_id]) == []
     assert (row.channels, row.title, row.notification_id is not None) == (("SMS",), "Your code", True)
     # It cannot be marked as read either.

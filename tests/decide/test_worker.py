@@ -132,7 +132,7 @@ async def test_an_event_that_no_rule_handles_ends_unhandled_until_a_rule_does(st
         assert row.finished_at is not None
     async with store.read() as tx:
         counts = await outbox.count_unfinished(tx)
-        (dead,) = await dead_letters.find_page(tx, dead_letters.Filters())
+        (dead,), _ = await dead_letters.find_page(tx, dead_letters.Filters())
     assert (dead.state, dead.event_id) == (dead_letters.State.UNHANDLED, unknown.event_id)
     assert counts == {EventStatus.PENDING: 0, EventStatus.FAILED: 0, EventStatus.UNHANDLED: 1}
     async with store.transaction() as tx:

@@ -6,14 +6,16 @@ import asyncio
 import sqlite3
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import httpx
 import pytest
 
-from bongsu.store import Share, Store, postgres, shares, sqlite
+from bongsu.store import Share, Store, Transaction, history, postgres, shares, sqlite
 from bongsu.store.query import same
 from bongsu.store.shares import Limits
+from tests.store.limits import limit
 
 DEVICE = {"token": "token-a", "platform": "ANDROID", "pushConsent": True}
 SERVER_CALLS: list[tuple[str, str, Any]] = [
@@ -145,3 +147,42 @@ async def test_a_call_that_is_the_victim_of_a_deadlock_is_answered_as_if_it_had_
 async def _publish(api: httpx.AsyncClient) -> str:
     answer = await api.post("/api/notifications", json={"type": "X", "userIds": ["m-1"], "title": "t", "body": "b"})
     return str(answer.json()["eventId"])
+
+
+OPERATORS_CALLS = ("history", "history?status=FAILED", "events", f"events/{UUID(int=7)}", "dead", "jobs", "stats")
+
+
+async def test_operators_calls_do_not_use_up_what_members_need(
+    api: httpx.AsyncClient, store: Store, member_token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(monkeypatch, Share.OPERATORS, connections=sqlite.OPERATORS_READERS, wait_seconds=0.05)
+    operators = store.share(Share.OPERATORS)
+    async with operators.read() as first, operators.read() as second:
+        for tx in (first, second):
+            await tx.fetch(same("SELECT 1")())
+        for path in OPERATORS_CALLS:
+            assert_unavailable([await api.get(f"/api/admin/{path}")], "store-busy")
+        for path in ("", "/unread-count"):
+            answer = await api.get(f"/api/notifications{path}", headers={"Authorization": f"Bearer {member_token}"})
+            assert answer.status_code == 200, answer.text
+        assert (await api.post("/api/events", json={"eventType": "product.updated"})).status_code == 202
+    for path in OPERATORS_CALLS:
+        assert (await api.get(f"/api/admin/{path}")).status_code in (200, 404), path
+
+
+async def test_an_operators_page_that_takes_too_long_is_stopped_and_answered(
+    api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(monkeypatch, Share.OPERATORS, connections=1, statement_seconds=1)
+    endless = same("""
+        SELECT max(number) AS most FROM (
+            WITH RECURSIVE numbers (number) AS (SELECT 1 UNION ALL SELECT number + 0 FROM numbers)
+            SELECT number FROM numbers) AS n""")
+
+    async def find_page(tx: Transaction, *_: object) -> None:
+        await tx.fetch(endless())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(history, "find_page", find_page)
+        assert_unavailable([await api.get("/api/admin/history")], "store-too-slow")
+    assert (await api.get("/api/admin/history")).status_code == 200

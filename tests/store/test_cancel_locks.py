@@ -244,7 +244,7 @@ async def test_a_replay_counts_by_the_states_that_it_locked(store: Store, settin
     (failed,) = await claim(store, 1)
     await statements.record(store, Channel.PUSH, [result(failed, FAIL, is_retryable=True)])
     async with store.transaction() as tx:
-        found = await dead_letters.find_page(tx, dead_letters.Filters())
+        found, _ = await dead_letters.find_page(tx, dead_letters.Filters())
         async with store.transaction() as other:
             await recovery.give_rounds(other, 0, 10)
         (again,) = [one for one in await claim(store, 10) if one.delivery_id == failed.delivery_id]

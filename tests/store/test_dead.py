@@ -11,14 +11,14 @@ from uuid import UUID
 
 import pytest
 
-from bongsu.dead import FEW, DeadFilter, Replay
+from bongsu.dead import FEW, DeadFilter, DeadQuery, Replay, count_dead, find_dead
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.errors import ReplayWithoutFilter
 from bongsu.ingress.intake import EVENTS_TOPIC
 from bongsu.model import Channel, Event, new_id, utc_now
 from bongsu.runtime.signals import LocalSignals
 from bongsu.store import Store, Transaction, dead_letters, outbox, stats
-from bongsu.store.dead_letters import DeadRow, Filters, Kind, State
+from bongsu.store.dead_letters import DeadPage, Filters, Kind, State
 from bongsu.store.query import in_both, same
 from bongsu.store.recovery import FIND_RETRYABLE, SETTLE_ABANDONED
 from tests.dying import RANK_AGAIN, column, dead_of_every_rank, delivery, failed_event, message, one_delivery
@@ -29,8 +29,9 @@ FINISHED = 20_000
 
 async def find(store: Store, **filters: Any) -> list[str]:
     async with store.read() as tx:
-        rows = await dead_letters.find_page(tx, Filters(**filters), limit=100)
-        assert await dead_letters.count(tx, Filters(**filters)) == len(rows)
+        rows, more = await dead_letters.find_page(tx, Filters(**filters), limit=100)
+        assert more is None
+    assert await count_dead(store, Filters(**filters)) == len(rows)
     return [row.id for row in rows]
 
 
@@ -98,16 +99,46 @@ async def test_pages_go_through_both_kinds_without_a_gap(store: Store) -> None:
     # Three that died together: their ids tell them apart.
     failed = [str(await failed_event(store, died_at=moment)) for _ in range(3)]
     deliveries = [str(await one_delivery(store, "FAIL")) for _ in range(3)]
-    seen: list[str] = []
-    place = None
+    expected = sorted(failed, reverse=True) + deliveries[::-1]
     async with store.read() as tx:
-        while rows := await dead_letters.find_page(tx, Filters(), place, 2):
-            seen += [row.id for row in rows]
-            place = dead_letters.place_of(rows[-1])
-        assert seen == sorted(failed, reverse=True) + deliveries[::-1]
-        for one in (UUID(seen[0]), int(seen[-1])):
-            (row,) = await dead_letters.find_page(tx, Filters(id=one))
-            assert await dead_letters.find_page(tx, Filters(id=one), dead_letters.place_of(row)) == []
+        for limit, scan_limit in ((2, 20_000), (3, 20_000), (6, 20_000), (2, 1), (100, 2), (2, 3)):
+            assert await walk(tx, Filters(), limit, scan_limit) == expected
+        for one in (UUID(expected[0]), int(expected[-1])):
+            (row,), _ = await dead_letters.find_page(tx, Filters(id=one))
+            assert await dead_letters.find_page(tx, Filters(id=one), dead_letters.place_of(row)) == ([], None)
+
+
+async def walk(tx: Transaction, filters: Filters, limit: int, scan_limit: int) -> list[str]:
+    """The ids of all pages."""
+    page = await dead_letters.find_page(tx, filters, None, limit, scan_limit=scan_limit)
+    seen = [row.id for row in page.rows]
+    while page.next is not None:
+        page = await dead_letters.find_page(tx, filters, page.next, limit, scan_limit=scan_limit)
+        assert len(page.rows) <= limit
+        seen += [row.id for row in page.rows]
+    return seen
+
+
+async def test_a_filter_that_matches_nothing_looks_at_a_bounded_part(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(5):
+        await failed_event(store)
+        await one_delivery(store, "FAIL")
+    rare = str(await one_delivery(store, "FAIL", code="RARE"))
+    for _ in range(3):
+        await one_delivery(store, "FAIL")
+    filters = Filters(code="RARE")
+    async with store.read() as tx:
+        page = await dead_letters.find_page(tx, filters, None, 10, scan_limit=2)
+        assert (page.rows, page.next is not None) == ([], True)
+        assert await walk(tx, filters, 10, 2) == [rare]
+    # Whoever counts, replays or sits at a terminal goes on until all are seen.
+    for function in (dead_letters.find_page, dead_letters.count_page):
+        monkeypatch.setitem(function.__kwdefaults__, "scan_limit", 2)  # type: ignore[arg-type]
+    assert await count_dead(store, filters) == 1
+    found = await find_dead(store, DeadQuery.model_validate({"code": "RARE"}))
+    assert ([row.id for row in found.rows], found.next) == ([rare], None)
+    assert await run(store, code="RARE") == (1, 1)
+    assert await count_dead(store, Filters()) == 13
 
 
 async def run(store: Store, batch: int = 1_000, **filters: Any) -> tuple[int, int]:
@@ -183,7 +214,7 @@ async def test_what_dies_again_while_a_replay_runs_is_not_replayed_twice(
     kill = same("UPDATE bongsu_deliveries SET status = 'FAIL', rounds = 9 WHERE status = 'READY'")
     find_page = dead_letters.find_page
 
-    async def find_after_a_death(tx: Transaction, *given: Any) -> list[DeadRow]:
+    async def find_after_a_death(tx: Transaction, *given: Any) -> DeadPage:
         await tx.execute(kill())
         return await find_page(tx, *given)
 
@@ -234,6 +265,8 @@ INDEXES = {
     dead_letters.COUNT_DELIVERIES: "bongsu_deliveries_dead",
     dead_letters.EVENTS: "bongsu_events_dead",
     dead_letters.COUNT_EVENTS: "bongsu_events_dead",
+    dead_letters.EVENTS_FLOOR: "bongsu_events_dead",
+    dead_letters.DELIVERIES_FLOOR: "bongsu_deliveries_dead",
     # On PostgreSQL either by its id or, where few are dead, among them.
     dead_letters.EVENT_BY_ID: "bongsu_events_",
     FIND_RETRYABLE: "bongsu_deliveries_retryable",
@@ -244,7 +277,9 @@ INDEXES = {
 
 
 async def test_dead_letters_are_found_by_the_index_of_the_dead_alone(store: Store) -> None:
-    """With many sent deliveries and few others."""
+    """With many sent deliveries and few others, of which the fewest may be retried."""
+    for _ in range(50):
+        await one_delivery(store, "FAIL")
     await one_delivery(store, "FAIL", is_retryable=True)
     await one_delivery(store, "SENDING")
     await failed_event(store)

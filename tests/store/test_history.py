@@ -23,15 +23,15 @@ from tests.plans import generic_plan
 HOUR = timedelta(hours=1)
 
 
-async def pages(tx: Transaction, filters: Filters, limit: int) -> list[HistoryRow]:
+async def pages(tx: Transaction, filters: Filters, limit: int, scan_limit: int = history.SCAN_LIMIT) -> list[HistoryRow]:
     """All that fits the filters, a page after the other."""
-    rows: list[HistoryRow] = []
-    while True:
-        page = await history.find_page(tx, filters, rows[-1].place if rows else None, limit)
-        assert len(page) <= limit
-        if not page:
-            return rows
-        rows += page
+    page = await history.find_page(tx, filters, None, limit, scan_limit=scan_limit)
+    rows = page.rows
+    while page.next is not None:
+        assert len(page.rows) <= limit
+        page = await history.find_page(tx, filters, page.next, limit, scan_limit=scan_limit)
+        rows += page.rows
+    return rows
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ async def test_every_filter_finds_exactly_what_fits_it_in_pages_of_any_size(stor
         known = await some_past(tx)
         found_any = 0
         for number, asked in enumerate(questions(known)):
-            rows = await pages(tx, asked, limit=(5, 200, 11)[number % 3])
+            # A page that may look at few rows has few, or none, and the next one goes on behind them.
+            rows = await pages(tx, asked, (5, 200, 11)[number % 3], (3, 20_000, 20, 1)[number % 4])
             expected = [(one.message_id, one.member_id, one.status) for one in known if one.fits(asked)]
             assert [(row.message_id, row.member_id, row.status.value) for row in rows] == expected, asked
             found_any += bool(expected)
@@ -135,7 +136,7 @@ async def test_a_row_says_all_there_is(store: Store) -> None:
         message_id = await say(tx, event_id=event_id)
         notification_id = await tell(tx, message_id, "a", "FAIL", code="UNREGISTERED", attempts=3)
         await withhold(tx, message_id, "b", "DUPLICATE")
-        not_told, told = await history.find_page(tx, Filters())
+        (not_told, told), _ = await history.find_page(tx, Filters())
     assert (told.message_id, told.member_id, told.notification_id) == (message_id, "a", notification_id)
     assert (told.event_id, told.type, told.subject, told.locale) == (event_id, "PRICE_DROP", "product-1", "ko")
     assert (told.title, told.body) == ("사과 가격이 내렸어요", "지금 10% 싸요")
@@ -168,7 +169,7 @@ async def test_what_is_under_way_or_unknown_is_never_called_settled(store: Store
             channels = BOTH if in_app else (Channel.PUSH,)
             for number, states in enumerate(subsets):
                 await tell(tx, message_id, f"m-{number:02d}", *states, channels=channels)
-            rows = await history.find_page(tx, Filters(), limit=len(subsets))
+            rows, _ = await history.find_page(tx, Filters(), limit=len(subsets))
             expected = [outcome(states) for states in subsets]
             assert [row.status.value for row in reversed(rows)] == expected
             for status in (Status.FAILED, Status.UNKNOWN, Status.PENDING):
@@ -198,7 +199,7 @@ async def long_past(tx: Transaction) -> HistoryRow:
     for member_id in ("u-1", "u-2", "u-3"):
         await tell(tx, message_id, member_id, "UNKNOWN", "FAIL", "UNKNOWN")
     await tx.execute(same("ANALYZE")())
-    (row,) = await history.find_page(tx, Filters(event_id=event_id), limit=1)
+    (row,), _ = await history.find_page(tx, Filters(event_id=event_id), limit=1)
     return row
 
 
@@ -236,9 +237,47 @@ async def test_a_page_reads_little_however_much_there_is(store: Store, share: Sh
         measure, limit = (rows_read, 2_500) if is_postgres else (count_steps, 30)
         for name, (filters, behind, expected) in cases(large).items():
             before = await measure(tx)
-            found = await history.find_page(tx, filters, behind, PAGE)
+            found, _ = await history.find_page(tx, filters, behind, PAGE)
             cost = await measure(tx) - (before if is_postgres else 0)
             assert len(found) == expected, name
+            assert cost < limit, name
+
+
+SCAN = 500
+# Nothing has one of these, or only what comes after many others.
+RARE = {
+    "a status": Filters(status=Status.CANCELLED),
+    "a reason": Filters(status=Status.NO_ADDRESS),
+    "a channel": Filters(channel=Channel.SMS),
+    "a type": Filters(type="NONE"),
+    "a type and a channel": Filters(type="NOTICE", channel=Channel.SMS),
+    "a status of a type": Filters(type="POST_LIKE", status=Status.CANCELLED),
+    "what failed, of many that failed on one device and not on the other": Filters(status=Status.FAILED),
+    "what failed of a type": Filters(status=Status.FAILED, type="NONE"),
+    "what is unknown": Filters(status=Status.UNKNOWN, until=NOON + timedelta(minutes=111)),
+    "what waits, where many do": Filters(status=Status.PENDING, type="NONE"),
+}
+
+
+@pytest.mark.parametrize("share", [Share.WORK, Share.OPERATORS])
+async def test_a_filter_that_matches_nothing_reads_a_bounded_part_and_says_where_to_go_on(
+    store: Store, share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "FEW", SCAN)
+    async with store.share(share).transaction() as tx:
+        await long_past(tx)
+        for status in ("FAIL", "SUCCESS", "READY"):
+            # READY last: whoever has one of each waits, and has not failed.
+            await deliver_many(tx, MANY, status)
+        await tx.execute(same("ANALYZE")())
+        is_postgres = store.dialect.name == "postgresql"
+        # Of 140,000 rows. A row costs at most five looks at messages, one at itself and two at its deliveries, twice.
+        measure, limit = (rows_read, 30 * SCAN) if is_postgres else (count_steps, 600)
+        for name, filters in RARE.items():
+            before = await measure(tx)
+            found = await history.find_page(tx, filters, None, PAGE, scan_limit=SCAN)
+            cost = await measure(tx) - (before if is_postgres else 0)
+            assert (found.rows, found.next is not None) == ([], True), name
             assert cost < limit, name
 
 
@@ -250,13 +289,20 @@ KEYS = {
     ),
     history.BY_MESSAGES: (
         ("Backward using bongsu_notifications_message_id_member_id_key", "Backward using bongsu_suppressions_pkey"),
-        ("sqlite_autoindex_bongsu_notifications_1 (message_id=? AND member_id<?)",
-         "sqlite_autoindex_bongsu_suppressions_1 (message_id=? AND member_id<?)"),
+        ("sqlite_autoindex_bongsu_notifications_1 (message_id=? AND member_id>? AND member_id<?)",
+         "sqlite_autoindex_bongsu_suppressions_1 (message_id=? AND member_id>? AND member_id<?)"),
     ),
     history.BY_DEAD_DELIVERIES: (("bongsu_deliveries_dead_by_message",), ("bongsu_deliveries_dead_by_message",)),
     history.BY_OPEN_DELIVERIES: (("bongsu_deliveries_due",), ("bongsu_deliveries_due",)),
     history.BOUNDS_OF_EVENT: (("bongsu_messages_event_id_notice_locale_key",), ("sqlite_autoindex_bongsu_messages_1",)),
-    history.FLOOR: (("Backward using bongsu_messages_pkey",), ("SEARCH m USING INTEGER PRIMARY KEY",)),
+    history.MESSAGES_FLOOR: (("Backward using bongsu_messages_pkey",), ("USING INTEGER PRIMARY KEY",)),
+    history.ROWS_FLOOR: (
+        ("Only Scan Backward using bongsu_notifications_message_id_member_id_key",
+         "Only Scan Backward using bongsu_suppressions_pkey"),
+        ("COVERING INDEX sqlite_autoindex_bongsu_notifications_1 (message_id=? AND member_id<?)",
+         "COVERING INDEX sqlite_autoindex_bongsu_suppressions_1 (message_id=? AND member_id<?)"),
+    ),
+    history.DEAD_FLOOR: (("bongsu_deliveries_dead_by_message",), ("bongsu_deliveries_dead_by_message",)),
     history.COUNT_OPEN: (("bongsu_deliveries_due",), ("bongsu_deliveries_due",)),
 }  # fmt: skip
 
@@ -274,13 +320,13 @@ async def test_each_table_is_read_by_the_key_that_is_meant_for_it(store: Store) 
         assert not whole.search(steps), steps
 
 
-async def deliver_many(tx: Transaction, count: int) -> None:
-    """So many deliveries that succeeded, of the newest notifications."""
+async def deliver_many(tx: Transaction, count: int, status: str = "SUCCESS") -> None:
+    """So many deliveries of that status, of the newest notifications."""
     add = same("""
         INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, rank, status, due, created_at)
-        SELECT notification_id, member_id, message_id, 'PUSH', 1, 'SUCCESS', created_at, created_at
+        SELECT notification_id, member_id, message_id, 'PUSH', 1, $2, created_at, created_at
         FROM bongsu_notifications ORDER BY notification_id DESC LIMIT $1""")
-    await tx.execute(add(count))
+    await tx.execute(add(count, status))
 
 
 async def rows_read(tx: Transaction) -> int:

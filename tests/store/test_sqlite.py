@@ -6,7 +6,7 @@ import asyncio
 import resource
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -143,6 +143,8 @@ async def test_readers_that_are_all_in_use_are_waited_for(store: Store, monkeypa
             await stack.enter_async_context(store.read())
         with pytest.raises(StoreBusy, match="all 4 readers were in use for 0.05 s"):
             await members(store)
+        # Operators have their own.
+        assert await members(store.share(Share.OPERATORS)) == []
     assert await members(store) == []
 
 
@@ -195,6 +197,77 @@ async def test_a_cancelled_writer_does_not_wait_for_the_whole_lock(store: Store,
     rival.close()
     await add(store, "b")
     assert await members(store) == ["b"]
+
+
+@pytest.fixture
+def rival(store: Store, tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """Another program that holds the write lock."""
+    rival = sqlite3.connect(tmp_path / "bongsu.db", isolation_level=None, check_same_thread=False)
+    rival.execute("BEGIN IMMEDIATE")
+    yield rival
+    rival.close()
+
+
+@pytest.mark.parametrize("share", list(Share))
+async def test_nobody_waits_long_for_another_program(
+    store: Store, rival: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, share: Share
+) -> None:
+    """A worker could, but would keep the requests of its process waiting for their turn."""
+    monkeypatch.setattr(sqlite, "LOCK_SECONDS", 0.05)
+    limit(monkeypatch, share, lock_seconds=3_600)
+    with pytest.raises(StoreBusy, match="locked"):
+        await add(store.share(share), "a")
+    rival.execute("COMMIT")
+    await add(store.share(share), "b")
+    assert await members(store) == ["b"]
+
+
+async def test_what_has_waited_for_its_turn_does_not_wait_as_long_again(
+    store: Store, rival: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty writers at once: each in its turn finds that the one before has waited in vain, and tries once."""
+    tries = 0
+    is_over = sqlite.Patience._is_over
+
+    def counted(patience: sqlite.Patience) -> bool:
+        nonlocal tries
+        tries += 1
+        return is_over(patience)
+
+    monkeypatch.setattr(sqlite.Patience, "_is_over", counted)
+    monkeypatch.setattr(sqlite, "LOCK_SECONDS", 4 * sqlite.BUSY_MILLISECONDS / 1000)
+    answers = await asyncio.gather(*(add(store, str(number)) for number in range(20)), return_exceptions=True)
+    assert {type(answer) for answer in answers} == {StoreBusy}
+    # Four or five of the first, and one of each other.
+    assert tries < 2 * 20
+    rival.execute("COMMIT")
+
+
+async def test_a_file_that_stays_locked_can_be_given_up(
+    store: Store, rival: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "LOCK_SECONDS", 3_600)
+    limit(monkeypatch, Share.WORK, lock_seconds=3_600)
+    found = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    is_over = sqlite.Patience._is_over
+
+    def announced(patience: sqlite.Patience) -> bool:
+        loop.call_soon_threadsafe(found.set)
+        return is_over(patience)
+
+    monkeypatch.setattr(sqlite.Patience, "_is_over", announced)
+    assert await store.answers(0.01)
+    writing = asyncio.create_task(add(store, "a"))
+    await found.wait()
+    assert not await store.answers(0.01)
+    store.terminate()
+    with pytest.raises(StoreUnreachable, match="given up"):
+        await writing
+    with pytest.raises(StoreUnreachable, match="given up"):
+        await add(store, "b")
+    rival.execute("COMMIT")
+    assert await store.answers(1)
 
 
 async def test_only_a_process_that_is_alone_releases_claims(tmp_path: Path) -> None:

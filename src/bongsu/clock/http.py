@@ -14,7 +14,7 @@ from bongsu.http.auth import Gate
 from bongsu.http.problems import PROBLEMS
 from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
-from bongsu.store import Store
+from bongsu.store import Share, Store
 from bongsu.store.job_runs import Run
 
 
@@ -46,7 +46,9 @@ class JobList(_Wire):
 def router(gate: Gate, settings: Settings, store: Store, signals: Signals) -> APIRouter:
     """Any process that answers requests can list and run jobs, whether or not it has the clock."""
     routes = APIRouter(prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=PROBLEMS)
-    known = jobs(settings, store, signals)
+    # A job does the same work as by the clock, and waits as long for it.
+    work = store.share(Share.WORK)
+    known = jobs(settings, work, signals)
 
     @routes.get("/jobs", summary="List scheduled jobs with their next slot and last run")
     async def list_all() -> JobList:
@@ -54,7 +56,7 @@ def router(gate: Gate, settings: Settings, store: Store, signals: Signals) -> AP
 
     @routes.post("/jobs/{name}/run", summary="Run a job now and wait for it; if it fails, `error` says why")
     async def run(name: str) -> RunItem:
-        return _run(await run_by_hand(store, find_job(known, name)))
+        return _run(await run_by_hand(work, find_job(known, name)))
 
     return routes
 

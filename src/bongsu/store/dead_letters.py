@@ -1,7 +1,8 @@
 """Dead letters: events that FAILED or were UNHANDLED, deliveries that ended FAIL or UNKNOWN. Find, count and replay them.
 
 Both tables have a partial index of the dead rows only, so a search costs by how many dead letters there are and not by how
-much was ever sent. A page lists events before deliveries, each kind newest first.
+much was ever sent. A page lists events before deliveries, each kind newest first. It looks at SCAN_LIMIT of each at most,
+however rarely its filters match: then it has fewer rows, or none, and says where the next one begins.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from bongsu.store.history import LARGEST_ID
 from bongsu.store.locks import lock_names
 from bongsu.store.message_counts import count_ended
-from bongsu.store.query import Dialect, Query, Row, Table, Transaction, as_uuid, in_both, same
+from bongsu.store.query import Dialect, Query, Row, Table, Transaction, as_uuid, fetch_one, in_both, same
 from bongsu.store.ranks import BULK
+
+# Dead letters that one page looks at: work for a fifth of a second.
+SCAN_LIMIT = 20_000
 
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 31, tzinfo=UTC)
+_SMALLEST_UUID = UUID(int=0)
 _LARGEST_UUID = UUID(int=2**128 - 1)
 
 
@@ -118,20 +123,32 @@ _EVENT_MATCHES = f"""{_DEAD_EVENT}
       AND (CAST($2 AS text) IS NULL OR e.error = $2 OR substr(e.error, 1, length($2) + 1) = $2 || ':')
       AND e.finished_at >= $3 AND e.finished_at < $4 AND (CAST($5 AS text) IS NULL OR e.status = $5)"""
 
-# Dead events, newest first, by the index of the dead ones. $6 death and $7 id of the last one seen, $8 limit.
+# Dead events, newest first, by the index of the dead ones. $6 death and $7 id of the last one seen, $8 and $9 of the last
+# one to look at, $10 limit.
+_EVENTS_BETWEEN = "(e.finished_at, e.event_id) < ($6, $7) AND (e.finished_at, e.event_id) >= ($8, $9)"
 EVENTS = in_both(
     lambda d: (
         f"""
     SELECT {_EVENT_COLUMNS} FROM bongsu_events e {d.index_hint("bongsu_events_dead")}
-    WHERE {_EVENT_MATCHES} AND (e.finished_at, e.event_id) < ($6, $7)
-    ORDER BY e.finished_at DESC, e.event_id DESC LIMIT $8"""
+    WHERE {_EVENT_MATCHES} AND {_EVENTS_BETWEEN}
+    ORDER BY e.finished_at DESC, e.event_id DESC LIMIT $10"""
     )
 )
-# The number of dead events, by the same index.
+# The number of dead events, by the same index. $6 to $9 as for a page.
 COUNT_EVENTS = in_both(
     lambda d: (
         f"""
-    SELECT count(*) AS count FROM bongsu_events e {d.index_hint("bongsu_events_dead")} WHERE {_EVENT_MATCHES}"""
+    SELECT count(*) AS count FROM bongsu_events e {d.index_hint("bongsu_events_dead")}
+    WHERE {_EVENT_MATCHES} AND {_EVENTS_BETWEEN}"""
+    )
+)
+# The dead event that $3 - 1 others come before, newest first, by the same index. $1 death and $2 id of the last one seen.
+EVENTS_FLOOR = in_both(
+    lambda d: (
+        f"""
+    SELECT e.finished_at, e.event_id FROM bongsu_events e {d.index_hint("bongsu_events_dead")}
+    WHERE {_DEAD_EVENT} AND e.finished_at <= $1 AND (e.finished_at, e.event_id) < ($1, $2)
+    ORDER BY e.finished_at DESC, e.event_id DESC LIMIT 1 OFFSET CAST($3 AS bigint) - 1"""
     )
 )
 # One event if it is dead, by the primary key. $6 death and $7 id of the last one seen, $8 and $9 its id by both filters.
@@ -142,13 +159,14 @@ EVENT_BY_ID = in_both(
     WHERE {_EVENT_MATCHES} AND (e.finished_at, e.event_id) < ($6, $7) AND e.event_id = $8 AND e.event_id = $9"""
     )
 )
-
-
-def _events_query(filters: Filters, behind: Place, limit: int) -> Query:
-    place = (behind.died_at, behind.event_id)
-    if filters.id is None and filters.event_id is None:
-        return EVENTS(*_of_events(filters), *place, limit)
-    return EVENT_BY_ID(*_of_events(filters), *place, filters.id or filters.event_id, filters.event_id or filters.id)
+# Whether it is: 1 or 0. The same parameters.
+COUNT_EVENT_BY_ID = in_both(
+    lambda d: (
+        f"""
+    SELECT count(*) AS count FROM bongsu_events e {d.index_hint("sqlite_autoindex_bongsu_events_1")}
+    WHERE {_EVENT_MATCHES} AND (e.finished_at, e.event_id) < ($6, $7) AND e.event_id = $8 AND e.event_id = $9"""
+    )
+)
 
 
 def _of_events(filters: Filters) -> tuple[Any, ...]:
@@ -204,6 +222,15 @@ DELIVERIES = in_both(
     FROM page JOIN bongsu_messages m ON m.message_id = page.message_id ORDER BY page.delivery_id DESC"""
     )
 )
+# The dead delivery that $3 - 1 others come before, newest first, by the index alone. $1 lowest and $2 highest id.
+DELIVERIES_FLOOR = in_both(
+    lambda d: (
+        f"""
+    SELECT d.delivery_id FROM bongsu_deliveries d {d.index_hint("bongsu_deliveries_dead")}
+    WHERE {_DEAD_DELIVERY} AND d.delivery_id BETWEEN $1 AND $2
+    ORDER BY d.delivery_id DESC LIMIT 1 OFFSET CAST($3 AS bigint) - 1"""
+    )
+)
 # The number of dead deliveries, by the same index.
 COUNT_DELIVERIES = in_both(
     lambda d: (
@@ -213,16 +240,20 @@ COUNT_DELIVERIES = in_both(
 )
 
 
-def _of_deliveries(filters: Filters, behind: Place) -> tuple[Any, ...]:
-    lowest, highest = 0, behind.delivery_id - 1
-    if isinstance(filters.id, int):
-        lowest, highest = filters.id, min(filters.id, highest)
+def _of_deliveries(filters: Filters, lowest: int, highest: int) -> tuple[Any, ...]:
     state = filters.state and filters.state.value
     of_message = (filters.type, filters.event_id)
     return (
         lowest, highest, state, filters.code, filters.channel, filters.member_id, *of_message, filters.since, filters.until,
         filters.with_cancelled,
     )  # fmt: skip
+
+
+def _delivery_ids(filters: Filters, behind: Place) -> tuple[int, int]:
+    """The lowest and the highest id behind that place."""
+    if isinstance(filters.id, int):
+        return filters.id, min(filters.id, behind.delivery_id - 1)
+    return 0, behind.delivery_id - 1
 
 
 def _delivery_row(dialect: Dialect, row: Row) -> DeadRow:
@@ -251,28 +282,82 @@ def _delivery_row(dialect: Dialect, row: Row) -> DeadRow:
 # --- find and count ---------------------------------------------------------------------------------------------------
 
 
-async def find_page(tx: Transaction, filters: Filters, behind: Place | None = None, limit: int = 50) -> list[DeadRow]:
-    """The newest behind that place, events before deliveries."""
+class DeadPage(NamedTuple):
+    """Dead letters, and behind which place the next page begins. It may have fewer than asked for, or none, and yet not be
+    the last."""
+
+    rows: list[DeadRow]
+    next: Place | None
+
+
+class DeadCount(NamedTuple):
+    """How many match among those that were looked at, and behind which place the others begin."""
+
+    matched: int
+    next: Place | None
+
+
+class _Slab(NamedTuple):
+    """A query of dead letters of one kind, and the last one it looks at if there are more."""
+
+    query: Query
+    end: Place | None
+
+
+async def find_page(
+    tx: Transaction, filters: Filters, behind: Place | None = None, limit: int = 50, *, scan_limit: int = SCAN_LIMIT
+) -> DeadPage:
+    """The newest behind that place, events before deliveries, among at most `scan_limit` of each kind."""
     place = behind or Place()
     rows: list[DeadRow] = []
-    if Kind.EVENT in filters.kinds and place.kind is Kind.EVENT:
-        rows += [_event_row(tx.dialect, row) for row in await tx.fetch(_events_query(filters, place, limit))]
-    if Kind.DELIVERY in filters.kinds and len(rows) < limit:
-        found = await tx.fetch(DELIVERIES(*_of_deliveries(filters, place), limit - len(rows)))
-        rows += [_delivery_row(tx.dialect, row) for row in found]
-    return rows
+    for kind in _kinds_from(filters, place):
+        # One more than asked for, to know whether there is a next page.
+        slab = await _slab(tx, kind, filters, place, scan_limit, limit + 1 - len(rows))
+        read = _event_row if kind is Kind.EVENT else _delivery_row
+        rows += [read(tx.dialect, row) for row in await tx.fetch(slab.query)]
+        if len(rows) > limit:
+            return DeadPage(rows[:limit], place_of(rows[limit - 1]))
+        if slab.end is not None:
+            return DeadPage(rows, slab.end)
+    return DeadPage(rows, None)
 
 
-async def count(tx: Transaction, filters: Filters) -> int:
-    total = 0
-    if Kind.EVENT in filters.kinds:
-        if filters.id is None and filters.event_id is None:
-            total += (await tx.fetch(COUNT_EVENTS(*_of_events(filters))))[0]["count"]
-        else:
-            total += len(await tx.fetch(_events_query(filters, Place(), 1)))
-    if Kind.DELIVERY in filters.kinds:
-        total += (await tx.fetch(COUNT_DELIVERIES(*_of_deliveries(filters, Place()))))[0]["count"]
-    return total
+async def count_page(
+    tx: Transaction, filters: Filters, behind: Place | None = None, *, scan_limit: int = SCAN_LIMIT
+) -> DeadCount:
+    """How many match behind that place, among at most `scan_limit` of each kind."""
+    place, total = behind or Place(), 0
+    for kind in _kinds_from(filters, place):
+        slab = await _slab(tx, kind, filters, place, scan_limit, None)
+        (row,) = await tx.fetch(slab.query)
+        total += row["count"]
+        if slab.end is not None:
+            return DeadCount(total, slab.end)
+    return DeadCount(total, None)
+
+
+def _kinds_from(filters: Filters, place: Place) -> list[Kind]:
+    return [kind for kind in filters.kinds if kind is Kind.DELIVERY or place.kind is Kind.EVENT]
+
+
+async def _slab(tx: Transaction, kind: Kind, filters: Filters, behind: Place, scan_limit: int, limit: int | None) -> _Slab:
+    """What to fetch of one kind: at most `limit` rows, or their number if it is None."""
+    if kind is Kind.DELIVERY:
+        lowest, highest = _delivery_ids(filters, behind)
+        floor = await fetch_one(tx, DELIVERIES_FLOOR(lowest, highest, scan_limit))
+        end = None if floor is None else Place(Kind.DELIVERY, delivery_id=floor["delivery_id"])
+        given = _of_deliveries(filters, end.delivery_id if end else lowest, highest)
+        return _Slab(COUNT_DELIVERIES(*given) if limit is None else DELIVERIES(*given, limit), end)
+    place = (behind.died_at, behind.event_id)
+    if filters.id is not None or filters.event_id is not None:
+        ids = (filters.id or filters.event_id, filters.event_id or filters.id)
+        by_id = COUNT_EVENT_BY_ID if limit is None else EVENT_BY_ID
+        return _Slab(by_id(*_of_events(filters), *place, *ids), None)
+    floor = await fetch_one(tx, EVENTS_FLOOR(*place, scan_limit))
+    end = None if floor is None else Place(Kind.EVENT, tx.dialect.time(floor["finished_at"]), as_uuid(floor["event_id"]))
+    last = (end.died_at, end.event_id) if end else (_EARLIEST, _SMALLEST_UUID)
+    given = (*_of_events(filters), *place, *last)
+    return _Slab(COUNT_EVENTS(*given) if limit is None else EVENTS(*given, limit), end)
 
 
 # --- replay -----------------------------------------------------------------------------------------------------------

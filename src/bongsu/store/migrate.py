@@ -7,7 +7,7 @@ from bongsu.store.query import Statement, Transaction, fetch_one, same
 from bongsu.store.store import Store
 
 # The newest migration. Revisions are numbers with leading zeros, so that older and newer can be told without loading them.
-HEAD = "0009"
+HEAD = "0011"
 
 
 async def migrate(store: Store) -> tuple[str | None, str]:

@@ -14,10 +14,8 @@ import asyncpg
 from bongsu.errors import BadSettings, StoreBusy, StoreClosed, StoreUnreachable
 from bongsu.store.failures import translated
 from bongsu.store.query import Columns, Query, Row, Table, Transaction
-from bongsu.store.shares import SHARES, Limits, Share
+from bongsu.store.shares import SHARES, STATEMENT_SECONDS, Limits, Share
 
-# No statement of ours runs long: what does is stuck, and stuck transactions keep vacuum from the hot tables.
-STATEMENT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 # A connection that was not used for so long is closed: several processes may share few slots of a server.
 IDLE_SECONDS = 10.0
@@ -155,7 +153,7 @@ class PostgresDatabase:
                 connection_class=_PooledConnection,
                 timeout=CONNECT_SECONDS,
                 # The server's own limit should speak first; this one is for a server that no longer speaks.
-                command_timeout=STATEMENT_SECONDS + 5,
+                command_timeout=_statement_seconds(limits) + 5,
                 server_settings=_server_settings(share, limits),
             )
             self._pools[share] = await pool  # connects nothing, and so does not let another task run in between
@@ -193,12 +191,16 @@ class PostgresDatabase:
             pool.terminate()
 
 
+def _statement_seconds(limits: Limits) -> float:
+    return min(limits.statement_seconds, STATEMENT_SECONDS)
+
+
 def _server_settings(share: Share, limits: Limits) -> dict[str, str]:
     settings = {
         "application_name": f"bongsu {share}",
-        "statement_timeout": f"{int(STATEMENT_SECONDS * 1000)}ms",
+        "statement_timeout": f"{int(_statement_seconds(limits) * 1000)}ms",
         "lock_timeout": f"{int(limits.lock_seconds * 1000)}ms",
-        "idle_in_transaction_session_timeout": f"{int(STATEMENT_SECONDS * 2000)}ms",
+        "idle_in_transaction_session_timeout": f"{int(_statement_seconds(limits) * 2000)}ms",
         "timezone": "UTC",
         "jit": "off",
         # The notice that a temporary table exists already is of no use.
@@ -207,7 +209,7 @@ def _server_settings(share: Share, limits: Limits) -> dict[str, str]:
         # would rather read the whole of a table than a few hundred rows of it by their index.
         "random_page_cost": "1.1",
     }
-    if share not in (Share.MEMBERS, Share.AUDIENCES):
+    if share in (Share.INGEST, Share.WORK):
         # Steps, claims and inserts are many and alike: to plan each anew takes as long as to run it.
         settings["plan_cache_mode"] = "force_generic_plan"
     return settings

@@ -10,7 +10,7 @@ from datetime import datetime
 from uuid import UUID
 
 from bongsu.model import Event, EventStatus
-from bongsu.store.query import Transaction, fetch_one, in_both, same
+from bongsu.store.query import Dialect, Row, Transaction, fetch_one, in_both, same
 
 # Returns whether a time lies ahead.
 _IS_AHEAD = in_both(lambda d: f"SELECT CAST($1 AS timestamptz) > {d.now} AS is_ahead")
@@ -21,11 +21,10 @@ _ADD = same("""
     VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (event_id) DO NOTHING""")
 
+PROGRESS_COLUMNS = """event_type, status, due, attempts, error, leased_by IS NOT NULL AS is_held,
+           fanout_cursor IS NOT NULL AS is_begun, finished_at"""
 # Returns how far one event has come.
-_FIND_PROGRESS = same("""
-    SELECT event_type, status, due, attempts, error, leased_by IS NOT NULL AS is_held, fanout_cursor IS NOT NULL AS is_begun,
-           finished_at
-    FROM bongsu_events WHERE event_id = $1""")
+_FIND_PROGRESS = same(f"SELECT {PROGRESS_COLUMNS} FROM bongsu_events WHERE event_id = $1")
 
 
 @dataclass(frozen=True)
@@ -57,15 +56,17 @@ async def add(tx: Transaction, event: Event, due: datetime) -> bool:
 
 async def find_progress(tx: Transaction, event_id: UUID) -> Progress | None:
     row = await fetch_one(tx, _FIND_PROGRESS(event_id))
-    if row is None:
-        return None
+    return None if row is None else read_progress(tx.dialect, row)
+
+
+def read_progress(dialect: Dialect, row: Row) -> Progress:
     return Progress(
         row["event_type"],
         EventStatus(row["status"]),
-        tx.dialect.time(row["due"]),
+        dialect.time(row["due"]),
         row["attempts"],
         row["error"],
         bool(row["is_held"]),
         bool(row["is_begun"]),
-        None if row["finished_at"] is None else tx.dialect.time(row["finished_at"]),
+        None if row["finished_at"] is None else dialect.time(row["finished_at"]),
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-from bongsu.errors import StoreBusy
+from bongsu.errors import StoreBusy, StoreUnreachable
 from bongsu.runtime import telemetry
 from bongsu.store.failures import translated
 from bongsu.store.query import Columns, Query, Row, Table, Transaction
@@ -25,13 +25,17 @@ from bongsu.store.shares import AUDIENCE_READERS, SHARES, Share
 from bongsu.store.sqlite_thread import SqliteThread
 
 READERS = 4
+# Of operators alone, so that members' requests never wait for their pages.
+OPERATORS_READERS = 2
 # How long SQLite itself waits for another process that writes. Its waiting is not fair, so we ask again until the share's
-# own limit.
-BUSY_MILLISECONDS = 1_000
+# own limit. Short, because what has waited longer than that limit for its turn still tries once.
+BUSY_MILLISECONDS = 100
+# No share waits longer for another process: the writer that waits keeps all others of this process waiting.
+LOCK_SECONDS = 3.0
+# Steps of SQLite's machine, about a millisecond of work, between two looks at whether a statement may go on.
+STEPS = 10_000
 # For each connection, and only as far as it is used.
 CACHE_KIB = 32_768
-# Of SQLite's machine, between two looks at whether a statement has to stop: about a millisecond.
-INSTRUCTIONS = 100_000
 
 _log = telemetry.log("bongsu.store")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -77,25 +81,19 @@ class SqliteDatabase:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.place = f"SQLite at {path}"
+        self._lock = WriteLock()
         self._writer = SqliteThread(partial(_open, path), "bongsu-sqlite-writer")
         self._turn = asyncio.Lock()
-        self._readers = [SqliteThread(partial(_open, path, read_only=True), f"bongsu-sqlite-{n}") for n in range(READERS)]
-        # The reader that was used last is used next: its cache is warm.
-        self._free_readers: asyncio.LifoQueue[SqliteThread] = asyncio.LifoQueue()
-        for reader in reversed(self._readers):
-            self._free_readers.put_nowait(reader)
-        self._audience_readers = [
-            SqliteThread(partial(_open, path, read_only=True), f"bongsu-sqlite-audience-{n}")
-            for n in range(AUDIENCE_READERS)
-        ]
-        self._free_audience_readers: asyncio.LifoQueue[SqliteThread] = asyncio.LifoQueue()
-        for reader in self._audience_readers:
-            self._free_audience_readers.put_nowait(reader)
+        self._readers = _Readers(path, READERS, "reader")
+        self._operators_readers = _Readers(path, OPERATORS_READERS, "operators")
+        self._audience_readers = _Readers(path, AUDIENCE_READERS, "audience")
 
     @contextlib.asynccontextmanager
     async def transaction(self, share: Share) -> AsyncIterator[Transaction]:
+        # What it waits for its turn counts: those before it may have waited for the same lock.
+        patience = self._patience(share, writes=True)
         async with self._writing(share):
-            connection = _Connection(self._writer, self.place, share, begins=True)
+            connection = _Connection(self._writer, self.place, patience, begins=True)
             try:
                 yield connection
                 await connection.commit()
@@ -107,9 +105,10 @@ class SqliteDatabase:
     @contextlib.asynccontextmanager
     async def autocommit(self, share: Share) -> AsyncIterator[Transaction]:
         """The writer, where each statement is a transaction of its own."""
+        patience = self._patience(share, writes=True)
         async with self._writing(share):
             try:
-                yield _Connection(self._writer, self.place, share)
+                yield _Connection(self._writer, self.place, patience)
             except asyncio.CancelledError:
                 # The turn is not the next one's before the thread is done with what was cancelled.
                 await self._writer.roll_back()
@@ -117,23 +116,30 @@ class SqliteDatabase:
 
     @contextlib.asynccontextmanager
     async def read(self, share: Share) -> AsyncIterator[Transaction]:
-        if self._free_readers.empty():
-            reader = await self._wait(share, self._free_readers.get(), f"all {READERS} readers were in use")
+        readers = self._operators_readers if share is Share.OPERATORS else self._readers
+        if readers.free.empty():
+            reader = await self._wait(share, readers.free.get(), f"all {len(readers.threads)} readers were in use")
         else:
-            reader = self._free_readers.get_nowait()
+            reader = readers.free.get_nowait()
         try:
-            yield _Connection(reader, self.place, share)
+            yield _Connection(reader, self.place, self._patience(share))
         finally:
-            self._free_readers.put_nowait(reader)
+            readers.free.put_nowait(reader)
+
+    def _patience(self, share: Share, *, writes: bool = False) -> Patience:
+        limits = SHARES[share]
+        lock_seconds = min(limits.lock_seconds, LOCK_SECONDS)
+        return Patience(self._lock, lock_seconds, None if writes else limits.statement_seconds)
 
     @contextlib.asynccontextmanager
     async def read_within(self, seconds: float) -> AsyncIterator[Transaction]:
         """A reader that nothing else uses. What takes longer is stopped, and so is what is cancelled."""
-        reader = await self._free_audience_readers.get()
+        reader = await self._audience_readers.free.get()
+        lock_seconds = min(SHARES[Share.AUDIENCES].lock_seconds, LOCK_SECONDS)
         try:
-            yield _BoundedConnection(reader, self.place, seconds)
+            yield _Connection(reader, self.place, Patience(self._lock, lock_seconds, seconds))
         finally:
-            self._free_audience_readers.put_nowait(reader)
+            self._audience_readers.free.put_nowait(reader)
 
     @contextlib.asynccontextmanager
     async def _writing(self, share: Share) -> AsyncIterator[None]:
@@ -156,14 +162,31 @@ class SqliteDatabase:
             raise StoreBusy(f"{self.place}: {why_not} for {seconds:g} s") from None
 
     async def close(self) -> None:
-        for thread in (self._writer, *self._readers, *self._audience_readers):
+        readers = (self._readers, self._operators_readers, self._audience_readers)
+        for thread in (self._writer, *(thread for group in readers for thread in group.threads)):
             await thread.close()
 
-    async def answers(self, _seconds: float) -> bool:
-        return True  # a file has no server that could hang
+    async def answers(self, seconds: float) -> bool:
+        """A file has no server that could hang, but another program may keep it locked."""
+        if self._lock.found_at is None:
+            return True
+        return await asyncio.to_thread(_can_write, self.path, seconds)
 
     def terminate(self) -> None:
-        """Statements on a file end by themselves."""
+        """No statement waits for the lock any more: those that do fail, and so does every later one."""
+        self._lock.is_given_up = True
+
+
+class _Readers:
+    """Connections that only read, each with its thread. The one that was used last is used next: its cache is warm."""
+
+    def __init__(self, path: Path, count: int, name: str) -> None:
+        self.threads = [
+            SqliteThread(partial(_open, path, read_only=True), f"bongsu-sqlite-{name}-{n}") for n in range(count)
+        ]
+        self.free: asyncio.LifoQueue[SqliteThread] = asyncio.LifoQueue()
+        for thread in reversed(self.threads):
+            self.free.put_nowait(thread)
 
 
 class _Connection:
@@ -171,10 +194,10 @@ class _Connection:
 
     dialect = SQLITE
 
-    def __init__(self, thread: SqliteThread, place: str, share: Share, *, begins: bool = False) -> None:
+    def __init__(self, thread: SqliteThread, place: str, patience: Patience, *, begins: bool = False) -> None:
         self._thread = thread
         self._place = place
-        self._patience = Patience(SHARES[share].lock_seconds)
+        self._patience = patience
         # BEGIN goes with the first statement.
         self._begins = begins
 
@@ -200,38 +223,80 @@ class _Connection:
                 raise
 
 
-class _BoundedConnection(_Connection):
-    """One on which a statement is stopped after so many seconds."""
-
-    def __init__(self, thread: SqliteThread, place: str, seconds: float) -> None:
-        super().__init__(thread, place, Share.AUDIENCES)
-        self._seconds = seconds
-
-    async def fetch(self, *queries: Query) -> Sequence[Row]:
-        rows: Sequence[Row] = await self._run(_fetch_within, self._seconds, queries)
-        return rows
-
-
 # --- in the thread ----------------------------------------------------------------------------------------------------
 
 
-class Patience:
-    """How long a statement waits for another process that writes. It is over when the caller is cancelled."""
+class WriteLock:
+    """What this process knows of the file's write lock, which another program may hold."""
 
-    def __init__(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds
+    def __init__(self) -> None:
+        # When it was found held, until a statement has it again.
+        self.found_at: float | None = None
+        self.is_given_up = False
+
+
+class Patience:
+    """How long a statement waits for another process that writes, and how long it may run itself. Both are over when the
+    caller is cancelled."""
+
+    def __init__(self, lock: WriteLock, lock_seconds: float, statement_seconds: float | None) -> None:
+        self._lock = lock
+        self._lock_seconds = lock_seconds
+        self._until = time.monotonic() + lock_seconds
+        # None for what may write: it is not stopped halfway.
+        self._statement_seconds = statement_seconds
+        self._stop_at = float("inf")
         self.is_over = False
 
     def run(self, connection: sqlite3.Connection, call: Callable[[], _T]) -> _T:
         """What found the file locked before a transaction was begun has done nothing, and may wait again."""
         while True:
+            if self._lock.is_given_up:
+                raise StoreUnreachable("the store is given up: another program keeps the SQLite file locked")
             try:
-                return call()
+                done = self._run_once(connection, call)
             except sqlite3.OperationalError as error:
                 is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-                if not is_busy or connection.in_transaction or self.is_over or time.monotonic() >= self._until:
+                if not is_busy or connection.in_transaction:
                     raise
-                _log.warning("SQLite is locked by another process, waiting again")
+                if self._is_over():
+                    raise
+            else:
+                if self._statement_seconds is None:
+                    self._lock.found_at = None
+                return done
+
+    def _is_over(self) -> bool:
+        """Whether to wait no longer. Where others have waited in vain already, one try is enough."""
+        now = time.monotonic()
+        if self._lock.found_at is None:
+            self._lock.found_at = now
+            _log.warning("SQLite is locked by another process")
+        return self.is_over or now >= min(self._until, self._lock.found_at + self._lock_seconds)
+
+    def _run_once(self, connection: sqlite3.Connection, call: Callable[[], _T]) -> _T:
+        if self._statement_seconds is None:
+            return call()
+        self._stop_at = time.monotonic() + self._statement_seconds
+        connection.set_progress_handler(self._may_not_go_on, STEPS)
+        try:
+            return call()
+        finally:
+            connection.set_progress_handler(None, STEPS)
+
+    def _may_not_go_on(self) -> bool:
+        return self.is_over or time.monotonic() >= self._stop_at
+
+
+def _can_write(path: Path, seconds: float) -> bool:
+    """Whether the write lock is to be had within that time."""
+    with contextlib.closing(sqlite3.connect(path, timeout=seconds, isolation_level=None)) as probe:
+        try:
+            probe.execute("BEGIN IMMEDIATE")
+            probe.execute("ROLLBACK")
+        except sqlite3.Error:
+            return False
+    return True
 
 
 def _fetch(connection: sqlite3.Connection, patience: Patience, begins: bool, queries: Sequence[Query]) -> list[sqlite3.Row]:
@@ -242,17 +307,6 @@ def _fetch(connection: sqlite3.Connection, patience: Patience, begins: bool, que
         _begin(connection, patience)
     text, parameters = last.statement.sqlite, _parameters(last.parameters)
     return patience.run(connection, lambda: connection.execute(text, parameters).fetchall())
-
-
-def _fetch_within(
-    connection: sqlite3.Connection, patience: Patience, begins: bool, seconds: float, queries: Sequence[Query]
-) -> list[sqlite3.Row]:
-    until = time.monotonic() + seconds
-    connection.set_progress_handler(lambda: patience.is_over or time.monotonic() >= until, INSTRUCTIONS)
-    try:
-        return _fetch(connection, patience, begins, queries)
-    finally:
-        connection.set_progress_handler(None, INSTRUCTIONS)
 
 
 def _execute(connection: sqlite3.Connection, patience: Patience, begins: bool, queries: Sequence[Query]) -> list[int]:

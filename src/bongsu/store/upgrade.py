@@ -15,11 +15,13 @@ from sqlalchemy.pool import NullPool
 
 from bongsu.store.failures import translated
 from bongsu.store.postgres import CONNECT_SECONDS, PostgresDatabase
-from bongsu.store.sqlite import BUSY_MILLISECONDS, SqliteDatabase
+from bongsu.store.sqlite import SqliteDatabase
 from bongsu.store.store import Store
 
 # Building an index on a large table may take long, and so may waiting for another process that does.
 UPGRADE_SECONDS = 6 * 3600
+# SQLite's own wait for another process that writes, which may be one that migrates. A start can be stopped meanwhile.
+BUSY_MILLISECONDS = 10_000
 # Any number will do, as long as every Bongsu takes the same: "bongsu" on a phone's keys.
 _ADVISORY_LOCK = 266478
 

@@ -57,9 +57,10 @@ class Filters:
         return limit, *self.of_message, self.status and self.status.value, self.channel, bit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Place:
-    """The last row of a page; the next page begins behind it."""
+    """A row in the order of the pages, or the end of a message's rows, which has an empty member id. The next page begins
+    behind it."""
 
     message_id: int = LARGEST_ID
     member_id: str = LAST_MEMBER
