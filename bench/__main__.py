@@ -15,7 +15,7 @@ from bench import campaign, claim, dispatch, event, fanout, ground, ingest, live
 from bench.ground import Ground
 from bench.measure import QUICK_ROUNDS, ROUNDS, Contest
 from bench.report import RESULTS, Report, write_readme
-from bongsu.cli import run
+from bongsu.cli.main import run
 from bongsu.runtime.process import settle_memory
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

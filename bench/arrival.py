@@ -21,7 +21,7 @@ from bench.client import Client, encode
 from bench.ground import KEYS, Ground
 from bench.host import Taken
 from bench.serving import serving
-from bongsu.keys import Keys
+from bongsu.api.keys import Keys
 from bongsu.live.sse import PATH
 from bongsu.settings import Settings
 

@@ -15,7 +15,7 @@ import asyncpg
 
 from bench.sample import COLUMNS, Sample
 from bongsu.settings import Settings
-from bongsu.store.store import sqlite_path
+from bongsu.store.core.store import sqlite_path
 
 TABLE = "bongsu_events"
 _NAMES = ", ".join(COLUMNS)

@@ -17,7 +17,7 @@ from bench.client import Client, encode
 from bench.ground import KEYS
 from bench.serving import Server, listening, serving
 from bench.streams import Readers, readers
-from bongsu.keys import Keys
+from bongsu.api.keys import Keys
 from bongsu.live import frames
 from bongsu.live.messages import MESSAGES_TOPIC, write_messages
 from bongsu.live.sse import PATH
@@ -25,9 +25,9 @@ from bongsu.model import new_id, utc_now
 from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.settings import Settings
 from bongsu.store import Store
-from bongsu.store.live import MessageContent
+from bongsu.store.core.query import same
+from bongsu.store.inbox.live import MessageContent
 from bongsu.store.members import ensure_members
-from bongsu.store.query import same
 
 RIVAL = "sse_starlette"
 HAS_RIVAL = find_spec(RIVAL) is not None

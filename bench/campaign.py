@@ -26,9 +26,9 @@ from bench.measure import Comparison, Contest, Measure, nothing
 from bench.sends import EVENTS_A_SECOND, LOOK_SECONDS, Kind, Latencies, Sends, p99, post_event
 from bench.serving import Server, serving
 from bench.tally import CAMPAIGN_TITLE, Sent, Tally, tallying
-from bongsu.deliver.channels.push import SENDS_PER_MINUTE
+from bongsu.deliver.channels.push.sender import SENDS_PER_MINUTE
 from bongsu.settings import Settings
-from bongsu.store.query import same
+from bongsu.store.core.query import same
 
 TITLE = "campaigns"
 # Of the time from the request until FCM has accepted the push, for 99 of 100 events: in seconds, and for critical ones in

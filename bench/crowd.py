@@ -12,7 +12,7 @@ from bongsu.render.templates import Templates
 from bongsu.rules import catalogue
 from bongsu.settings import Settings
 from bongsu.store import Statement, Store, outbox
-from bongsu.store.query import in_both, same
+from bongsu.store.core.query import in_both, same
 
 PRODUCT = "the-product"
 # Rows written by one statement while the crowd is set up: statements have a time limit.

@@ -19,11 +19,11 @@ from bench.measure import Contest, Measure
 from bench.outbound import Outbound, SlowMail, outbound
 from bench.rivals import Rival
 from bench.serving import busiest
-from bongsu.channel_table import find_channel
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.claimer import SHARE
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.model import Channel
+from bongsu.model.channels import find_channel
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements

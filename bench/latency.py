@@ -17,7 +17,7 @@ from bongsu.runtime.signals import LocalSignals
 from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store
-from bongsu.store.query import as_uuid, same
+from bongsu.store.core.query import as_uuid, same
 
 SECONDS = 30
 EVENTS_A_SECOND = 100

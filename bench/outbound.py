@@ -13,16 +13,16 @@ from tests.simulator.running import Simulator, simulating
 from bench.bare_http import post_all, send_url
 from bench.crowd import Crowd
 from bench.ground import Ground
-from bongsu.channel_table import find_channel
-from bongsu.deliver.channels import fcm
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.channels.http.client import HttpClient
 from bongsu.deliver.channels.limits.pace import Pace
-from bongsu.deliver.channels.push import CONNECTIONS, Push
+from bongsu.deliver.channels.push import fcm
+from bongsu.deliver.channels.push.sender import CONNECTIONS, Push
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.model import Channel, utc_now
-from bongsu.outcome import Accepted, Outcome, Outgoing
-from bongsu.store.query import same
+from bongsu.model.channels import find_channel
+from bongsu.model.outcome import Accepted, Outcome, Outgoing
+from bongsu.store.core.query import same
 
 # A quota that is never reached. FCM's own is 10,000 a second, and would be all that is measured on a fast machine.
 NO_QUOTA = 600_000_000

@@ -10,7 +10,7 @@ import sys
 
 # Loading code is no part of serving, and would be the first ten lines of any profile.
 import bongsu.service  # noqa: F401
-from bongsu.cli import main
+from bongsu.cli.main import main
 
 
 def profiled(file: str) -> None:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from bongsu.model import Event
 from bongsu.store import Transaction, outbox
-from bongsu.store.query import in_both, same
+from bongsu.store.core.query import in_both, same
 from tests.past import say
 
 _CHANGE_MESSAGE = same("UPDATE bongsu_messages SET notice = $2, locale = 'ko', is_bulk = $3 WHERE message_id = $1")

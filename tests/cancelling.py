@@ -9,10 +9,11 @@ from uuid import UUID
 
 from bongsu.model import Channel, Event, Everyone, NoticeType
 from bongsu.settings import Settings
-from bongsu.store import Store, cancel_steps, cancellations, outbox
-from bongsu.store.cancel_steps import Step
-from bongsu.store.cancellations import Cancellation, NothingLeft
-from bongsu.store.query import in_both, same
+from bongsu.store import Store, outbox
+from bongsu.store.core.query import in_both, same
+from bongsu.store.desk import cancel_steps, cancellations
+from bongsu.store.desk.cancel_steps import Step
+from bongsu.store.desk.cancellations import Cancellation, NothingLeft
 from tests.deciding import decide, members, rows, said, says, unread_is_exact
 
 SALE = NoticeType("SALE", (Channel.PUSH, Channel.IN_APP), duplicate_hours=0)

@@ -14,11 +14,11 @@ from bongsu.model import Action, Audience, Behavior, Channel, Device, Event, Not
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules
 from bongsu.settings import Settings
-from bongsu.store import Store, Transaction, outbox, products
-from bongsu.store.devices import put_device
-from bongsu.store.members import ensure_members, put_preferences
+from bongsu.store import Store, Transaction, outbox
+from bongsu.store.core.query import same
+from bongsu.store.members import ensure_members, products, put_preferences
+from bongsu.store.members.devices import put_device
 from bongsu.store.outbox import LockedClaims
-from bongsu.store.query import same
 
 IN_APP = (Channel.IN_APP,)
 # Yesterday's noon in Seoul: no quiet hours unless a test wants them.

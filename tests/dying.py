@@ -8,7 +8,7 @@ from uuid import UUID
 
 from bongsu.model import Event, utc_now
 from bongsu.store import Store, Transaction, outbox
-from bongsu.store.query import same
+from bongsu.store.core.query import same
 from tests.past import say, tell
 
 SOON, LONG_AGO = timedelta(hours=1), timedelta(hours=-1)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from uuid import UUID
 
-from bongsu import cancel
-from bongsu.cancel import CancelWorker
 from bongsu.decide.progress import EventInProgress
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
+from bongsu.desk import cancel
+from bongsu.desk.cancel import CancelWorker
 from bongsu.model import Event, Everyone, Guarantee, Notice, NoticeType
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules
@@ -22,10 +22,11 @@ from bongsu.runtime.loop import Loop
 from bongsu.runtime.signals import LocalSignals
 from bongsu.service import running
 from bongsu.settings import Settings
-from bongsu.store import Store, Transaction, cancel_steps, cancellations, outbox
-from bongsu.store.cancellations import Cancellation
+from bongsu.store import Store, Transaction, outbox
+from bongsu.store.core.query import same
+from bongsu.store.desk import cancel_steps, cancellations
+from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.outbox import LockedClaims
-from bongsu.store.query import same
 from tests.cancelling import SALE
 from tests.deliver import killed_dispatcher
 from tests.deliver.killed_dispatcher import POINTS, Death, Mortal, MortalStore

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from bongsu.channel_table import to_bits
 from bongsu.model import Channel, new_id
+from bongsu.model.channels import to_bits
 from bongsu.store import Transaction
+from bongsu.store.core.query import same
 from bongsu.store.decisions import Message, add_messages_query
 from bongsu.store.members import ensure_members
 from bongsu.store.outbox import lock_claims
-from bongsu.store.query import same
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 BOTH = (Channel.PUSH, Channel.IN_APP)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bongsu.store import Query, Statement, Store, Table, Transaction
-from bongsu.store.query import same
+from bongsu.store.core.query import same
 
 
 async def generic_plan(store: Store, statement: Statement) -> str:

@@ -23,15 +23,15 @@ forks.set_forkserver_preload(
     [
         "tests.processes",
         "tests.killed_worker",
-        "bongsu.cli",
-        "bongsu.publishing",
-        "bongsu.doctor",
-        "bongsu.dead_desk",
-        "bongsu.event_desk",
+        "bongsu.cli.main",
+        "bongsu.cli.publish",
+        "bongsu.desk.doctor",
+        "bongsu.cli.dead_view",
+        "bongsu.cli.events_view",
     ]
 )
 
-BONGSU = [sys.executable, "-c", "from bongsu.cli import main; main()"]
+BONGSU = [sys.executable, "-c", "from bongsu.cli.main import main; main()"]
 WAIT_SECONDS = 30
 
 
@@ -55,7 +55,7 @@ def _run(arguments: tuple[str, ...], environment: dict[str, str], streams: list[
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
     # The consoles were made when the module was imported, around the streams of the process we were forked from.
     sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
-    from bongsu import cli
+    from bongsu.cli import main as cli
 
     cli.main()
 

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from bongsu.channel_table import Channel, find_channel
 from bongsu.deliver.claimer import SHARE
+from bongsu.model.channels import Channel, find_channel
 from bongsu.settings import Settings
 from bongsu.store import Statement, Store
 from tests.processes import serving

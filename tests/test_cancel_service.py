@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bongsu.keys import Keys
+from bongsu.api.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.cancelling import fill, in_inboxes, is_exact, statuses

@@ -12,9 +12,9 @@ from uuid import uuid4
 import jwt
 import pytest
 
-from bongsu.doctor import _worst_clock
+from bongsu.desk.doctor import _worst_clock
 from bongsu.store import Store
-from bongsu.store.processes import Process, put_process, remove_process
+from bongsu.store.desk.processes import Process, put_process, remove_process
 from tests.processes import BONGSU, bongsu
 
 

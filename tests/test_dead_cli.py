@@ -16,14 +16,14 @@ from uuid import UUID
 import pytest
 from rich.console import Console
 
-from bongsu import cli
-from bongsu.dead import DeadFilter
-from bongsu.dead_desk import Replaying, facts, look, told
+from bongsu.api.dead import DeadFilter
+from bongsu.cli import main as cli
+from bongsu.cli.dead_view import Replaying, facts, look, told
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
-from bongsu.store.query import in_both, same
+from bongsu.store.core.query import in_both, same
 from tests.dying import SOON, column, delivery, failed_event, message, one_delivery
 from tests.processes import bongsu, forks
 from tests.servers import RedisServer

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bongsu.keys import Keys
+from bongsu.api.keys import Keys
 from bongsu.settings import Settings
 from tests.processes import serving
 from tests.simulator.running import Simulator, simulating

@@ -15,14 +15,15 @@ from uuid import UUID
 import pytest
 from rich.console import Console
 
+from bongsu.api.admin_events import EventQuery
+from bongsu.cli.events_view import Look, facts, find_events, line, pace, watch
 from bongsu.errors import NoSuchEvent
-from bongsu.event_desk import Look, facts, find_events, line, pace, watch
-from bongsu.events import EventQuery
 from bongsu.model import EventStatus, new_id
 from bongsu.settings import Settings
-from bongsu.store import Store, Transaction, event_progress
-from bongsu.store.event_progress import Counts, EventProgress, EventRow
-from bongsu.store.query import same
+from bongsu.store import Store, Transaction
+from bongsu.store.core.query import same
+from bongsu.store.desk import event_progress
+from bongsu.store.desk.event_progress import Counts, EventProgress, EventRow
 from tests.campaigns import add_cancellation, add_event, add_message, keep_counts
 from tests.past import NOON, tell, withhold
 from tests.processes import BONGSU, WAIT_SECONDS, bongsu

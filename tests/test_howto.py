@@ -15,7 +15,7 @@ from bongsu.render.templates import Rendered, Templates
 from bongsu.rules import catalogue, load_app
 from bongsu.settings import Settings
 from bongsu.store import Store
-from bongsu.store.query import same
+from bongsu.store.core.query import same
 from tests.deciding import decide, told
 
 HOWTO = Path(__file__).parents[1] / "docs" / "howto"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from bongsu.model import Event, new_id, utc_now
-from bongsu.payload import DEPTH_LIMIT, STRING_LIMIT
+from bongsu.model.payload import DEPTH_LIMIT, STRING_LIMIT
 
 
 def refusal(**fields: Any) -> str:

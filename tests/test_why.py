@@ -14,8 +14,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from bongsu import App
-from bongsu.codes import in_words
 from bongsu.decide.quiet_hours import local_day
+from bongsu.deliver.codes import in_words
+from bongsu.desk.why import View, event_sentence, facts, look, reason, row_sentences, told, way
 from bongsu.model import (
     Channel,
     Device,
@@ -31,15 +32,15 @@ from bongsu.model import (
     utc_now,
 )
 from bongsu.settings import Settings
-from bongsu.store import Store, Transaction, migrate, outbox, unfinished
-from bongsu.store.cancellations import Cancellation
-from bongsu.store.delivery_history import DeliveryRow
-from bongsu.store.devices import DeviceRow
-from bongsu.store.history import HistoryRow, Status
+from bongsu.store import Store, Transaction, migrate, outbox
+from bongsu.store.core.query import same
+from bongsu.store.desk import unfinished
+from bongsu.store.desk.cancellations import Cancellation
+from bongsu.store.desk.delivery_history import DeliveryRow
+from bongsu.store.desk.history import HistoryRow, Status
 from bongsu.store.members import ensure_members, put_member, put_preferences
-from bongsu.store.query import same
-from bongsu.store.schedule import Progress
-from bongsu.why import View, event_sentence, facts, look, reason, row_sentences, told, way
+from bongsu.store.members.devices import DeviceRow
+from bongsu.store.outbox.schedule import Progress
 from tests.past import NOON, say, tell, withhold
 from tests.plans import generic_plan
 from tests.processes import bongsu

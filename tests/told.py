@@ -6,8 +6,8 @@ from typing import Any
 from uuid import uuid4
 
 from bongsu.store import Transaction
+from bongsu.store.core.query import in_both, same
 from bongsu.store.members import ensure_members
-from bongsu.store.query import in_both, same
 
 WORDS = {
     "type": "POST_LIKE",

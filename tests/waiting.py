@@ -7,8 +7,8 @@ import asyncio
 import psycopg
 
 from bongsu.store import Store
-from bongsu.store.query import same
-from bongsu.store.sqlite import SqliteDatabase
+from bongsu.store.core.query import same
+from bongsu.store.core.sqlite import SqliteDatabase
 
 _FOR_A_LOCK = same("""
     SELECT count(*) AS found FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'""")

@@ -1,6 +1,6 @@
 """Bongsu: an event goes in, the right people hear about it, once."""
 
-from bongsu.ingress.transaction import Published, publish
+from bongsu.ingress.publish import Published, publish
 from bongsu.model import (
     Action,
     Channel,
@@ -14,7 +14,18 @@ from bongsu.model import (
     Priority,
     Selected,
 )
-from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Sender, Unknown
+from bongsu.model.outcome import (
+    Accepted,
+    Gone,
+    Misconfigured,
+    Outcome,
+    Outgoing,
+    Refused,
+    Retry,
+    Scope,
+    Sender,
+    Unknown,
+)
 from bongsu.rules import App
 
 __all__ = [

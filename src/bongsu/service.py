@@ -14,33 +14,33 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from bongsu import demo
-from bongsu.api import build_api
-from bongsu.cancel import CANCELLATIONS_TOPIC, CancelWorker
+from bongsu.api.app import build_api
+from bongsu.api.keys import Keys
 from bongsu.clock import clock
+from bongsu.clock.skew import SkewMonitor
 from bongsu.decide.progress import Decision
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
 from bongsu.deliver.channels.registry import senders
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC, Dispatcher
+from bongsu.desk.cancel import CANCELLATIONS_TOPIC, CancelWorker
 from bongsu.errors import AddressTaken, StoreBusy, StoreUnreachable
 from bongsu.ingress.intake import EVENTS_TOPIC, Intake
-from bongsu.keys import Keys
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
 from bongsu.live.stream import StreamingProtocol
 from bongsu.render.templates import Templates
-from bongsu.roles import ALL_ROLES, LISTENING, Role
 from bongsu.rules import Rules, catalogue
 from bongsu.runtime import telemetry
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.process import address_of, settle_memory, told_by_signals
 from bongsu.runtime.redis_signals import RedisSignals
+from bongsu.runtime.roles import ALL_ROLES, LISTENING, Role
 from bongsu.runtime.signals import LocalSignals, Signals
 from bongsu.settings import Settings
 from bongsu.store import Share, Store, check, migrate
-from bongsu.store.abandoned import in_use
-from bongsu.store.channels import ChannelRefresh, declare_channels, load_channels
-from bongsu.store.skew import SkewMonitor
+from bongsu.store.core.dead_claims import in_use
+from bongsu.store.members.channels import ChannelRefresh, declare_channels, load_channels
 
 _log = telemetry.log("bongsu")
 _Runs = TypeVar("_Runs", bound="Loop | Signals")

@@ -14,7 +14,7 @@ import httpx
 import psycopg
 import pytest
 
-from bongsu.keys import Keys
+from bongsu.api.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.cancelling import fill, is_exact

@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from bongsu.clock import Clock, Job
-from bongsu.clock.clockwork import run_by_hand, run_slot, store_time
+from bongsu.clock.scheduler import run_by_hand, run_slot, store_time
 from bongsu.errors import StoreUnreachable
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, job_runs
-from bongsu.store.query import same
+from bongsu.store.core.query import same
 from tests.processes import forks
 
 SEOUL = ZoneInfo("Asia/Seoul")
@@ -206,7 +206,7 @@ async def test_stopping_waits_for_what_runs_and_writes_down_what_it_cut_off(
     wall.now = NINE
     running.wake()
     await begun.wait()
-    monkeypatch.setattr("bongsu.clock.clockwork.DRAIN_SECONDS", 0)
+    monkeypatch.setattr("bongsu.clock.scheduler.DRAIN_SECONDS", 0)
     await running.stop()
     assert await runs(store) == [("slow", NINE, None, "stopped with its process", True)]
 
@@ -236,7 +236,7 @@ async def test_slots_follow_the_stores_time_and_not_the_processs(store: Store, m
     async def find_now(_tx: Transaction) -> datetime:
         return next(times)
 
-    monkeypatch.setattr("bongsu.clock.clockwork.find_now", find_now)
+    monkeypatch.setattr("bongsu.clock.scheduler.find_now", find_now)
     running = Clock(store, [counted.job], SEOUL)
     await turn(running)
     assert counted.runs == 0

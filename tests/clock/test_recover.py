@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from bongsu.clock.recover import Recovery
+from bongsu.clock.jobs.recover import Recovery
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.deliver.transitions import unsent
 from bongsu.errors import StoreTooSlow
 from bongsu.model import Channel, Device, Platform
 from bongsu.runtime.signals import LocalSignals
-from bongsu.store import Store, recovery
+from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.devices import put_device
-from bongsu.store.query import same
+from bongsu.store.core.query import same
+from bongsu.store.deliveries import recovery
+from bongsu.store.members.devices import put_device
 from bongsu.store.ranks import BULK, RANKS
 from tests.dying import LONG_AGO, RANK_AGAIN, SOON, column, dead_of_every_rank, delivery, message, one_delivery
 

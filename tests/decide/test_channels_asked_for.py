@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+from bongsu.api.inbox import Inbox, PageQuery
 from bongsu.decide.worker import EventWorker
-from bongsu.inbox import Inbox, PageQuery
 from bongsu.live.announce import Announcer
 from bongsu.live.messages import member_topic
 from bongsu.model import Event
@@ -13,7 +13,9 @@ from bongsu.rules import catalogue
 from bongsu.rules.direct import DIRECT
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from bongsu.store import Store, history, live, outbox
+from bongsu.store import Store, outbox
+from bongsu.store.desk import history
+from bongsu.store.inbox import live
 from tests.deciding import Clock, ClockedDecider, deliveries, members, prefers, rows, run, unread_is_exact, work
 
 

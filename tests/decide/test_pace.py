@@ -23,8 +23,8 @@ from bongsu.rules.engine import App
 from bongsu.rules.fields import MOST_A_MINUTE
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from bongsu.store.devices import put_device
 from bongsu.store.members import ensure_members
+from bongsu.store.members.devices import put_device
 from tests.decide.test_quiet_hours import FIRST, MINUTES, MINUTES_OF_DAY, ZONES
 from tests.deciding import NOON, Clock, ClockedDecider, decide, members, prefers, rows, run, said, says, work
 

@@ -14,7 +14,7 @@ from bongsu.errors import BadAudience
 from bongsu.model import Audience, Event, Listed, Selected
 from bongsu.settings import Settings
 from bongsu.store import AUDIENCE_READERS, Store, outbox
-from bongsu.store.audience_snapshots import select_portions
+from bongsu.store.decisions.audience_snapshots import select_portions
 from tests.deciding import Clock, ClockedDecider, decide, fates, members, rows, run, said, says, tick, told, work
 
 # Neither ends by itself.

@@ -13,7 +13,8 @@ from bongsu.decide.worker import EventWorker
 from bongsu.errors import StoreBusy, StoreTooSlow
 from bongsu.model import Event, Listed
 from bongsu.settings import Settings
-from bongsu.store import Share, Store, migrate, outbox, postgres, sqlite
+from bongsu.store import Share, Store, migrate, outbox
+from bongsu.store.core import postgres, sqlite
 from tests.deciding import Clock, ClockedDecider, fates, rows, said, says, work
 from tests.store.limits import limit
 

@@ -28,7 +28,7 @@ from bongsu.model import (
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Query, Store, Transaction, outbox
-from bongsu.store.devices import put_device
+from bongsu.store.members.devices import put_device
 from tests.conftest import KEYS
 from tests.deciding import (
     IN_APP,

@@ -17,9 +17,10 @@ from bongsu.model import Channel, Event, EventStatus, Listed, Notice, NoticeType
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
-from bongsu.store import Store, Transaction, dead_letters, outbox
+from bongsu.store import Store, Transaction, outbox
+from bongsu.store.core.query import Statement, same
+from bongsu.store.desk import dead_letters
 from bongsu.store.outbox import DEATHS_ALONE, SUSPECT_AFTER, ClaimedEvent, LockedClaims, StoredEvent
-from bongsu.store.query import Statement, same
 
 
 @pytest.fixture

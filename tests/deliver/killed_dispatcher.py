@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from bongsu.deliver.channels.callback import OnOutcome
-from bongsu.deliver.channels.push import Push
+from bongsu.deliver.channels.push.sender import Push
 from bongsu.deliver.dispatcher import Dispatcher
-from bongsu.outcome import Outcome, Outgoing
+from bongsu.model.outcome import Outcome, Outgoing
 from bongsu.settings import Settings
 from bongsu.store import Query, Row, Store, Transaction
+from bongsu.store.core.query import Dialect, same
 from bongsu.store.deliveries import CLAIM, RECORD_OTHERS, RECORD_SUCCESSES, ClaimedDelivery
-from bongsu.store.query import Dialect, same
 
 POINTS = ("in the middle of a claim", "after a claim", "after a send", "in the middle of a record")
 # What is not committed when the first and the last of them are passed.

@@ -12,22 +12,22 @@ from uuid import UUID
 
 import pytest
 
-from bongsu.cancel import Cancellations
 from bongsu.deliver.channels.callback import GuardedSender
-from bongsu.deliver.channels.email import Email
-from bongsu.deliver.channels.limits.turns import Turns
-from bongsu.deliver.channels.push import Push
-from bongsu.deliver.channels.smtp import CONNECTIONS
+from bongsu.deliver.channels.email.sender import Email
+from bongsu.deliver.channels.email.smtp import CONNECTIONS
+from bongsu.deliver.channels.limits.priority_semaphore import Turns
+from bongsu.deliver.channels.push.sender import Push
 from bongsu.deliver.dispatcher import Dispatcher
+from bongsu.desk.cancel import Cancellations
 from bongsu.errors import StoreUnreachable
 from bongsu.model import Channel, Everyone, Guarantee, NoticeType
-from bongsu.outcome import Accepted, Outcome, Outgoing
+from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.runtime.signals import LocalSignals
 from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.cancellations import Cancellation
+from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.ranks import RANKS
 from tests.cancelling import SALE, campaign, change, fill, is_exact, statuses
 from tests.deciding import decide, rows, said, says

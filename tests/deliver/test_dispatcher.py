@@ -18,13 +18,13 @@ from bongsu.deliver.claimer import SHARE
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.errors import StoreTooSlow, StoreUnreachable
 from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
-from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
+from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
+from bongsu.store.core.query import Transaction, same
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
-from bongsu.store.delivery_history import find_attempts
-from bongsu.store.query import Transaction, same
+from bongsu.store.desk.delivery_history import find_attempts
 from bongsu.store.ranks import RANKS, SHARED_TURNS
 from tests.deciding import decide, members, rows, said, says
 from tests.dying import LONG_AGO, delivery, message

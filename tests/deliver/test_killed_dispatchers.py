@@ -16,7 +16,7 @@ import pytest
 from bongsu.model import Channel, Device, Guarantee, Listed, NoticeType, Platform
 from bongsu.settings import Settings
 from bongsu.store import Store
-from bongsu.store.devices import put_device
+from bongsu.store.members.devices import put_device
 from tests.deciding import decide, rows, said, says
 from tests.deliver.killed_dispatcher import CONCURRENCY, work
 from tests.killing import killing

@@ -17,14 +17,14 @@ from bongsu.deliver.claimer import SHARE
 from bongsu.deliver.dispatcher import GRACE_SECONDS, Dispatcher
 from bongsu.errors import StoreError, StoreRefused
 from bongsu.model import Channel, NoticeType
-from bongsu.outcome import Accepted, Outcome, Outgoing
+from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from bongsu.store import deliveries as statements
-from bongsu.store.abandoned import in_use
+from bongsu.store.core.dead_claims import in_use
 from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, Success
+from bongsu.store.deliveries.recovery import settle_abandoned
 from bongsu.store.ranks import ORDINARY, RANKS, SHARED_TURNS
-from bongsu.store.recovery import settle_abandoned
 from tests.deciding import rows
 from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, run, states
 from tests.read_only import read_only

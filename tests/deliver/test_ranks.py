@@ -14,11 +14,11 @@ import pytest
 from bongsu.decide.step import CHUNK
 from bongsu.deliver import dispatcher as module
 from bongsu.deliver.channels.callback import GuardedSender, OnOutcome
-from bongsu.deliver.channels.limits.turns import Turns
+from bongsu.deliver.channels.limits.priority_semaphore import Turns
 from bongsu.deliver.claimer import SHARE
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
-from bongsu.outcome import Accepted, Outcome, Outgoing
+from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.settings import Settings
 from bongsu.store import Store, ranks
 from bongsu.store.ranks import BULK, CRITICAL, CRITICAL_BULK, ORDINARY, RANKS, SHARED_TURNS, rank_of, slots_for

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from bongsu.deliver.channels.callback import GuardedSender
-from bongsu.deliver.channels.limits.turns import Turns
+from bongsu.deliver.channels.limits.priority_semaphore import Turns
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.errors import StoreClosed, StoreRefused
-from bongsu.outcome import Accepted
+from bongsu.model.outcome import Accepted
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements

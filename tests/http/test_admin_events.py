@@ -8,11 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from bongsu.events import wrapped
-from bongsu.http.cursors import wrap
+from bongsu.api.admin_events import wrapped
+from bongsu.api.paging import wrap
 from bongsu.model import new_id
-from bongsu.store import Store, event_progress
-from bongsu.store.event_progress import Place
+from bongsu.store import Store
+from bongsu.store.desk import event_progress
+from bongsu.store.desk.event_progress import Place
 from tests.campaigns import add_cancellation, add_event, add_message, keep_counts
 from tests.past import NOON, tell, withhold
 

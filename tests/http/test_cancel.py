@@ -15,23 +15,24 @@ import httpx
 import pytest
 from rich.console import Console
 
-from bongsu import cancel as module
-from bongsu.cancel import CANCELLATIONS_TOPIC, CancelWorker
+from bongsu.api.bodies import BODY_LIMIT
+from bongsu.api.keys import Keys
 from bongsu.decide.worker import EventWorker
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
+from bongsu.desk import cancel as module
+from bongsu.desk.cancel import CANCELLATIONS_TOPIC, CancelWorker
+from bongsu.desk.why import explain
 from bongsu.errors import StoreUnreachable
-from bongsu.http.body import BODY_LIMIT
-from bongsu.keys import Keys
 from bongsu.model import Everyone, Listed, NoticeType, new_id, utc_now
 from bongsu.rules import catalogue
 from bongsu.runtime.signals import LocalSignals
 from bongsu.service import running
 from bongsu.settings import Settings
-from bongsu.store import Store, cancel_steps
+from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
+from bongsu.store.desk import cancel_steps
 from bongsu.store.ranks import RANKS
-from bongsu.why import explain
 from tests.campaigns import add_event
 from tests.cancelling import SALE, add_events, campaign, change, event_status, fill, in_inboxes, is_exact, statuses
 from tests.deciding import IN_APP, Clock, ClockedDecider, decide, rows, said, says

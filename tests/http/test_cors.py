@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bongsu.api import build_api
+from bongsu.api.app import build_api
+from bongsu.api.cors import SHARED
+from bongsu.api.keys import Keys
 from bongsu.errors import BadSettings
-from bongsu.http.cors import SHARED
 from bongsu.ingress.intake import Intake
-from bongsu.keys import Keys
 from bongsu.runtime.signals import LocalSignals
 from bongsu.service import running
 from bongsu.settings import Settings

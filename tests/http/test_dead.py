@@ -6,13 +6,13 @@ from typing import Any
 
 import httpx
 
-from bongsu.dead import wrapped
+from bongsu.api.dead import wrapped
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.model import new_id, utc_now
 from bongsu.runtime.signals import LocalSignals
 from bongsu.store import Store
-from bongsu.store.dead_letters import Kind, Place
-from bongsu.store.query import in_both, same
+from bongsu.store.core.query import in_both, same
+from bongsu.store.desk.dead_letters import Kind, Place
 from tests.dying import column, failed_event, message, one_delivery
 from tests.dying import delivery as a_delivery
 

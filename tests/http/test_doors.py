@@ -8,10 +8,10 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from bongsu.keys import Keys
+from bongsu.api.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store
-from bongsu.store.query import same
+from bongsu.store.core.query import same
 
 EVENT = {"eventType": "x"}
 

@@ -11,14 +11,14 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from bongsu.api.bodies import BODY_LIMIT
 from bongsu.errors import StoreUnreachable
-from bongsu.http.body import BODY_LIMIT
 from bongsu.ingress import intake as intake_module
 from bongsu.ingress import ndjson
 from bongsu.ingress.intake import EVENTS_TOPIC
 from bongsu.runtime.signals import LocalSignals
 from bongsu.store import Store, outbox
-from bongsu.store.query import same
+from bongsu.store.core.query import same
 
 JSON = {"Content-Type": "application/json"}
 NDJSON = {"Content-Type": "application/x-ndjson"}

@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 
-from bongsu.history import wrapped
+from bongsu.api.history import wrapped
 from bongsu.model import new_id
 from bongsu.store import Store
-from bongsu.store.history import Place
+from bongsu.store.desk.history import Place
 from tests.past import NOON, say, tell, withhold
 
 

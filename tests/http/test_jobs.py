@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from bongsu.clock.recover import Recovery
+from bongsu.clock.jobs.recover import Recovery
 from bongsu.store import Store
 from tests.dying import column, one_delivery
 

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from bongsu.keys import Keys
+from bongsu.api.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store
-from bongsu.store.clock import find_now
-from bongsu.store.query import same
+from bongsu.store.core.clock import find_now
+from bongsu.store.core.query import same
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from uuid import UUID
 import httpx
 import pytest
 
-from bongsu.ingress import direct
+from bongsu.api import notifications as direct
 from bongsu.model import Channel, Event, EventStatus, Guarantee, Listed, Notice, Priority, new_id
 from bongsu.rules import CRITICAL_DIRECT, DIRECT, catalogue
 from bongsu.settings import Settings
-from bongsu.store import Store, outbox, schedule
-from bongsu.store.outbox import ClaimedEvent, EventResult, StoredEvent
-from bongsu.store.query import in_both, same
+from bongsu.store import Store, outbox
+from bongsu.store.core.query import in_both, same
+from bongsu.store.outbox import ClaimedEvent, EventResult, StoredEvent, schedule
 
 _ALL_DUE = in_both(lambda d: f"UPDATE bongsu_events SET due = {d.now}")
 LEAST: dict[str, Any] = {"type": "MARKETING", "userIds": ["a", "b"], "title": "봄 할인", "body": "오늘만\n반값"}

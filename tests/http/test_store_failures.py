@@ -12,9 +12,11 @@ import asyncpg
 import httpx
 import pytest
 
-from bongsu.store import Share, Store, Transaction, history, postgres, shares, sqlite
-from bongsu.store.query import same
-from bongsu.store.shares import Limits
+from bongsu.store import Share, Store, Transaction
+from bongsu.store.core import postgres, shares, sqlite
+from bongsu.store.core.query import same
+from bongsu.store.core.shares import Limits
+from bongsu.store.desk import history
 from tests.store.limits import limit
 
 DEVICE = {"token": "token-a", "platform": "ANDROID", "pushConsent": True}

@@ -12,7 +12,7 @@ from sqlalchemy import URL, make_url
 from bongsu import Event
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate, outbox
-from bongsu.store.query import same
+from bongsu.store.core.query import same
 from tests.conftest import KEYS
 
 

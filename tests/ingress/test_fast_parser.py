@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from bongsu.api.events import events_in
 from bongsu.ingress.fast_parser import fast_parser, read_line
-from bongsu.ingress.http import events_in
 from bongsu.model import Event
-from bongsu.payload import read_payload
+from bongsu.model.payload import read_payload
 from bongsu.store.outbox import NewEvent
 
 PLAIN = b'{"eventType":"x","occurredAt":"2026-01-02T03:04:05.678901+09:00","actorId":"a","payload":{"a":[1,"\xea\xb0\x80"]}}'

@@ -114,7 +114,7 @@ def cluster_on(
 
 def _leased_for(seconds: float) -> list[str]:
     """Nobody needs to set the lease but who cannot wait for it."""
-    code = f"from bongsu.live import registry; registry.LEASE_SECONDS = {seconds}; from bongsu.cli import main; main()"
+    code = f"from bongsu.live import registry; registry.LEASE_SECONDS = {seconds}; from bongsu.cli.main import main; main()"
     return [sys.executable, "-c", code]
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from bongsu.api import build_api
+from bongsu.api.app import build_api
+from bongsu.api.keys import Keys
 from bongsu.ingress.intake import Intake
-from bongsu.keys import Keys
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
 from bongsu.runtime.redis_signals import RedisSignals
@@ -19,8 +19,8 @@ from bongsu.runtime.signals import LocalSignals, Signals
 from bongsu.service import _serving, running
 from bongsu.settings import Settings
 from bongsu.store import Store
+from bongsu.store.core.query import same
 from bongsu.store.members import ensure_members
-from bongsu.store.query import same
 from tests.live.client import EventSource
 from tests.told import tell
 

@@ -9,9 +9,9 @@ from http.cookies import SimpleCookie
 import httpx
 import pytest
 
-from bongsu.api import build_api
+from bongsu.api.app import build_api
+from bongsu.api.keys import Keys
 from bongsu.ingress.intake import Intake
-from bongsu.keys import Keys
 from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store

@@ -13,7 +13,7 @@ from bongsu.live import frames, sse, stream
 from bongsu.runtime import loop
 from bongsu.settings import Settings
 from bongsu.store import Store
-from bongsu.store import live as live_statements
+from bongsu.store.inbox import live as live_statements
 from tests.live.client import ask
 from tests.live.harness import Live, bearer, increasing, live_on, write
 

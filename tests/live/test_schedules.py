@@ -10,7 +10,7 @@ import pytest
 
 from bongsu.settings import Settings
 from bongsu.store import Store
-from bongsu.store import live as statements
+from bongsu.store.inbox import live as statements
 from tests.live.client import EventSource
 from tests.live.harness import Live, live_on, write
 

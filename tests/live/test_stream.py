@@ -21,8 +21,8 @@ from bongsu.live.stream import LONG_AGO, StreamingProtocol
 from bongsu.model import Listed
 from bongsu.render.templates import Templates
 from bongsu.store import Transaction, outbox
-from bongsu.store import live as live_statements
-from bongsu.store.query import same
+from bongsu.store.core.query import same
+from bongsu.store.inbox import live as live_statements
 from tests.deciding import prefers, said, says, work
 from tests.live.harness import Live, bearer, write
 

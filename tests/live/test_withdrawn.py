@@ -19,7 +19,7 @@ from bongsu.runtime.signals import Signals
 from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction
-from bongsu.store import live as statements
+from bongsu.store.inbox import live as statements
 from tests.live.client import EventSource
 from tests.live.harness import Live, bearer, live_on, withdraw, write, write_to_all
 from tests.store import test_live_plans as plans

@@ -10,7 +10,7 @@ import pytest
 
 from bongsu import App, Channel, Event, Everyone, Guarantee, Listed, Notice, NoticeType, Priority
 from bongsu.errors import BadApp
-from bongsu.outcome import Accepted, Outcome, Outgoing
+from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from tests.rules.said import said, the_one

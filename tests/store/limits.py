@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bongsu.store import Share
-from bongsu.store.shares import SHARES
+from bongsu.store.core.shares import SHARES
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, share: Share, **limits: float) -> None:

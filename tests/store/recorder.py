@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bongsu.store import Query, Row, Statement, Transaction
-from bongsu.store.query import Dialect, same
+from bongsu.store.core.query import Dialect, same
 
 
 class Recorder:

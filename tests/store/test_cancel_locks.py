@@ -16,10 +16,12 @@ from bongsu.decide.worker import EventWorker
 from bongsu.model import Channel, Device, Everyone, Guarantee, NoticeType, Platform
 from bongsu.rules import Rules
 from bongsu.settings import Settings
-from bongsu.store import Query, Row, Store, Transaction, cancel_steps, cancellations, dead_letters, devices, inbox, recovery
+from bongsu.store import Query, Row, Store, Transaction, inbox
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
-from bongsu.store.query import same
+from bongsu.store.core.query import same
+from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success, recovery
+from bongsu.store.desk import cancel_steps, cancellations, dead_letters
+from bongsu.store.members import devices
 from bongsu.store.ranks import RANKS
 from tests.cancelling import SALE, add_events, begin, begun, campaign, fill, is_exact, statuses, take_steps
 from tests.conftest import KEYS

@@ -19,18 +19,19 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test
 
-from bongsu.dead import DeadFilter, Replay
+from bongsu.api.dead import DeadFilter, Replay
+from bongsu.api.inbox import Inbox
 from bongsu.decide.worker import EventWorker
-from bongsu.inbox import Inbox
 from bongsu.model import Channel, Event, Everyone, Guarantee, Listed, Notice, NoticeType
 from bongsu.rules import Rules
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from bongsu.store import Store, cancel_steps, cancellations, migrate, outbox, recovery
+from bongsu.store import Store, migrate, outbox
 from bongsu.store import deliveries as statements
-from bongsu.store.cancellations import Cancellation, NothingLeft
-from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
-from bongsu.store.query import as_uuid, in_both, same
+from bongsu.store.core.query import as_uuid, in_both, same
+from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success, recovery
+from bongsu.store.desk import cancel_steps, cancellations
+from bongsu.store.desk.cancellations import Cancellation, NothingLeft
 from bongsu.store.ranks import RANKS
 from tests.cancelling import counted, fill, kept_counts
 from tests.deciding import Clock, ClockedDecider, rows, unread_is_exact

@@ -9,17 +9,18 @@ from uuid import UUID
 
 import pytest
 
-from bongsu.dead import DeadFilter, Replay
+from bongsu.api.dead import DeadFilter, Replay
 from bongsu.decide.worker import EventWorker
 from bongsu.model import EventStatus, Everyone, NoticeType, Selected, new_id, utc_now
 from bongsu.rules import Rules
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from bongsu.store import Store, cancel_steps, inbox, recovery
+from bongsu.store import Store, inbox
 from bongsu.store import deliveries as statements
-from bongsu.store.cancellations import Cancellation, NothingLeft
-from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
-from bongsu.store.query import same
+from bongsu.store.core.query import same
+from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success, recovery
+from bongsu.store.desk import cancel_steps
+from bongsu.store.desk.cancellations import Cancellation, NothingLeft
 from bongsu.store.ranks import RANKS
 from tests.campaigns import add_event, add_message, keep_counts
 from tests.cancelling import (

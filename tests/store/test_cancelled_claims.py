@@ -10,10 +10,12 @@ import pytest
 from bongsu.errors import StoreError, StoreUnreachable
 from bongsu.model import Channel, Everyone, Guarantee, NoticeType
 from bongsu.settings import Settings
-from bongsu.store import Statement, Store, audience_snapshots, cancel_steps, cancellations, recovery
+from bongsu.store import Statement, Store
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus
-from bongsu.store.query import in_both
+from bongsu.store.core.query import in_both
+from bongsu.store.decisions import audience_snapshots
+from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, recovery
+from bongsu.store.desk import cancel_steps, cancellations
 from bongsu.store.ranks import RANKS
 from tests.cancelling import SALE, begin, begun, campaign, is_exact, statuses, take_steps
 from tests.deciding import decide, rows, run, said, says

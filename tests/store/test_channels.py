@@ -12,17 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bongsu.channel_table import BUILT_IN, MOST_OWN, Channel, channels, from_bits, to_bits, use_declared
 from bongsu.errors import BadApp
 from bongsu.model import Device, Listed, Member, NoticeType, Platform, Preferences, TypePreference
+from bongsu.model.channels import BUILT_IN, MOST_OWN, Channel, channels, from_bits, to_bits, use_declared
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, migrate
 from bongsu.store import deliveries as statements
-from bongsu.store.channels import declare_channels, load_channels
 from bongsu.store.decisions import decide as decide_statements
 from bongsu.store.deliveries import RANKS
-from bongsu.store.devices import put_device
 from bongsu.store.members import find_member, find_preferences, put_member, put_preferences
+from bongsu.store.members.channels import declare_channels, load_channels
+from bongsu.store.members.devices import put_device
 from tests.deciding import decide, deliveries, fates, rows, run, said, says
 
 OWN = ("ALIMTALK", "KITE")

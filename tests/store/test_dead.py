@@ -11,16 +11,17 @@ from uuid import UUID
 
 import pytest
 
-from bongsu.dead import FEW, DeadFilter, DeadQuery, Replay, count_dead, find_dead
+from bongsu.api.dead import FEW, DeadFilter, DeadQuery, Replay, count_dead, find_dead
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.errors import ReplayWithoutFilter
 from bongsu.ingress.intake import EVENTS_TOPIC
 from bongsu.model import Channel, Event, new_id, utc_now
 from bongsu.runtime.signals import LocalSignals
-from bongsu.store import Store, Transaction, dead_letters, outbox, stats
-from bongsu.store.dead_letters import DeadPage, Filters, Kind, State
-from bongsu.store.query import in_both, same
-from bongsu.store.recovery import FIND_RETRYABLE, SETTLE_ABANDONED
+from bongsu.store import Store, Transaction, outbox
+from bongsu.store.core.query import in_both, same
+from bongsu.store.deliveries.recovery import FIND_RETRYABLE, SETTLE_ABANDONED
+from bongsu.store.desk import dead_letters, stats
+from bongsu.store.desk.dead_letters import DeadPage, Filters, Kind, State
 from tests.dying import RANK_AGAIN, column, dead_of_every_rank, delivery, failed_event, message, one_delivery
 from tests.plans import generic_plan
 

@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from bongsu.channel_table import to_bits
 from bongsu.model import Action, Channel, Event, EventStatus
+from bongsu.model.channels import to_bits
 from bongsu.store import Query, Statement, Store, Transaction, decisions, outbox
+from bongsu.store.core.query import Table, same
 from bongsu.store.decisions import DecisionInputs, DedupKey, Message, NoticeRow, ProfileRow, StepChanges, apply, decide
-from bongsu.store.query import Table, same
-from bongsu.store.recipients import FIND_EVERYONE, FIND_INTERESTED, Interest, find_everyone, find_interested
+from bongsu.store.decisions.recipients import FIND_EVERYONE, FIND_INTERESTED, Interest, find_everyone, find_interested
 from tests.deciding import did, members, prefers, rows, run, unread_is_exact
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

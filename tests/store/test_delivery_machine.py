@@ -16,19 +16,19 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test
 
-from bongsu.clock import recover
-from bongsu.clock.recover import Recovery
-from bongsu.dead import DeadFilter, Replay
+from bongsu.api.dead import DeadFilter, Replay
+from bongsu.clock.jobs import recover
+from bongsu.clock.jobs.recover import Recovery
 from bongsu.model import Channel, Device, Platform
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from bongsu.store import Row, Store, Transaction, migrate, recovery
+from bongsu.store import Row, Store, Transaction, migrate
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import MOST_CLAIMS, ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
-from bongsu.store.devices import put_device
-from bongsu.store.query import in_both, same
+from bongsu.store.core.query import in_both, same
+from bongsu.store.deliveries import MOST_CLAIMS, ClaimedDelivery, DeliveryResult, DeliveryStatus, Success, recovery
+from bongsu.store.deliveries.recovery import MOST_ROUNDS
+from bongsu.store.members.devices import put_device
 from bongsu.store.ranks import RANKS
-from bongsu.store.recovery import MOST_ROUNDS
 from tests.dying import delivery, message
 
 _T = TypeVar("_T")

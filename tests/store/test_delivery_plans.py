@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from bongsu.model import Channel
-from bongsu.store import Statement, Store, Transaction, deliveries, recovery
-from bongsu.store.deliveries import DeliveryResult, DeliveryStatus, Success
-from bongsu.store.query import same
+from bongsu.store import Statement, Store, Transaction, deliveries
+from bongsu.store.core.query import same
+from bongsu.store.deliveries import DeliveryResult, DeliveryStatus, Success, recovery
 from tests.dying import delivery, message
 from tests.past import send_many, tell_many
 from tests.plans import generic_plan, keep_statistics, rows_read, rows_read_so_far

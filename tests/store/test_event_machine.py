@@ -18,8 +18,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 from bongsu.model import Event, EventStatus
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, migrate, outbox
+from bongsu.store.core.query import as_uuid, in_both, same
 from bongsu.store.outbox import SUSPECT_AFTER, ClaimedEvent, EventResult
-from bongsu.store.query import as_uuid, in_both, same
 
 _T = TypeVar("_T")
 

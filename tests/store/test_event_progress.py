@@ -15,8 +15,9 @@ import pytest
 
 from bongsu.model import EventStatus, new_id
 from bongsu.store import Store, Transaction
-from bongsu.store.cancellations import Cancellation
-from bongsu.store.event_progress import (
+from bongsu.store.core.query import in_both, same
+from bongsu.store.desk.cancellations import Cancellation
+from bongsu.store.desk.event_progress import (
     COUNTS,
     FIND,
     FLOOR,
@@ -29,7 +30,6 @@ from bongsu.store.event_progress import (
     find_page,
     find_progress,
 )
-from bongsu.store.query import in_both, same
 from tests.campaigns import add_cancellation, add_event, add_message, keep_counts
 from tests.past import NOON, send_many, tell, tell_many, withhold
 from tests.plans import generic_plan, keep_statistics, rows_read

@@ -13,9 +13,9 @@ import pytest
 
 from bongsu.model import Event, EventStatus, new_id
 from bongsu.store import Store, outbox
-from bongsu.store.locks import lock_names
+from bongsu.store.core.locks import lock_names
+from bongsu.store.core.query import in_both, same
 from bongsu.store.outbox import STATEMENT_EVENTS, SUSPECT_AFTER, ClaimedEvent, EventResult
-from bongsu.store.query import in_both, same
 from tests.waiting import until_waiting
 
 _A_MESSAGE = in_both(

@@ -14,9 +14,10 @@ from uuid import UUID
 import pytest
 
 from bongsu.model import Channel, new_id
-from bongsu.store import Share, Store, Transaction, history
-from bongsu.store.history import Filters, HistoryRow, Place, Status
-from bongsu.store.query import same
+from bongsu.store import Share, Store, Transaction
+from bongsu.store.core.query import same
+from bongsu.store.desk import history
+from bongsu.store.desk.history import Filters, HistoryRow, Place, Status
 from tests.past import BOTH, NOON, babble, say, tell, tell_many, withhold
 from tests.plans import generic_plan
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bongsu import inbox as the_inbox
-from bongsu.inbox import Inbox, PageQuery
+from bongsu.api import inbox as the_inbox
+from bongsu.api.inbox import Inbox, PageQuery
 from bongsu.store import Query, Store, Transaction, members
 from bongsu.store import inbox as statements
+from bongsu.store.core.query import same
 from bongsu.store.inbox import LARGEST_ID, MarkedRead
-from bongsu.store.query import same
 from tests.store.recorder import Recorder, postgres_plans, sqlite_plan
 from tests.told import pile_up, tell, unread_rows
 

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from bongsu import inbox as the_inbox
-from bongsu.inbox import Inbox, PageQuery
+from bongsu.api import inbox as the_inbox
+from bongsu.api.inbox import Inbox, PageQuery
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
-from bongsu.store.query import same
+from bongsu.store.core.query import same
 from tests.told import tell, unread_rows
 
 _T = TypeVar("_T")

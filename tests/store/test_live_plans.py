@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from bongsu.store import Store, Transaction, members, sqlite
-from bongsu.store import live as statements
-from bongsu.store.query import Statement, in_both, same
-from bongsu.store.sqlite import SqliteDatabase
+from bongsu.store import Store, Transaction, members
+from bongsu.store.core import sqlite
+from bongsu.store.core.query import Statement, in_both, same
+from bongsu.store.core.sqlite import SqliteDatabase
+from bongsu.store.inbox import live as statements
 from tests.store.recorder import Recorder, sqlite_plan
 
 MEMBERS = 3_000

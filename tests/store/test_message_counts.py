@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from bongsu.clock.recover import Recovery
-from bongsu.dead import DeadFilter, Replay
+from bongsu.api.dead import DeadFilter, Replay
+from bongsu.clock.jobs.recover import Recovery
 from bongsu.decide.worker import EventWorker
 from bongsu.deliver.channels.callback import OnOutcome
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.model import Channel, Event, Everyone, Listed
-from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
+from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox

@@ -16,9 +16,10 @@ import bongsu.store
 from bongsu.errors import StoreNotMigrated, StoreTooNew
 from bongsu.model import new_id
 from bongsu.settings import Settings
-from bongsu.store import Store, check, migrate, upgrade
-from bongsu.store.migrate import HEAD
-from bongsu.store.query import same
+from bongsu.store import Store, check, migrate
+from bongsu.store.core.query import same
+from bongsu.store.schema import upgrade
+from bongsu.store.schema.migrate import HEAD
 from tests.past import NOON
 from tests.processes import forks
 

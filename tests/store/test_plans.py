@@ -9,10 +9,10 @@ import pytest
 
 from bongsu.model import Event, EventStatus
 from bongsu.store import Query, Statement, Store, Transaction, outbox
+from bongsu.store.core.query import Table, same
 from bongsu.store.outbox import EventResult
 from bongsu.store.outbox.claims import CLAIM_DUE, CLAIM_SUSPECT, GIVE_BACK, RECORD, RENEW
 from bongsu.store.outbox.progress import FIND_BEGUN, LOCK_CLAIMS, SAVE_CURSORS
-from bongsu.store.query import Table, same
 
 MANY = 20_000
 

@@ -25,9 +25,10 @@ from bongsu.errors import (
 )
 from bongsu.model import new_id
 from bongsu.settings import Settings
-from bongsu.store import Share, Store, Transaction, migrate, postgres
-from bongsu.store.failures import translated
-from bongsu.store.query import same
+from bongsu.store import Share, Store, Transaction, migrate
+from bongsu.store.core import postgres
+from bongsu.store.core.failures import translated
+from bongsu.store.core.query import same
 from tests.conftest import KEYS
 from tests.servers import PostgresServer, start_postgres
 from tests.store.limits import limit

@@ -8,14 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from bongsu.roles import Role
+from bongsu.clock import skew
+from bongsu.clock.skew import FORGET_SECONDS, SEEN_SECONDS, SkewMonitor
 from bongsu.runtime.process import process_name
+from bongsu.runtime.roles import Role
 from bongsu.runtime.telemetry import CLOCK_SKEW
 from bongsu.settings import Settings
-from bongsu.store import Store, migrate, skew
-from bongsu.store.processes import Process, find_seen, put_process, remove_process, remove_unseen
-from bongsu.store.query import in_both, same
-from bongsu.store.skew import FORGET_SECONDS, SEEN_SECONDS, SkewMonitor
+from bongsu.store import Store, migrate
+from bongsu.store.core.query import in_both, same
+from bongsu.store.desk.processes import Process, find_seen, put_process, remove_process, remove_unseen
 
 ROLES = frozenset({Role.WORKER, Role.API})
 

@@ -12,8 +12,8 @@ from bongsu.model import Channel
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
+from bongsu.store.core.query import same
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
-from bongsu.store.query import same
 from bongsu.store.ranks import RANKS
 from tests.deciding import rows
 from tests.deliver.test_dispatcher import MOST_ONCE, one_delivery

@@ -15,9 +15,10 @@ import pytest
 from bongsu.errors import StoreBusy, StoreDamaged, StoreUnreachable
 from bongsu.model import Event
 from bongsu.settings import Settings
-from bongsu.store import Share, Store, Table, migrate, outbox, sqlite
-from bongsu.store.abandoned import in_use
-from bongsu.store.query import in_both, same
+from bongsu.store import Share, Store, Table, migrate, outbox
+from bongsu.store.core import sqlite
+from bongsu.store.core.dead_claims import in_use
+from bongsu.store.core.query import in_both, same
 from tests.processes import forks
 from tests.store.limits import limit
 from tests.store.test_transactions import ADD, add, is_nothing_open, members

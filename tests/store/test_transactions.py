@@ -11,7 +11,7 @@ import pytest
 from bongsu.errors import StoreBusy, StoreRolledBack
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction
-from bongsu.store.query import Statement, Table, in_both, same
+from bongsu.store.core.query import Statement, Table, in_both, same
 from tests.servers import PostgresServer
 
 ADD = same("INSERT INTO bongsu_members (member_id) VALUES ($1)")
@@ -71,7 +71,7 @@ async def test_parameters_and_tables_arrive_as_they_were_given(store: Store) -> 
     from datetime import UTC, datetime, timedelta
     from uuid import UUID
 
-    from bongsu.store.query import as_uuid
+    from bongsu.store.core.query import as_uuid
 
     noon = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
     event_id = UUID(int=7)

@@ -7,9 +7,9 @@ import pytest
 from bongsu.errors import BadAudience
 from bongsu.model import Selected
 from bongsu.store import Statement, Store
-from bongsu.store.audience_snapshots import select_portions
-from bongsu.store.query import same
-from bongsu.store.user_select import bind
+from bongsu.store.core.query import same
+from bongsu.store.decisions.audience_snapshots import select_portions
+from bongsu.store.decisions.user_select import bind
 from tests.deciding import members
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
-from bongsu.keys import Keys
+from bongsu.api.keys import Keys
 from bongsu.settings import Settings
 from tests.conftest import KEYS
 from tests.processes import Served

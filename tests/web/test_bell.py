@@ -15,7 +15,7 @@ from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store
-from bongsu.store.query import same
+from bongsu.store.core.query import same
 from tests.conftest import KEYS
 from tests.live.harness import withdraw
 from tests.processes import serving

@@ -12,7 +12,7 @@ from bongsu.demo import BUTTONS, PRESSED, PRODUCTS, crowd, with_buttons
 from bongsu.model import Event
 from bongsu.rules import catalogue
 from bongsu.settings import Settings
-from bongsu.web.shop import VISITORS, Button, Pressed, event_of
+from bongsu.web.shop.routes import VISITORS, Button, Pressed, event_of
 from tests.conftest import KEYS
 from tests.processes import serving
 from tests.test_serve import eventually

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bongsu.clock.clockwork import Clock
-from bongsu.clock.http import router
-from bongsu.clock.jobs import Job
+from bongsu.api.jobs import router
+from bongsu.clock.job import Job
 from bongsu.clock.listing import find_job, jobs, list_jobs
+from bongsu.clock.scheduler import Clock
 from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
 from bongsu.store import Store

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from bongsu.clock.jobs import Job
-from bongsu.clock.recover import Recovery
+from bongsu.clock.job import Job
+from bongsu.clock.jobs.recover import Recovery
 from bongsu.clock.slots import next_slot
 from bongsu.deliver.dispatcher import contact_of
 from bongsu.errors import NoSuchJob
 from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
 from bongsu.store import Store, job_runs
-from bongsu.store.clock import find_now
+from bongsu.store.core.clock import find_now
 from bongsu.store.job_runs import Run
 
 

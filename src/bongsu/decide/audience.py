@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from bongsu.model import Audience, Everyone, Interested, Listed, Selected
-from bongsu.store import audience_snapshots, recipients
-from bongsu.store.audience_snapshots import NoticeKey
-from bongsu.store.query import Transaction
-from bongsu.store.recipients import Interest
+from bongsu.store.core.query import Transaction
+from bongsu.store.decisions import audience_snapshots, recipients
+from bongsu.store.decisions.audience_snapshots import NoticeKey
+from bongsu.store.decisions.recipients import Interest
 
 # Audiences of interested members that are looked up in one step, at most. A hundred members each fill a step.
 MOST_TOGETHER = 128

@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta
 
-from bongsu.channel_table import to_bits
 from bongsu.decide.progress import EventInProgress
 from bongsu.model import Notice
+from bongsu.model.channels import to_bits
 from bongsu.render.templates import Templates
 from bongsu.store import decisions
+from bongsu.store.core.query import Transaction
 from bongsu.store.decisions import Message
-from bongsu.store.query import Transaction
 from bongsu.store.ranks import PRIORITY_NUMBER
 
 # Message ids by the place of their notice in the step and by the locale of the content.

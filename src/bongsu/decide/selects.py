@@ -13,8 +13,9 @@ from uuid import UUID
 
 from bongsu.decide.progress import EventInProgress
 from bongsu.model import Selected
-from bongsu.store import AUDIENCE_READERS, Store, audience_snapshots, outbox
-from bongsu.store.audience_snapshots import NoticeKey
+from bongsu.store import AUDIENCE_READERS, Store, outbox
+from bongsu.store.decisions import audience_snapshots
+from bongsu.store.decisions.audience_snapshots import NoticeKey
 
 
 class AudienceSelects:

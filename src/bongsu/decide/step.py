@@ -10,20 +10,20 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from bongsu.channel_table import to_bits
 from bongsu.decide.audience import NextRecipients, Recipients, Remainder
 from bongsu.decide.messages import MessageIds, Messages
 from bongsu.decide.profiles import Profiles
 from bongsu.decide.progress import Decision, EventInProgress
 from bongsu.errors import BadTemplate
 from bongsu.model import Notice
+from bongsu.model.channels import to_bits
 from bongsu.render.templates import Templates
 from bongsu.settings import Settings
 from bongsu.store import Store, decisions, members, outbox
-from bongsu.store.audience_snapshots import NoticeKey
+from bongsu.store.core.query import Transaction
 from bongsu.store.decisions import ActiveTime, DecisionInputs, DedupKey, NoticeRow, PacedNotice, Profile, StepChanges
+from bongsu.store.decisions.audience_snapshots import NoticeKey
 from bongsu.store.outbox import LockedClaims
-from bongsu.store.query import Transaction
 from bongsu.store.ranks import rank_of
 
 # Members decided in one transaction: enough that its fixed cost is nothing per member, few enough that it holds its locks

@@ -23,7 +23,8 @@ from bongsu.runtime.backoff import doubling
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.process import process_name
 from bongsu.settings import Settings
-from bongsu.store import Store, audience_snapshots, outbox
+from bongsu.store import Store, outbox
+from bongsu.store.decisions import audience_snapshots
 from bongsu.store.outbox import ClaimedEvent, EventResult
 
 # Large enough that claim and record cost little per event, small enough that a crash hands few events to the next worker.

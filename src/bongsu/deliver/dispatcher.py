@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 
-from bongsu.channel_table import find_channel
 from bongsu.deliver.channels.callback import CallbackSender
 from bongsu.deliver.claimer import SHARE, Claimer
 from bongsu.deliver.transitions import dropped, given_back, outgoing, result_of, unsent, with_epoch
 from bongsu.errors import StoreClosed, StoreError, StoreTooSlow
-from bongsu.outcome import Outcome, Retry, Unknown
+from bongsu.model.channels import find_channel
+from bongsu.model.outcome import Outcome, Retry, Unknown
 from bongsu.runtime import telemetry
 from bongsu.runtime.backoff import doubling
 from bongsu.runtime.loop import FIRST_BACKOFF, LAST_BACKOFF, Loop

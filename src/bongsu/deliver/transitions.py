@@ -8,7 +8,7 @@ from binascii import b2a_base64
 from dataclasses import replace
 
 from bongsu.model import Guarantee, Platform
-from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
+from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
 from bongsu.runtime.backoff import doubling
 from bongsu.settings import Settings
 from bongsu.store.deliveries import (

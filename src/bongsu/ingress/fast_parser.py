@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from bongsu.model import ID_LIMIT, NAME_LIMIT, Event, is_beyond_doubt, new_id, utc_now
-from bongsu.payload import DEPTH_LIMIT, STRING_LIMIT
+from bongsu.model.payload import DEPTH_LIMIT, STRING_LIMIT
 from bongsu.store.outbox import NewEvent
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LIMIT)]

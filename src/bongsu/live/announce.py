@@ -29,8 +29,8 @@ from bongsu.model import Channel
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.signals import Signals
 from bongsu.store import Store
-from bongsu.store import live as statements
-from bongsu.store.query import Transaction
+from bongsu.store.core.query import Transaction
+from bongsu.store.inbox import live as statements
 
 # A message with up to this many recipients is announced to each of them; so is a withdrawal from so many at a time.
 FEW = 100

@@ -19,9 +19,9 @@ from bongsu.live.withdrawals import Withdrawals
 from bongsu.runtime import telemetry
 from bongsu.runtime.loop import Loop
 from bongsu.store import Store, Transaction
-from bongsu.store import live as statements
-from bongsu.store.clock import find_now
-from bongsu.store.live import NotificationGroup
+from bongsu.store.core.clock import find_now
+from bongsu.store.inbox import live as statements
+from bongsu.store.inbox.live import NotificationGroup
 
 # Members read in one statement: some milliseconds of work, which others who use the store or this loop do not notice. The
 # first batch is smaller, because nothing is sent while it is read.

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import orjson
 
-from bongsu.store.live import MessageContent
+from bongsu.store.inbox.live import MessageContent
 
 # A browser comes back after this long by itself. Randomised, so that those who lost the same server do not return together.
 RETRY_SECONDS = (1.0, 3.0)

@@ -8,15 +8,15 @@ from itertools import islice
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bongsu.http.auth import Gate
-from bongsu.keys import Keys
+from bongsu.api.auth import Gate
+from bongsu.api.keys import Keys
 from bongsu.live import frames
 from bongsu.live.hub import Hub
 from bongsu.live.messages import MESSAGES_TOPIC, WITHDRAWN_TOPIC
+from bongsu.live.pings import Wheel
 from bongsu.live.registry import DISCONNECT_TOPIC, LocalRegistry, RedisRegistry, Registry
 from bongsu.live.sse import PATH, SseEndpoint
 from bongsu.live.stream import Stream
-from bongsu.live.wheel import Wheel
 from bongsu.live.withdrawals import MissedWithdrawals
 from bongsu.runtime import telemetry
 from bongsu.runtime.signals import Signals

@@ -31,8 +31,8 @@ from bongsu.live.stream import LONG_AGO, Stream
 from bongsu.runtime import telemetry
 from bongsu.runtime.signals import Signals
 from bongsu.store import Share, Store, Transaction
-from bongsu.store import live as statements
-from bongsu.store.live import InboxState, NewNotification
+from bongsu.store.inbox import live as statements
+from bongsu.store.inbox.live import InboxState, NewNotification
 
 # The most that is sent of what came after Last-Event-ID: a page that was away for longer loads the inbox.
 MISSED_LIMIT = 1_000

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Set
 
 from bongsu.live import frames
-from bongsu.store import live as statements
+from bongsu.store.core.query import Transaction
 from bongsu.store.decisions import Message
-from bongsu.store.live import InboxState, MessageContent, NewNotification
-from bongsu.store.query import Transaction
+from bongsu.store.inbox import live as statements
+from bongsu.store.inbox.live import InboxState, MessageContent, NewNotification
 
 # A message is sent to all its readers within seconds; at about a kilobyte each this is a megabyte.
 CACHED_MESSAGES = 1_000

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import orjson
 
-from bongsu.store.live import Recipient
+from bongsu.store.inbox.live import Recipient
 
 # Names messages with many recipients, by id. Every gateway listens to it.
 MESSAGES_TOPIC = "live:messages"

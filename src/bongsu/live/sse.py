@@ -15,14 +15,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from bongsu.api.auth import Gate
+from bongsu.api.problems import problem, problem_of
 from bongsu.errors import BongsuError, RedisUnreachable, StoreError
-from bongsu.http.auth import Gate
-from bongsu.http.problems import problem, problem_of
 from bongsu.live import frames
 from bongsu.live.hub import Hub
+from bongsu.live.pings import Wheel
 from bongsu.live.registry import Registry
 from bongsu.live.stream import TRANSPORT, Stream
-from bongsu.live.wheel import Wheel
 from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.store.inbox import LARGEST_ID

@@ -16,7 +16,7 @@ from bongsu.live.member_streams import OpenStreams
 from bongsu.live.messages import WithdrawnMessage
 from bongsu.runtime.loop import Loop
 from bongsu.store import Store
-from bongsu.store import live as statements
+from bongsu.store.inbox import live as statements
 
 # Members read in one statement, as CatchUp reads them.
 MEMBERS = 500

@@ -23,7 +23,7 @@ from bongsu.model import Event, Notice
 from bongsu.render import particles
 
 DEFAULT_LOCALE = "ko"
-SHIPPED = Path(__file__).parents[1] / "texts"
+SHIPPED = Path(__file__).parent / "texts"
 FOLDER = Path("texts")
 WORDS = "words.toml"
 

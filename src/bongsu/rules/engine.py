@@ -13,10 +13,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from bongsu.channel_table import BUILT_IN, CHANNEL_NAME, Address
 from bongsu.errors import BadApp
 from bongsu.model import Audience, Event, Guarantee, Notice, NoticeType, Priority
-from bongsu.outcome import Sender
+from bongsu.model.channels import BUILT_IN, CHANNEL_NAME, Address
+from bongsu.model.outcome import Sender
 from bongsu.rules.fields import channels_of, member_of, pace_of
 
 Rule = Callable[[Event], Iterable[Notice] | Notice | None]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from bongsu.channel_table import channels
+from bongsu.model.channels import channels
 
 _Enum = TypeVar("_Enum", bound=StrEnum)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from bongsu.store.query import Dialect, Row, Transaction, fetch_one, in_both, same
+from bongsu.store.core.query import Dialect, Row, Transaction, fetch_one, in_both, same
 
 
 @dataclass(frozen=True)

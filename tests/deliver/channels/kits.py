@@ -11,11 +11,11 @@ from email import message_from_bytes, policy
 from email.message import EmailMessage
 from typing import Any
 
-from bongsu.deliver.channels.email import Email
+from bongsu.deliver.channels.email.sender import Email
 from bongsu.deliver.channels.simulated import Simulated
-from bongsu.deliver.channels.sms import Sms
+from bongsu.deliver.channels.sms.sender import Sms
 from bongsu.model import Channel
-from bongsu.outcome import Outgoing, Sender
+from bongsu.model.outcome import Outgoing, Sender
 from bongsu.settings import Settings
 from tests.deliver.channels.scripted import Scripted
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
+from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
 from tests.deliver.channels.kits import Kit, apprise_kit, email_kit, gateway_kit, outgoing, simulated_kit
 
 KITS = {"email": email_kit, "sms-http": gateway_kit, "sms-apprise": apprise_kit}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bongsu.deliver.channels import fcm
+from bongsu.deliver.channels.push import fcm
 from bongsu.model import Priority
-from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
+from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
 from bongsu.simulator.rules import Message
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)

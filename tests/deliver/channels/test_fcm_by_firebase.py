@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from firebase_admin import messaging
 
-from bongsu.deliver.channels import fcm
+from bongsu.deliver.channels.push import fcm
 from bongsu.model import Priority
 from tests.deliver.channels.test_fcm import NID, NOW, outgoing
 

@@ -11,7 +11,7 @@ from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.channels.limits.breaker import PROBE_ANSWER_SECONDS, Breaker
 from bongsu.deliver.channels.limits.guard import FIRST_PROBE_SECONDS, Guard
 from bongsu.model import Channel
-from bongsu.outcome import Accepted, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
+from bongsu.model.outcome import Accepted, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
 from tests.deliver.channels.kits import outgoing
 
 DOWN = Retry("CONNECT", scope=Scope.CHANNEL)

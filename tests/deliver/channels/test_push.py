@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 from bongsu.deliver.channels.limits.breaker import Breaker
 from bongsu.deliver.channels.limits.guard import LAST_PROBE_SECONDS
 from bongsu.deliver.channels.limits.token_guard import TokenGuard
-from bongsu.deliver.channels.push import Push
+from bongsu.deliver.channels.push.sender import Push
 from bongsu.errors import BadCredentials, BadSettings
 from bongsu.model import Platform, utc_now
-from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
+from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
 from bongsu.settings import Settings
 from tests.simulator.account import write_account
 from tests.simulator.running import Simulator

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from bongsu.deliver.channels.limits.pace import Pace
-from bongsu.outcome import Accepted, Misconfigured, Outcome, Retry
+from bongsu.model.outcome import Accepted, Misconfigured, Outcome, Retry
 from tests.deliver.channels.test_push import Clock, outgoing, pushing
 from tests.simulator.account import write_account
 from tests.simulator.running import Simulator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bongsu.deliver.channels.push import Push
-from bongsu.outcome import Accepted, Sender
+from bongsu.deliver.channels.push.sender import Push
+from bongsu.model.outcome import Accepted, Sender
 from bongsu.settings import Settings
 from tests.deliver.channels import test_conformance as suite
 from tests.deliver.channels.kits import Kit, outgoing

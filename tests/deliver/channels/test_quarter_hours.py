@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bongsu.deliver.channels.limits.quarter_hours import seconds_until_calm
-from bongsu.deliver.channels.push import Push
+from bongsu.deliver.channels.push.sender import Push
 from bongsu.model import Priority
-from bongsu.outcome import Retry
+from bongsu.model.outcome import Retry
 from bongsu.settings import Settings
 from tests.deliver.channels.test_push import outgoing
 from tests.simulator.account import write_account

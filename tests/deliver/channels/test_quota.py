@@ -11,13 +11,13 @@ import pytest
 
 from bongsu.deliver.channels.limits import quota as module
 from bongsu.deliver.channels.limits.quota import LEASE_SECONDS, Quota
-from bongsu.deliver.channels.push import Push
+from bongsu.deliver.channels.push.sender import Push
 from bongsu.model import Channel
-from bongsu.outcome import Accepted, Retry
+from bongsu.model.outcome import Accepted, Retry
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction
-from bongsu.store.query import in_both
-from bongsu.store.quotas import draw
+from bongsu.store.core.query import in_both
+from bongsu.store.deliveries.quotas import draw
 from tests.deciding import rows
 from tests.deliver.channels.test_push import outgoing
 from tests.simulator.running import Simulator

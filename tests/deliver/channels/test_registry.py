@@ -10,16 +10,19 @@ import pytest
 from structlog.testing import capture_logs
 
 from bongsu import App, Channel
-from bongsu.channel_table import find_channel
-from bongsu.deliver.channels import push, sms, sms_apprise, smtp
 from bongsu.deliver.channels.callback import CallbackSender, GuardedSender, send_and_wait
-from bongsu.deliver.channels.email import Email
-from bongsu.deliver.channels.push import Push
+from bongsu.deliver.channels.email import smtp
+from bongsu.deliver.channels.email.sender import Email
+from bongsu.deliver.channels.push import sender as push
+from bongsu.deliver.channels.push.sender import Push
 from bongsu.deliver.channels.registry import is_simulated, senders
 from bongsu.deliver.channels.simulated import Simulated
-from bongsu.deliver.channels.sms import Sms
+from bongsu.deliver.channels.sms import apprise_sender as sms_apprise
+from bongsu.deliver.channels.sms import sender as sms
+from bongsu.deliver.channels.sms.sender import Sms
 from bongsu.errors import BadSettings
-from bongsu.outcome import Accepted, Outcome, Outgoing, Refused, Retry, Sender, Unknown
+from bongsu.model.channels import find_channel
+from bongsu.model.outcome import Accepted, Outcome, Outgoing, Refused, Retry, Sender, Unknown
 from bongsu.rules import catalogue, load_app
 from bongsu.settings import Settings
 from tests.deliver.channels.kits import outgoing

@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 from bongsu.deliver.channels.limits.breaker import Breaker
 from bongsu.deliver.channels.limits.pace import Pace
 from bongsu.deliver.channels.limits.token_guard import TokenGuard
-from bongsu.outcome import Accepted, Gone, Outcome, Retry, Scope, Unknown
+from bongsu.model.outcome import Accepted, Gone, Outcome, Retry, Scope, Unknown
 from bongsu.runtime import telemetry
 from tests.deliver.channels.test_guard import DOWN, Scene
 from tests.deliver.channels.test_push import Clock, outgoing, pushing

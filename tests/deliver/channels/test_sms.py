@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from bongsu.deliver.channels.fcm import LONGEST_ASKED
-from bongsu.deliver.channels.sms import Sms, filled, number_of, text_of
-from bongsu.deliver.channels.sms_answers import BUSY_SECONDS, QUOTA_SECONDS, read_answer
-from bongsu.deliver.channels.sms_apprise import THREADS, AppriseGateway, judge
+from bongsu.deliver.channels.push.fcm import LONGEST_ASKED
+from bongsu.deliver.channels.sms.answers import BUSY_SECONDS, QUOTA_SECONDS, read_answer
+from bongsu.deliver.channels.sms.apprise_sender import THREADS, AppriseGateway, judge
+from bongsu.deliver.channels.sms.sender import Sms, filled, number_of, text_of
 from bongsu.errors import BadSettings
-from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
+from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
 from bongsu.settings import Settings
 from tests.deliver.channels.kits import outgoing
 from tests.deliver.channels.scripted import Scripted

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from bongsu.deliver.channels.limits.turns import Turns
-from bongsu.outcome import Outgoing
+from bongsu.deliver.channels.limits.priority_semaphore import Turns
+from bongsu.model.outcome import Outgoing
 from tests.deliver.channels.kits import outgoing
 
 ORDINARY, CRITICAL = outgoing("a"), outgoing("a", is_critical=True)

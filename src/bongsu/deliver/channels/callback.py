@@ -13,8 +13,8 @@ from functools import partial
 from typing import Protocol
 
 from bongsu.deliver.channels.limits.guard import Guard
-from bongsu.deliver.channels.limits.turns import Turns
-from bongsu.outcome import Outcome, Outgoing, Sender, Unknown
+from bongsu.deliver.channels.limits.priority_semaphore import Turns
+from bongsu.model.outcome import Outcome, Outgoing, Sender, Unknown
 from bongsu.runtime import telemetry
 
 # Called once with the outcome of a send; perhaps before `start` returns.

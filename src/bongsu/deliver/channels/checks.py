@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bongsu.deliver.channels.push import GOOGLE
+from bongsu.deliver.channels.push.sender import GOOGLE
 from bongsu.errors import BadCredentials, BongsuError, ProviderUnreachable
 from bongsu.settings import Settings
 

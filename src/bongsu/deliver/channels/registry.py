@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from bongsu.channel_table import ChannelSpec, find_channel
 from bongsu.deliver.channels.callback import CallbackSender, GuardedSender
 from bongsu.deliver.channels.checks import check_email, check_push, check_sms
-from bongsu.deliver.channels.email import Email
-from bongsu.deliver.channels.push import Push
+from bongsu.deliver.channels.email.sender import Email
+from bongsu.deliver.channels.push.sender import Push
 from bongsu.deliver.channels.simulated import Simulated
-from bongsu.deliver.channels.sms import Sms
+from bongsu.deliver.channels.sms.sender import Sms
 from bongsu.model import Channel
-from bongsu.outcome import Sender
+from bongsu.model.channels import ChannelSpec, find_channel
+from bongsu.model.outcome import Sender
 from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.store import Store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bongsu.outcome import Accepted, Outcome, Outgoing
+from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.runtime import telemetry
 
 

@@ -13,13 +13,13 @@ from uuid import UUID
 
 from bongsu.model import EventStatus
 from bongsu.store import outbox
+from bongsu.store.core.postgres import POSTGRES
+from bongsu.store.core.query import Query, Row, Statement, Table, Transaction, in_both
 from bongsu.store.decisions import postgres, sqlite
 from bongsu.store.decisions.rows import DECIDED, MESSAGE, MESSAGE_ID, DecisionRows, Message
-from bongsu.store.message_counts import IN_INBOX, MADE, NOTIFIED, add_counts_query
+from bongsu.store.messages.counts import IN_INBOX, MADE, NOTIFIED, add_counts_query
 from bongsu.store.outbox import EventResult
 from bongsu.store.outbox.rows import CLAIM, CURSOR
-from bongsu.store.postgres import POSTGRES
-from bongsu.store.query import Query, Row, Statement, Table, Transaction, in_both
 
 APPLY_FEW = Statement(postgres.APPLY_FEW, sqlite="")  # only PostgreSQL has this path
 COUNT_ONE_NOTICE = Statement(postgres.COUNT_ONE_NOTICE, sqlite.COUNT_ONE_NOTICE)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import orjson
 
-from bongsu.channel_table import Channel
-from bongsu.store.channel_bits import BITS
+from bongsu.model.channels import Channel
+from bongsu.store.core.postgres import POSTGRES
+from bongsu.store.core.query import Query, Statement, Table, Transaction, in_both, same
 from bongsu.store.decisions import postgres, sqlite
 from bongsu.store.decisions.rows import (
     ACTIVE_TIME,
@@ -24,8 +25,7 @@ from bongsu.store.decisions.rows import (
     Profile,
     Recipients,
 )
-from bongsu.store.postgres import POSTGRES
-from bongsu.store.query import Query, Statement, Table, Transaction, in_both, same
+from bongsu.store.members.channel_bits import BITS
 
 _IN_APP = BITS[Channel.IN_APP]
 

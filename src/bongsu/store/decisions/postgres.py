@@ -1,15 +1,8 @@
 """Statements of deciding and applying on PostgreSQL. sqlite.py has those that both need, under the same names."""
 
-from bongsu.channel_table import Channel
 from bongsu.model import Reason
-from bongsu.store.channel_bits import (
-    ALL_BITS,
-    BITS,
-    OWN_REACHABLE,
-    REACHABLE,
-    SINGLE_ADDRESS_BITS,
-    SINGLE_ADDRESS_CHANNELS,
-)
+from bongsu.model.channels import Channel
+from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.decisions.rows import (
     ACTIVE_TIME,
     CONTENT,
@@ -23,9 +16,16 @@ from bongsu.store.decisions.rows import (
     PACED_NOTICE,
     PROFILE,
 )
-from bongsu.store.devices import USABLE_DEVICE
+from bongsu.store.members.channel_bits import (
+    ALL_BITS,
+    BITS,
+    OWN_REACHABLE,
+    REACHABLE,
+    SINGLE_ADDRESS_BITS,
+    SINGLE_ADDRESS_CHANNELS,
+)
+from bongsu.store.members.devices import USABLE_DEVICE
 from bongsu.store.outbox.rows import CLAIM, CURSOR
-from bongsu.store.postgres import POSTGRES
 
 _PUSH, _IN_APP = BITS[Channel.PUSH], BITS[Channel.IN_APP]
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from bongsu.store.query import Row
+from bongsu.store.core.query import Row
 
 # By the place of its notice in the step: the member ids for whom it is to be decided, sorted, each once.
 Recipients = Mapping[int, Sequence[str]]

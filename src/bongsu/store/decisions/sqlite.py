@@ -1,15 +1,8 @@
 """Statements of deciding and applying on SQLite. The one writer holds all locks. postgres.py has the same names."""
 
-from bongsu.channel_table import Channel
 from bongsu.model import Reason
-from bongsu.store.channel_bits import (
-    ALL_BITS,
-    BITS,
-    OWN_REACHABLE,
-    REACHABLE,
-    SINGLE_ADDRESS_BITS,
-    SINGLE_ADDRESS_CHANNELS,
-)
+from bongsu.model.channels import Channel
+from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.decisions.rows import (
     ACTIVE_TIME,
     CONTENT,
@@ -21,8 +14,15 @@ from bongsu.store.decisions.rows import (
     PACED_NOTICE,
     PROFILE,
 )
-from bongsu.store.devices import USABLE_DEVICE
-from bongsu.store.sqlite import SQLITE
+from bongsu.store.members.channel_bits import (
+    ALL_BITS,
+    BITS,
+    OWN_REACHABLE,
+    REACHABLE,
+    SINGLE_ADDRESS_BITS,
+    SINGLE_ADDRESS_CHANNELS,
+)
+from bongsu.store.members.devices import USABLE_DEVICE
 
 _PUSH, _IN_APP = BITS[Channel.PUSH], BITS[Channel.IN_APP]
 # SQLite's own name for the index of the primary key.

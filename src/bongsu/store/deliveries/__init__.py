@@ -18,7 +18,10 @@ from datetime import datetime
 from operator import attrgetter
 
 from bongsu.model import Guarantee, utc_now
-from bongsu.payload import read_payload
+from bongsu.model.payload import read_payload
+from bongsu.store.core.postgres import POSTGRES
+from bongsu.store.core.query import Columns, Dialect, Row, Statement, Table, Transaction, in_both
+from bongsu.store.core.store import Store
 from bongsu.store.decisions.rows import Message
 from bongsu.store.deliveries import postgres, sqlite
 from bongsu.store.deliveries.contact import ALWAYS, Contact
@@ -32,11 +35,8 @@ from bongsu.store.deliveries.rows import (
     Success,
     storable,
 )
-from bongsu.store.message_counts import count_ended
-from bongsu.store.postgres import POSTGRES
-from bongsu.store.query import Columns, Dialect, Row, Statement, Table, Transaction, in_both
+from bongsu.store.messages.counts import count_ended
 from bongsu.store.ranks import RANKS
-from bongsu.store.store import Store
 
 __all__ = [
     "MOST_CLAIMS",

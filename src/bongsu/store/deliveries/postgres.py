@@ -1,10 +1,10 @@
 """The claim of deliveries on PostgreSQL: one statement. On SQLite it takes two: see sqlite.py."""
 
-from bongsu.channel_table import Channel
-from bongsu.store.channel_bits import IS_BY_COLUMN, IS_OWN, MEMBER_ADDRESS
+from bongsu.model.channels import Channel
+from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.deliveries.rows import CLAIMED_COLUMNS, MOST_CLAIMS, RANK
-from bongsu.store.devices import USABLE_DEVICE
-from bongsu.store.postgres import POSTGRES
+from bongsu.store.members.channel_bits import IS_BY_COLUMN, IS_OWN, MEMBER_ADDRESS
+from bongsu.store.members.devices import USABLE_DEVICE
 
 # Leases due deliveries of a channel ($1), rank by rank in the order given ($2), oldest first, up to a limit ($3), the
 # abandoned ones too or not ($4), for some seconds ($5) and an owner ($6); makes SENDING what can go. Begun later than $7, it

@@ -3,11 +3,11 @@
 postgres.py does both in one statement. On SQLite RETURNING cannot name the columns of joined tables.
 """
 
-from bongsu.channel_table import Channel
-from bongsu.store.channel_bits import IS_BY_COLUMN, IS_OWN, MEMBER_ADDRESS
+from bongsu.model.channels import Channel
+from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.deliveries.rows import CLAIMED_COLUMNS, MOST_CLAIMS, RANK
-from bongsu.store.devices import USABLE_DEVICE
-from bongsu.store.sqlite import SQLITE
+from bongsu.store.members.channel_bits import IS_BY_COLUMN, IS_OWN, MEMBER_ADDRESS
+from bongsu.store.members.devices import USABLE_DEVICE
 
 # Due deliveries of a channel ($1), rank by rank in the order given ($2), oldest first, up to a limit ($3), the
 # abandoned ones too or not ($4), as they will be once they are claimed; none if it is later than $5. One row at least: each

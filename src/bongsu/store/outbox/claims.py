@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from uuid import UUID
 
+from bongsu.store.core.query import Query, Statement, Table, Transaction, as_uuid, in_both
 from bongsu.store.outbox import postgres, sqlite
 from bongsu.store.outbox.rows import (
     CLAIM,
@@ -22,7 +23,6 @@ from bongsu.store.outbox.rows import (
     EventResult,
     read_event,
 )
-from bongsu.store.query import Query, Statement, Table, Transaction, as_uuid, in_both
 
 _RESULT = {**CLAIM, "status": "text", "error": "text", "after_seconds": "double precision"}
 # SQLite's own name for the index of the primary key. Without the hint it reads the whole table to find a few rows of it.

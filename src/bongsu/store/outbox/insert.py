@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from bongsu.model import Event
+from bongsu.store.core.query import Row, Statement, Table, Transaction, as_uuid
+from bongsu.store.core.store import Store, repeat_if_rolled_back
 from bongsu.store.outbox import postgres, sqlite
 from bongsu.store.outbox.rows import NEW_EVENT, NewEvent, as_rows
-from bongsu.store.query import Row, Statement, Table, Transaction, as_uuid
-from bongsu.store.store import Store, repeat_if_rolled_back
 
 _INSERT = Statement(postgres.INSERT, sqlite.INSERT)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from bongsu.model import EventStatus
+from bongsu.store.core.query import Transaction, fetch_one, in_both, same
 from bongsu.store.outbox.rows import READ_COLUMNS, StoredEvent, read_event
-from bongsu.store.query import Transaction, fetch_one, in_both, same
 
 # Returns one event.
 FIND = same(

@@ -1,8 +1,8 @@
 """Statements of the outbox whose shape differs on PostgreSQL. sqlite.py has the same names."""
 
-from bongsu.store.locks import NAMES
+from bongsu.store.core.locks import NAMES
+from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.outbox.rows import CLAIM, CLAIM_COLUMNS, EVENT_TYPE, NEW_EVENT, SUSPECT_AFTER
-from bongsu.store.postgres import POSTGRES
 
 # Inserts the events whose id is not there yet and returns those ids. Waits for another transaction that inserts the same id.
 INSERT = f"""

@@ -10,12 +10,12 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from bongsu.store import locks
-from bongsu.store.message_counts import NOTIFIED
+from bongsu.store.core import locks
+from bongsu.store.core.query import Query, Statement, Table, Transaction, as_uuid, in_both
+from bongsu.store.messages.counts import NOTIFIED
 from bongsu.store.outbox import postgres, sqlite
 from bongsu.store.outbox.claims import EVENTS_BY_ID
 from bongsu.store.outbox.rows import CLAIM, CURSOR
-from bongsu.store.query import Query, Statement, Table, Transaction, as_uuid, in_both
 
 _ID = {"event_id": "uuid"}
 

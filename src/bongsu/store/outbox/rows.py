@@ -9,8 +9,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from bongsu.model import Event, EventStatus, utc_now
-from bongsu.payload import no_payload, read_payload
-from bongsu.store.query import Dialect, Row, as_uuid
+from bongsu.model.payload import no_payload, read_payload
+from bongsu.store.core.query import Dialect, Row, as_uuid
 
 # A worker that crashes takes a whole batch of claims with it, so the count of claims alone would condemn the events beside
 # the one that crashes it. From the third crash on an event is a suspect and claimed alone; after three crashes alone it is

@@ -1,7 +1,7 @@
 """Statements of the outbox whose shape differs on SQLite. postgres.py has the same names."""
 
+from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.outbox.rows import CLAIM, CLAIM_COLUMNS, EVENT_TYPE, NEW_EVENT, SUSPECT_AFTER
-from bongsu.store.sqlite import SQLITE
 
 # Inserts the events whose id is not there yet and returns those ids. WHERE true tells SQLite's parser where SELECT ends.
 INSERT = f"""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from bongsu.deliver.channels.limits.breaker import Breaker
 from bongsu.deliver.channels.limits.recent_problems import RecentProblems
-from bongsu.deliver.channels.limits.send_metrics import SendMetrics
-from bongsu.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
+from bongsu.deliver.channels.send_metrics import SendMetrics
+from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
 from bongsu.runtime import telemetry
 
 # A pause is probed after the first, then after twice as long, up to the last: a correction that comes soon is noticed soon,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from bongsu.deliver.channels.limits.pace import BURST_SHARE, MINUTE
 from bongsu.runtime import telemetry
 from bongsu.store import Store
-from bongsu.store.quotas import draw
+from bongsu.store.deliveries.quotas import draw
 
 # What was drawn is used within this time or given back. Longer → fewer draws, and less of the quota can be used.
 LEASE_SECONDS = 2.0

@@ -1,0 +1,86 @@
+"""Who may call: an API key for server calls, a member token for member calls, never the one for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from urllib.parse import urlsplit
+
+from fastapi import Request
+
+from bongsu.api.keys import Keys
+from bongsu.errors import BadKey, WrongKind
+
+SESSION_COOKIE = "bongsu_session"
+
+
+class Gate:
+    """The dependencies endpoints name: `Depends(gate.server)` and `Depends(gate.member)`."""
+
+    def __init__(self, keys: Keys, origins: Collection[str] = ()) -> None:
+        """The origins are those of other sites whose pages may use a member's cookie."""
+        self._keys = keys
+        self._origins = frozenset(origins)
+
+    async def server(self, request: Request) -> None:
+        given = self._given(request)
+        if self._keys.is_api_key(given):
+            return
+        self._keys.member_of(given)  # raises unless it is a member's valid token
+        raise WrongKind("This call takes an API key, and a member token was sent")
+
+    async def member(self, request: Request) -> str:
+        return self.member_until(request)[0]
+
+    def member_until(self, request: Request) -> tuple[str, datetime]:
+        """Who calls, and when the token they call with ends."""
+        return self._member(self._given(request))
+
+    def bearer_until(self, request: Request) -> tuple[str, str, datetime]:
+        """The token sent in the header, whose it is and when it ends: a cookie is not made from a cookie."""
+        given = _from_headers(request)
+        if given is None:
+            raise _nothing(request)
+        return given, *self._member(given)
+
+    def _member(self, given: str) -> tuple[str, datetime]:
+        if self._keys.is_api_key(given):
+            raise WrongKind("This call takes a member token, and an API key was sent")
+        return self._keys.member_until(given)
+
+    def _given(self, request: Request) -> str:
+        given = _from_headers(request)
+        if given is not None:
+            return given
+        # Only EventSource needs the cookie, because it cannot send headers; it never carries an API key.
+        if cookie := request.cookies.get(SESSION_COOKIE):
+            self._check_origin(request)
+            return cookie
+        raise _nothing(request)
+
+    def _check_origin(self, request: Request) -> None:
+        """A browser sends the cookie whoever asks, and says who: pages of sites we do not know get nothing by it."""
+        origin = request.headers.get("origin")
+        if origin is None or origin in self._origins:
+            return
+        # By host and port alone: behind a proxy that ends TLS, we are not told the scheme.
+        if not (own := request.headers.get("host")) or urlsplit(origin).netloc.lower() != own.lower():
+            raise WrongKind("The cookie came from a page of another site: add its origin to BONGSU_CORS_ORIGINS")
+
+
+def key_ending(request: Request) -> str:
+    """Which key a server call came with, for the record: enough to tell keys apart, too little to call with."""
+    return f"key:{(_from_headers(request) or '')[-4:]}"
+
+
+def _from_headers(request: Request) -> str | None:
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and credentials.strip():
+        return credentials.strip()
+    return request.headers.get("x-api-key") or None
+
+
+def _nothing(request: Request) -> BadKey:
+    scheme = request.headers.get("authorization", "").partition(" ")[0]
+    # Not what it says: without the word before it, it may be the key itself.
+    return BadKey("Authorization does not begin with Bearer" if scheme and scheme.lower() != "bearer" else "No key was sent")

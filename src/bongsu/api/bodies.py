@@ -1,0 +1,81 @@
+"""Reading a request's body without trusting its size."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from bongsu.api.problems import ProblemError
+
+# A JSON body is held whole, parsed whole and stored whole. What is larger comes as NDJSON, which is streamed.
+BODY_LIMIT = 10 * 1024 * 1024
+
+# A body without a content type is taken at its word.
+JSON = {"application/json", ""}
+
+
+async def read_body(request: Request) -> bytes:
+    """The whole body, or 413 as soon as it is known to be too large."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > BODY_LIMIT:
+        raise _too_large()
+    body = bytearray()
+    async for chunk in stream_body(request):
+        body += chunk
+        if len(body) > BODY_LIMIT:
+            raise _too_large()
+    return bytes(body)
+
+
+async def stream_body(request: Request) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in request.stream():
+            yield chunk
+    except ClientDisconnect:
+        raise ProblemError(400, "The connection closed before the body was complete") from None
+
+
+_T = TypeVar("_T")
+
+
+async def read_as(request: Request, shape: TypeAdapter[_T], default: _T | None = None) -> _T:
+    """The JSON body as what it should be, or the problem that names what is wrong with it. `default` if there is no body."""
+    kind = content_type(request)
+    if kind not in JSON:
+        raise ProblemError(415, f"Send application/json, not {kind}")
+    body = await read_body(request)
+    return default if not body and default is not None else parse(body, shape)
+
+
+def described(model: type[BaseModel], *, is_required: bool = True) -> dict[str, Any]:
+    """The request body for the API's document."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": is_required, "content": {"application/json": {"schema": schema}}}}
+
+
+def content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def parse(body: bytes, shape: TypeAdapter[_T]) -> _T:
+    """Raises the problem that names every mistake and where it stands."""
+    try:
+        return shape.validate_json(body, by_alias=True, by_name=False)
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False, include_input=False, include_context=False)
+        if mistakes[0]["type"] == "json_invalid":
+            why = mistakes[0]["msg"].removeprefix("Invalid JSON: ")
+            raise ProblemError(400, f"The body cannot be read as JSON: {why}. Nothing was stored.") from None
+        count = error.error_count()
+        raise ProblemError(
+            422,
+            f"{count} mistake{'s' * (count != 1)}: correct what `errors` names. Nothing was stored.",
+            [{"loc": one["loc"], "msg": one["msg"]} for one in mistakes],
+        ) from None
+
+
+def _too_large() -> ProblemError:
+    return ProblemError(413, f"The body is larger than {BODY_LIMIT} bytes: send application/x-ndjson, or fewer at a time")

@@ -1,0 +1,91 @@
+"""The three shapes a body may have: one thing, an array of them, or lines of any number."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from fastapi import Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, TypeAdapter
+
+from bongsu.api.bodies import JSON, content_type, parse, read_body, stream_body
+from bongsu.api.problems import ProblemError
+from bongsu.ingress import ndjson
+
+ARRAY_LIMIT = 1_000
+NDJSON = {"application/x-ndjson", "application/ndjson", "application/jsonl"}
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+class Shapes(Generic[_M]):
+    """Reads bodies of one model. One thing is an array of one."""
+
+    def __init__(self, model: type[_M]) -> None:
+        self._model = model
+        self._one = TypeAdapter(model)
+        self._many: TypeAdapter[list[_M]] = TypeAdapter(list[model])  # type: ignore[valid-type]
+
+    @staticmethod
+    def is_lines(request: Request) -> bool:
+        return content_type(request) in NDJSON
+
+    async def read(self, request: Request) -> list[_M]:
+        """All of a JSON body, or the problem that says what is wrong with it and where."""
+        kind = content_type(request)
+        if kind not in JSON:
+            raise ProblemError(415, f"Send application/json or application/x-ndjson, not {kind}")
+        body = await read_body(request)
+        return self._bounded(parse(body, self._many)) if body.lstrip()[:1] == b"[" else [parse(body, self._one)]
+
+    @staticmethod
+    def _bounded(things: list[_M]) -> list[_M]:
+        if len(things) > ARRAY_LIMIT:
+            most = f"An array may hold {ARRAY_LIMIT}, not {len(things)}"
+            raise ProblemError(422, f"{most}: send more as application/x-ndjson. Nothing was stored.")
+        return things
+
+    async def pour(
+        self, request: Request, accept: ndjson.Accept[Any], parse_line: ndjson.Parse[Any] | None = None
+    ) -> JSONResponse:
+        """Accept line by line; the answer tells how many, and which were bad."""
+        try:
+            tally = await ndjson.pour(stream_body(request), accept, parse_line or self.parse_line)
+        except ndjson.Interrupted as error:
+            raise ProblemError(503, _how_far(error)) from error
+        if tally.rejected and not tally.accepted + tally.duplicates:
+            raise ProblemError(
+                422,
+                f"None of the {tally.rejected} lines is right; `errors` names the first by line. Nothing was stored.",
+                [{"loc": [one["line"], *one["loc"]], "msg": one["msg"]} for one in tally.errors],
+            )
+        answer: dict[str, Any] = {"accepted": tally.accepted, "duplicates": tally.duplicates}
+        if tally.rejected:
+            answer |= {"rejected": tally.rejected, "errors": tally.errors}
+        return JSONResponse(answer, status_code=202)
+
+    def parse_line(self, _number: int, line: bytes) -> _M:
+        thing: _M = self._one.validator.validate_json(line, by_alias=True, by_name=False)
+        return thing
+
+    def described(self, example: dict[str, Any]) -> dict[str, Any]:
+        """The request body for the API's document."""
+        schema = {"$ref": f"#/components/schemas/{self._model.__name__}"}
+        return {
+            "requestBody": {
+                "required": True,
+                "content": {
+                    "application/json": {
+                        "schema": {"oneOf": [schema, {"type": "array", "items": schema, "maxItems": ARRAY_LIMIT}]},
+                        "example": example,
+                    },
+                    "application/x-ndjson": {"schema": {"type": "string", "description": "one a line, any number"}},
+                },
+            }
+        }
+
+
+def _how_far(error: ndjson.Interrupted) -> str:
+    tally = error.tally
+    stored = f"{tally.accepted} accepted and {tally.duplicates} duplicates up to line {tally.stored_to}"
+    return f"The store went away in the middle, after {stored}: send the lines after it again. ({error})"

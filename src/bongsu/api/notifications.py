@@ -1,0 +1,291 @@
+"""POST /api/notifications: send a notification to listed members, now or at a set time; and cancel it before it is sent.
+
+The request becomes an event in the outbox and is processed like any other from there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Protocol
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from bongsu.api.auth import Gate, key_ending
+from bongsu.api.bodies import described, read_as
+from bongsu.api.problems import PROBLEMS, ProblemError
+from bongsu.ingress.intake import Intake
+from bongsu.model import Event, EventStatus, Guarantee, Id, NoticeType, Priority, Wire, utc_now
+from bongsu.model.channels import ChannelName
+from bongsu.model.payload import Payload
+from bongsu.rules import CRITICAL_DIRECT, DIRECT
+from bongsu.rules.engine import TYPE_NAME
+from bongsu.rules.fields import MOST_A_MINUTE
+from bongsu.runtime import telemetry
+from bongsu.store import Store, outbox
+from bongsu.store.desk.cancellations import Cancellation
+from bongsu.store.outbox import schedule
+
+# In one request, and so in one row. For more members write a rule with an audience.
+MEMBERS_LIMIT = 100_000
+# A title is one line on a lock screen and a mail's subject; a body is what a page of mail holds.
+TITLE_LIMIT = 200
+BODY_LIMIT = 10_000
+# FCM carries 4 KB in all; mail and inbox carry more, but this is for an app's own use and not for documents.
+DATA_LIMIT = 65_536
+# Further ahead is more often a mistake in the year than a plan. A leap year, and a day for a clock that is wrong.
+AHEAD = timedelta(days=366 + 1)
+
+# Any constant will do, but it must never change: a key sent again must become the same id.
+_NAMESPACE = uuid.UUID("d1b7a1f4-6a35-5d0e-8f0c-2f0f6a3c9be1")
+
+
+# A title is one line and a mail's header; a body has lines.
+_NOT_IN_A_TITLE = re.compile(r"[\x00-\x1f\x7f]")
+_NOT_IN_A_BODY = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+def _type_name(name: str) -> str:
+    if not TYPE_NAME.fullmatch(name):
+        raise PydanticCustomError("type_name", "must begin with a letter and hold letters, digits, - and _, at most 64")
+    return name
+
+
+def _said(text: str, unfit: re.Pattern[str]) -> str:
+    if not text.strip():
+        raise PydanticCustomError("blank", "is empty: write something")
+    if found := unfit.search(text):
+        what = "a line break" if found[0] in "\r\n" else "a control character"
+        raise PydanticCustomError("unfit", "holds {what} at {place}: remove it", {"what": what, "place": found.start()})
+    return text
+
+
+def _once_each(channels: list[str]) -> list[str]:
+    if len(set(channels)) < len(channels):
+        raise PydanticCustomError("repeated", "names a channel more than once: name each once")
+    return channels
+
+
+def _near(moment: datetime) -> datetime:
+    if moment.timestamp() < 0:
+        raise PydanticCustomError("too_early", "lies before 1970: leave it out to send at once")
+    if moment - utc_now() > AHEAD:
+        raise PydanticCustomError("too_late", "lies more than a year ahead: check the year")
+    return moment
+
+
+def _short(data: dict[str, Any]) -> dict[str, Any]:
+    try:
+        length = len(json.dumps(data, ensure_ascii=False))
+    except ValueError:
+        return data  # what cannot be encoded is refused, by name, when the event is made
+    if length > DATA_LIMIT:
+        raise PydanticCustomError(
+            "too_long", "is {length} characters of JSON, the limit is {limit}", {"length": length, "limit": DATA_LIMIT}
+        )
+    return data
+
+
+Title = Annotated[
+    str, StringConstraints(max_length=TITLE_LIMIT), AfterValidator(lambda text: _said(text, unfit=_NOT_IN_A_TITLE))
+]
+Body = Annotated[
+    str, StringConstraints(max_length=BODY_LIMIT), AfterValidator(lambda text: _said(text, unfit=_NOT_IN_A_BODY))
+]
+
+
+class NotificationRequest(Wire):
+    """A notification and its recipients. What is left out is as the declared type of that name has it."""
+
+    type: Annotated[str, AfterValidator(_type_name)]
+    # Stops at the first invalid id: of a hundred thousand, more are of no use to the caller.
+    user_ids: Annotated[list[Id], FailFast(), Field(min_length=1, max_length=MEMBERS_LIMIT)]
+    title: Title
+    body: Body
+    ref_id: Id | None = None
+    data: Annotated[dict[str, Any], AfterValidator(_short)] | None = None
+    channels: Annotated[list[ChannelName], Field(min_length=1), AfterValidator(_once_each)] | None = None
+    priority: Priority | None = None
+    subject: Id | None = None
+    guarantee: Guarantee | None = None
+    critical: bool | None = None
+    send_at: Annotated[AwareDatetime, AfterValidator(_near)] | None = None
+    pace_per_minute: Annotated[int, Field(ge=1, le=MOST_A_MINUTE)] | None = Field(
+        None, description="To how many members a minute it is sent, at most; the inbox has it at once"
+    )
+    idempotency_key: Id | None = None
+
+    def as_event(self, types: Mapping[str, NoticeType]) -> Event:
+        """The event of the outbox, whose payload `rules/direct.py` reads. The same key always makes the same id."""
+        declared = types.get(self.type)
+        is_critical = declared is not None and declared.is_critical if self.critical is None else self.critical
+        event_type = CRITICAL_DIRECT if is_critical else DIRECT
+        fields: dict[str, Any] = {"event_type": event_type, "ref_id": self.ref_id, "payload": self._payload()}
+        if self.idempotency_key is not None:
+            fields["event_id"] = uuid.uuid5(_NAMESPACE, self.idempotency_key)
+        try:
+            event = Event(**fields)
+        except ValidationError as error:
+            mistakes = [{"loc": ["data"], "msg": one["msg"].replace("payload.data", "data")} for one in error.errors()]
+            raise ProblemError(422, "Correct what `errors` names. Nothing was stored.", mistakes) from None
+        return event.model_copy(update={"payload": _with_members(event, list(dict.fromkeys(self.user_ids)))})
+
+    def _payload(self) -> dict[str, Any]:
+        given = self.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude={"ref_id", "idempotency_key", "user_ids", "data"}
+        )
+        if self.data is not None:
+            given["data"] = self.data
+        if self.send_at is not None:
+            # In UTC, so that the same time sent in another zone is the same request.
+            given["sendAt"] = self.send_at.astimezone(UTC).isoformat()
+        return given
+
+
+def _with_members(event: Event, member_ids: list[str]) -> Payload:
+    """The payload with its recipients. Added last: a hundred thousand ids were checked once already."""
+    payload = Payload(event.payload | {"userIds": member_ids})
+    payload.text = f'{event.payload_text[:-1]},"userIds":{orjson.dumps(member_ids).decode()}}}'
+    return payload
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class AcceptedNotification(_Wire):
+    event_id: uuid.UUID
+    status: Literal["ACCEPTED", "DUPLICATE"] = Field(description="DUPLICATE: the idempotencyKey was sent before")
+    members: int = Field(description="How many recipients, each counted once")
+    send_at: datetime | None = Field(description="When it is sent; null for at once")
+
+
+class CancelledNotification(_Wire):
+    event_id: uuid.UUID
+    status: Literal["CANCELLED"]
+    begun: bool = Field(description="Whether some of its members had been decided before it was cancelled")
+    cancelled: int = Field(description="Deliveries that were stopped")
+    sent: int = Field(description="Deliveries that had gone out, or were on the wire")
+
+
+_request = TypeAdapter(NotificationRequest)
+_ALSO: dict[int | str, dict[str, Any]] = {409: {**PROBLEMS[422], "description": "Conflict"}}
+
+
+class Cancel(Protocol):
+    """Cancels an event; raises if there is nothing to cancel."""
+
+    async def __call__(self, event_id: uuid.UUID, who: str) -> Cancellation: ...
+
+
+def router(gate: Gate, intake: Intake, store: Store, cancel_event: Cancel, types: Mapping[str, NoticeType]) -> APIRouter:
+    """`types` are the declared notice types: some are critical although a request does not say so."""
+    routes = APIRouter(
+        prefix="/api/notifications",
+        tags=["notifications"],
+        dependencies=[Depends(gate.server)],
+        responses=PROBLEMS | _ALSO,
+    )
+    notifications = DirectNotifications(intake, store, types)
+
+    @routes.post(
+        "",
+        status_code=202,
+        response_model=AcceptedNotification,
+        openapi_extra=described(NotificationRequest),
+        summary="Send a notification to members",
+    )
+    async def send(request: Request) -> Response:
+        return await notifications.send(await read_as(request, _request))
+
+    @routes.delete(
+        "/scheduled/{event_id}", response_model=CancelledNotification, summary="Cancel a notification that has not been sent"
+    )
+    async def cancel(event_id: uuid.UUID, request: Request) -> Response:
+        async with store.read() as tx:
+            progress = await schedule.find_progress(tx, event_id)
+        if progress is None or progress.event_type not in (DIRECT, CRITICAL_DIRECT):
+            raise ProblemError(404, f"There is no notification {event_id}: eventId is what POST /api/notifications answered")
+        done = await cancel_event(event_id, key_ending(request))
+        begun = progress.is_begun or bool(done.cancelled or done.sent)
+        answer = {"eventId": str(event_id), "status": EventStatus.CANCELLED.value, "begun": begun}
+        return JSONResponse({**answer, "cancelled": done.cancelled, "sent": done.sent})
+
+    return routes
+
+
+class DirectNotifications:
+    """Sends notifications."""
+
+    def __init__(self, intake: Intake, store: Store, types: Mapping[str, NoticeType]) -> None:
+        self._intake = intake
+        self._store = store
+        self._types = types
+
+    async def send(self, asked: NotificationRequest) -> Response:
+        event = asked.as_event(self._types)
+        # A time that has passed is no mistake: the request was late, and is sent at once.
+        is_ahead = asked.send_at is not None and await self._is_ahead(asked.send_at)
+        is_new = await (self._schedule(event, asked.send_at) if asked.send_at and is_ahead else self._send_now(event))
+        if not is_new:
+            await self._compare(event)
+        answer = {
+            "eventId": str(event.event_id),
+            "status": "ACCEPTED" if is_new else "DUPLICATE",
+            "members": len(event.payload["userIds"]),
+            "sendAt": event.payload["sendAt"] if is_ahead else None,
+        }
+        return JSONResponse(answer, status_code=202)
+
+    async def _is_ahead(self, moment: datetime) -> bool:
+        async with self._store.read() as tx:
+            return await schedule.is_ahead(tx, moment)
+
+    async def _send_now(self, event: Event) -> bool:
+        return (await self._intake.accept([event]))[0]
+
+    async def _schedule(self, event: Event, due: datetime) -> bool:
+        async with self._store.single() as tx:
+            is_new = await schedule.add(tx, event, due)
+        counted = telemetry.EVENTS_ACCEPTED if is_new else telemetry.EVENTS_DUPLICATE
+        counted.labels("http").inc()
+        return is_new
+
+    async def _compare(self, event: Event) -> None:
+        """Refuse another request under the same key: it would be lost silently."""
+        async with self._store.read() as tx:
+            before = await outbox.find(tx, event.event_id)
+        if before is None:
+            return  # deleted by retention in between
+        if before.status is EventStatus.CANCELLED:
+            raise ProblemError(409, "What was sent with this idempotencyKey has been cancelled: send it with another key")
+        is_same = _exact(before.event.payload_text) == _exact(event.payload_text) and before.event.ref_id == event.ref_id
+        if not is_same:
+            raise ProblemError(
+                409,
+                f"This idempotencyKey was sent before with something else in it, as event {event.event_id}: "
+                "send the same again, or take another key. Nothing was stored.",
+            )
+
+
+# Numbers as they were written, not as floats: PostgreSQL stores 1e23 as an integer, which as a float is another number.
+_exact = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal).decode

@@ -1,0 +1,44 @@
+"""`POST /api/session` and `DELETE`: the member's token in a cookie, for EventSource, which cannot send headers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from fastapi import APIRouter, Request, Response
+
+from bongsu.api.auth import SESSION_COOKIE, Gate
+from bongsu.api.problems import PROBLEMS
+from bongsu.settings import Settings
+
+
+def router(gate: Gate, settings: Settings) -> APIRouter:
+    routes = APIRouter(tags=["inbox"], responses={code: PROBLEMS[code] for code in (401, 403)})
+
+    def put(request: Request, response: Response, value: str, seconds: int) -> None:
+        is_secure = request.url.scheme == "https"
+        # Pages of another site get to use it only if they were named, and browsers allow that over https alone.
+        is_shared = is_secure and request.headers.get("origin") in settings.origins
+        response.set_cookie(
+            SESSION_COOKIE,
+            value,
+            max_age=seconds,
+            path="/api",
+            httponly=True,
+            secure=is_secure,
+            samesite="none" if is_shared else "lax",
+        )
+
+    @routes.post("/api/session", status_code=204, summary="Keep your token in a cookie, for EventSource")
+    async def begin(request: Request) -> Response:
+        token, _, expires_at = gate.bearer_until(request)
+        response = Response(status_code=204)
+        put(request, response, token, max(0, int((expires_at - datetime.now(UTC)).total_seconds())))
+        return response
+
+    @routes.delete("/api/session", status_code=204, summary="Forget the cookie", openapi_extra={"security": []})
+    async def end(request: Request) -> Response:
+        response = Response(status_code=204)
+        put(request, response, "", 0)
+        return response
+
+    return routes

@@ -1,0 +1,1 @@
+"""The scheduled jobs, one file each."""

@@ -1,0 +1,67 @@
+"""E-mail by SMTP. docs/howto/email.md"""
+
+from __future__ import annotations
+
+import asyncio
+
+from bongsu.deliver.channels.email.message import BadAddressError, Mail, compose
+from bongsu.deliver.channels.email.smtp import (
+    CANNOT_OPEN,
+    CONNECTIONS,
+    IDLE_SECONDS,
+    Lines,
+    Server,
+    Stage,
+    lost,
+    unopened,
+)
+from bongsu.deliver.channels.limits.priority_semaphore import Turns
+from bongsu.errors import BadSettings
+from bongsu.model import Channel
+from bongsu.model.outcome import Gone, Outcome, Outgoing, Retry
+from bongsu.settings import Settings
+
+
+class Email:
+    """Hands mails to the server of BONGSU_SMTP_URL, over connections it keeps."""
+
+    channel = Channel.EMAIL
+
+    def __init__(self, settings: Settings, *, idle_seconds: float = IDLE_SECONDS) -> None:
+        if not settings.email_from:
+            raise BadSettings("BONGSU_SMTP_URL is set and BONGSU_EMAIL_FROM is not: mail needs a sender")
+        self._from = settings.email_from
+        self._timeout = settings.send_timeout_seconds
+        self._lines = Lines(Server.at(settings.smtp_url), idle_seconds=idle_seconds)
+        # One mail at a time on a connection.
+        self.turns = Turns(CONNECTIONS)
+
+    async def send(self, outgoing: Outgoing) -> Outcome:
+        try:
+            mail = compose(outgoing, self._from)
+        except BadAddressError as error:
+            return Gone("ADDRESS_INVALID", str(error))
+        return await self._hand_over(mail)
+
+    async def close(self) -> None:
+        await self._lines.close()
+
+    async def _hand_over(self, mail: Mail) -> Outcome:
+        line = self._lines.take()
+        try:
+            async with asyncio.timeout(self._timeout):
+                if line is not None:
+                    outcome = await line.carry(mail)
+                    if line.is_usable or not isinstance(outcome, Retry):
+                        return outcome
+                    # The server had hung up on an idle connection. Nothing has gone; it goes by a new one.
+                line = None
+                line = await self._lines.open()
+                return await line.carry(mail)
+        except TimeoutError:
+            return lost(line.stage if line else Stage.MAIL, "TIMEOUT", f"no answer within {self._timeout:g} s")
+        except CANNOT_OPEN as error:
+            return unopened(error)
+        finally:
+            if line is not None:
+                self._lines.give_back(line)

@@ -1,0 +1,1 @@
+"""SMS through an HTTP gateway or Apprise."""

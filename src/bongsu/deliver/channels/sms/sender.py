@@ -1,0 +1,147 @@
+"""SMS by an HTTP gateway, or by a service that Apprise knows. docs/howto/sms.md"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+from urllib.parse import unquote, urlencode, urlsplit
+
+import orjson
+
+from bongsu.deliver.channels.http.client import Answer, HttpClient, NotSent, ResponseLost
+from bongsu.deliver.channels.limits.priority_semaphore import Turns
+from bongsu.deliver.channels.sms.answers import read_answer
+from bongsu.errors import BadSettings
+from bongsu.model import Channel, utc_now
+from bongsu.model.outcome import Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
+from bongsu.settings import Settings
+
+# Kept open between messages: as many as the dispatcher can have under way.
+CONNECTIONS = 64
+
+_PLACE = re.compile(r"\{(\w+)\}")
+
+
+class Gateway(Protocol):
+    """A way to hand over one message: the two kinds of BONGSU_SMS_URL."""
+
+    async def send(self, outgoing: Outgoing) -> Outcome: ...
+
+    async def close(self) -> None: ...
+
+
+class Sms:
+    """Hands messages to whatever BONGSU_SMS_URL names."""
+
+    channel = Channel.SMS
+
+    def __init__(self, settings: Settings) -> None:
+        self._gateway: Gateway
+        # How many go at once, if the gateway limits that.
+        self.turns: Turns | None = None
+        if urlsplit(settings.sms_url).scheme in ("http", "https"):
+            self._gateway = HttpGateway(settings)
+        else:
+            # Imported for those who use it: it brings a hundred services along.
+            from bongsu.deliver.channels.sms.apprise_sender import THREADS, AppriseGateway  # noqa: PLC0415
+
+            self._gateway = AppriseGateway(settings)
+            self.turns = Turns(THREADS)
+
+    async def send(self, outgoing: Outgoing) -> Outcome:
+        if not text_of(outgoing):
+            return Refused("NO_TEXT", "there is nothing to say")
+        return await self._gateway.send(outgoing)
+
+    async def close(self) -> None:
+        await self._gateway.close()
+
+
+class HttpGateway:
+    """One POST a message: the form Twilio takes, or JSON by BONGSU_SMS_TEMPLATE."""
+
+    def __init__(self, settings: Settings) -> None:
+        url = urlsplit(settings.sms_url)
+        if not url.hostname:
+            raise BadSettings("BONGSU_SMS_URL names no host")
+        self._url = url._replace(netloc=url.netloc.rpartition("@")[2], fragment="").geturl()
+        self._from = settings.sms_from
+        self._template: dict[str, Any] | None = json.loads(settings.sms_template) if settings.sms_template else None
+        self._headers = {
+            "Content-Type": "application/json" if self._template else "application/x-www-form-urlencoded",
+            "Accept": "application/json",
+            **_authorization(unquote(url.username or ""), unquote(url.password or "")),
+        }
+        if "{from}" in settings.sms_template and not self._from:
+            raise BadSettings("BONGSU_SMS_TEMPLATE speaks of {from} and BONGSU_SMS_FROM is not set")
+        self._client = HttpClient(settings.send_timeout_seconds, CONNECTIONS)
+
+    async def send(self, outgoing: Outgoing) -> Outcome:
+        match await self._client.post(self._url, self._headers, self._body(outgoing)):
+            case Answer(status, headers, body):
+                return read_answer(status, headers, body, utc_now(), is_twilio=self._template is None)
+            case NotSent(detail) if "certificate" in detail:
+                return Misconfigured("TLS_CERTIFICATE", detail, is_for_all=True)
+            case NotSent(detail):
+                return Retry("CONNECT", scope=Scope.CHANNEL, detail=detail)
+            case ResponseLost(is_timeout, detail):
+                return Unknown("TIMEOUT" if is_timeout else "CONNECTION_LOST", detail)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def _body(self, outgoing: Outgoing) -> bytes:
+        to, text = number_of(outgoing), text_of(outgoing)
+        if self._template is None:
+            # A messaging service stands for many numbers; Twilio tells the two apart by the field's name.
+            sender = "MessagingServiceSid" if self._from.startswith("MG") else "From"
+            form = {"To": to, sender: self._from, "Body": text}
+            return urlencode({name: value for name, value in form.items() if value}).encode()
+        places = {
+            "to": to,
+            "from": self._from,
+            "text": text,
+            "title": _clean(outgoing.title),
+            "body": _clean(outgoing.body),
+            "id": outgoing.collapse_id or str(outgoing.delivery_id),
+        }
+        return orjson.dumps(filled(self._template, places))
+
+
+def number_of(outgoing: Outgoing) -> str:
+    """The number without what people write it with."""
+    return re.sub(r"[^0-9+]", "", outgoing.address)
+
+
+def text_of(outgoing: Outgoing) -> str:
+    """An SMS has no title, so it begins with it."""
+    return "\n".join(part for part in (_clean(outgoing.title), _clean(outgoing.body)) if part)
+
+
+def filled(template: Any, places: Mapping[str, str]) -> Any:
+    """The template with its places filled in. They are filled after it was parsed, so no text can break out of its own."""
+    match template:
+        case str():
+            return _PLACE.sub(lambda match: places[match[1]], template)
+        case dict():
+            return {filled(key, places): filled(value, places) for key, value in template.items()}
+        case list():
+            return [filled(value, places) for value in template]
+        case _:
+            return template
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode().strip()
+
+
+def _authorization(user: str, password: str) -> dict[str, str]:
+    """user:password@ is Basic authentication; :token@ alone is a bearer token."""
+    if user:
+        return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
+    if password and not re.fullmatch(r"[!-~]+", password):
+        raise BadSettings("BONGSU_SMS_URL has a token that no header can carry")
+    return {"Authorization": f"Bearer {password}"} if password else {}

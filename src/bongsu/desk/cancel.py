@@ -1,0 +1,89 @@
+"""Cancel an event: what is not decided is not decided, what is not claimed is not sent, and it may leave the inboxes.
+
+The answer comes as soon as nothing more can go out; the rows of a large event are changed after it, by any worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from uuid import UUID
+
+from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
+from bongsu.errors import NoSuchEvent, NothingToCancel, StoreError
+from bongsu.live.announce import announce_withdrawn
+from bongsu.model import EventStatus
+from bongsu.runtime.loop import Loop
+from bongsu.runtime.signals import Signals
+from bongsu.settings import Settings
+from bongsu.store import Store
+from bongsu.store.desk import cancel_steps, cancellations
+from bongsu.store.desk.cancel_steps import Step
+from bongsu.store.desk.cancellations import Cancellation, NothingLeft
+
+CANCELLATIONS_TOPIC = "cancellations"
+# Members whose rows one step changes: it holds their locks for a fraction of a second.
+MEMBERS = 1_000
+# An answer waits so long for the rows to be changed. That of a small event finds them all changed.
+PATIENCE_SECONDS = 0.5
+
+_WHY_NOTHING = {
+    EventStatus.DONE: "All of it has been sent already. The history lists who got it; withdraw takes it out of the inboxes",
+    EventStatus.FAILED: "It has failed and is not sent unless it is replayed",
+    EventStatus.UNHANDLED: "No rule handled it, and it is not sent unless it is replayed",
+}
+
+
+class Cancellations:
+    """Cancels events."""
+
+    def __init__(self, store: Store, signals: Signals) -> None:
+        self._store = store
+        self._signals = signals
+
+    async def cancel(self, event_id: UUID, who: str, *, withdraw: bool = False) -> Cancellation:
+        """Stop what has not gone out; with `withdraw`, take the rest back out of the inboxes. Asked again, it answers the
+        same. Raises NoSuchEvent or NothingToCancel."""
+        begun = await self._store.run(lambda tx: cancellations.begin(tx, event_id, who, withdraw=withdraw))
+        # A claim at that moment has passed over what was locked, and may have found nothing else.
+        self._signals.send(DELIVERIES_TOPIC)
+        if begun is None:
+            raise NoSuchEvent(f"There is no event {event_id}")
+        if isinstance(begun, NothingLeft):
+            why = _WHY_NOTHING.get(begun.status, "It is finished")
+            raise NothingToCancel(f"Event {event_id} has nothing left to cancel. {why}")
+        if not begun.is_finished:
+            await self._change_rows(event_id)
+        return begun
+
+    async def _change_rows(self, event_id: UUID) -> None:
+        """For a while. It is cancelled whatever becomes of it: what is left, and what fails, is left to the workers."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        with contextlib.suppress(StoreError):
+            while time.monotonic() < until:
+                step = await take_step(self._store, self._signals, event_id)
+                if step is None or step.is_last:
+                    return
+        self._signals.send(CANCELLATIONS_TOPIC)
+
+
+class CancelWorker(Loop):
+    """Changes the rows of cancelled events that were too many for the request. Any number may run, in any process."""
+
+    def __init__(self, store: Store, signals: Signals, settings: Settings) -> None:
+        super().__init__("cancel-worker", settings.poll_seconds)
+        self._store = store
+        self._signals = signals
+
+    async def tick(self) -> int:
+        step = await take_step(self._store, self._signals)
+        # What others have locked is looked at again after a pause.
+        return int(step is not None and (step.is_changed or not step.is_again))
+
+
+async def take_step(store: Store, signals: Signals, event_id: UUID | None = None) -> Step | None:
+    """One step of an unfinished cancellation, and its announcement to open pages."""
+    step = await cancel_steps.step(store, MEMBERS, event_id)
+    if step is not None and step.withdrawn:
+        announce_withdrawn(signals, step.message_id, step.withdrawn)
+    return step

@@ -1,0 +1,246 @@
+"""bongsu doctor: looks at everything this process would need, and says what to do about what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import urlsplit
+
+import redis.asyncio
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bongsu.api.keys import Keys
+from bongsu.clock.skew import SEEN_SECONDS, WARN_SECONDS, measure_skew
+from bongsu.clock.slots import next_slot
+from bongsu.deliver.channels.checks import reach
+from bongsu.deliver.channels.registry import check_channel
+from bongsu.errors import (
+    BadSettings,
+    BadTemplate,
+    BongsuError,
+    BrokerUnreachable,
+    ClockSkewed,
+    RedisUnreachable,
+    StoreNotMigrated,
+    StoreTooNew,
+)
+from bongsu.model import utc_now
+from bongsu.model.channels import Address, ChannelSpec, describe_channel, names_with_deliveries
+from bongsu.model.outcome import Sender
+from bongsu.render.templates import Templates
+from bongsu.rules import Rules, catalogue, load_app
+from bongsu.settings import Settings
+from bongsu.store import Store, check
+from bongsu.store.core.store import sqlite_path
+from bongsu.store.desk.processes import Process, find_seen
+from bongsu.store.members.channels import load_channels
+
+TIMEOUT_SECONDS = 5
+
+_Look = Callable[[Settings], Awaitable[str]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, whether it will do, and what was seen or is to be done."""
+
+    name: str
+    is_good: bool
+    word: str
+
+
+async def examine(console: Console, app_name: str | None = None) -> bool:
+    """Print a finding for each part, the user's app included if it is named; return whether all are good."""
+    findings = await _findings(app_name)
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for finding in findings:
+        table.add_row(
+            "[green]✓[/]" if finding.is_good else "[bold red]✗[/]", f"[bold]{finding.name}[/]", escape(finding.word)
+        )
+    console.print(table, highlight=False)
+    return all(finding.is_good for finding in findings)
+
+
+async def _findings(app_name: str | None) -> list[Finding]:
+    try:
+        settings = Settings.load()
+    except BongsuError as error:
+        return [Finding("settings", False, str(error))]
+    findings = [Finding("settings", True, "read")]
+    rules = Rules()
+    if app_name is not None:
+        rules, finding = _app(app_name, settings)
+        findings.append(finding)
+    parts: list[tuple[str, _Look]] = [
+        ("keys", _keys),
+        ("store", _store),
+        ("clock", _clock),
+        ("redis", _redis),
+        ("kafka", _kafka),
+        ("rabbitmq", _rabbitmq),
+    ]
+    findings += [await _look(name, look, settings) for name, look in parts]
+    # Now that the store was read, its channels are known.
+    for spec in _channels_to_check(rules):
+        findings.append(await _look(spec.label, partial(_channel, spec, rules.senders.get(spec.name)), settings))
+    return [*findings, await _look("jobs", _jobs, settings), await _look("texts", _texts, settings)]
+
+
+def _app(name: str, settings: Settings) -> tuple[Rules, Finding]:
+    try:
+        app = load_app(name)
+        catalogue(settings, app)
+    except BongsuError as error:
+        return Rules(), Finding("app", False, str(error))
+    return app, Finding("app", True, f"{name} can be loaded")
+
+
+def _channels_to_check(rules: Rules) -> list[ChannelSpec]:
+    """Those with a sender, the ones that the app would declare included."""
+    known = names_with_deliveries()
+    return [describe_channel(name) for name in (*known, *sorted(rules.declared_channels.difference(known)))]
+
+
+async def _channel(spec: ChannelSpec, own: Sender | None, settings: Settings) -> str:
+    if own is not None:
+        return f"sent by {type(own).__name__} of your app"
+    if spec.address is Address.OWN:
+        return "declared in this store by an app: name it with --app to see its sender"
+    return await check_channel(spec, settings)
+
+
+async def _look(name: str, look: _Look, settings: Settings) -> Finding:
+    try:
+        async with asyncio.timeout(2 * TIMEOUT_SECONDS):
+            return Finding(name, True, await look(settings))
+    except BongsuError as error:
+        return Finding(name, False, str(error))
+    except Exception as error:
+        return Finding(name, False, f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+async def _keys(settings: Settings) -> str:
+    made_later = settings.is_embedded and not (settings.keys and settings.jwt_secret) and not settings.data_dir.exists()
+    if made_later:
+        return "will be made by the first `bongsu serve`"
+    if weakness := Keys.load(settings).weakness:
+        raise BadSettings(weakness)
+    return "in place"
+
+
+async def _store(settings: Settings) -> str:
+    if settings.is_embedded and not settings.data_dir.exists():
+        return "will be made by the first `bongsu serve`"
+    store = Store.open(settings)
+    if settings.is_embedded and not sqlite_path(settings).exists():
+        return f"{store.place}: will be made by the first `bongsu serve`"
+    try:
+        await check(store)
+        await load_channels(store)
+        return f"{store.place} answers and is up to date"
+    finally:
+        await store.close()
+
+
+async def _clock(settings: Settings) -> str:
+    """Whether the clocks of this machine and of each running process agree with the store's, which everything due uses."""
+    here = "the embedded store uses this machine's own"
+    if settings.is_embedded and not (settings.data_dir.exists() and sqlite_path(settings).exists()):
+        return here
+    store = Store.open(settings)
+    try:
+        skew = await measure_skew(store)
+        processes = await _running_processes(store)
+    finally:
+        await store.close()
+    if not settings.is_embedded:
+        here = f"this machine's is {_in_words(skew)}"
+    lines = [here, *(f"{_describe(process)} is {_in_words(process.skew_seconds)}" for process in processes)]
+    if problem := _worst_clock(skew, processes):
+        raise ClockSkewed("\n".join([*lines, problem]))
+    return "\n".join(lines)
+
+
+async def _running_processes(store: Store) -> list[Process]:
+    """Those seen lately. None if the store has another version's tables, which its own finding reports."""
+    try:
+        await check(store)
+    except (StoreNotMigrated, StoreTooNew):
+        return []
+    async with store.read() as tx:
+        return await find_seen(tx, SEEN_SECONDS)
+
+
+def _worst_clock(skew: float, processes: Sequence[Process]) -> str | None:
+    """The clock that is off the most, if that is too much. `skew` is this machine's."""
+    clocks = [
+        (skew, "This machine's clock"),
+        *((process.skew_seconds, f"{_describe(process)} runs on a machine whose clock") for process in processes),
+    ]
+    worst, whose = max(clocks, key=lambda clock: abs(clock[0]))
+    return f"{whose} is {_in_words(worst)}" if abs(worst) > WARN_SECONDS else None
+
+
+def _describe(process: Process) -> str:
+    return f"{process.name} ({', '.join(process.roles)})"
+
+
+def _in_words(skew: float) -> str:
+    return f"{abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} the store's"
+
+
+async def _redis(settings: Settings) -> str:
+    if not settings.redis_url:
+        return "not configured: signals stay within this process, other processes find work by polling"
+    client = redis.asyncio.Redis.from_url(settings.redis_url, socket_connect_timeout=TIMEOUT_SECONDS)
+    try:
+        await client.ping()
+    except (redis.RedisError, OSError) as error:
+        raise RedisUnreachable(str(error)) from None
+    finally:
+        await client.aclose()
+    return "answers"
+
+
+async def _kafka(settings: Settings) -> str:
+    if not settings.kafka_servers:
+        return "not configured"
+    servers = [server.strip().rpartition(":") for server in settings.kafka_servers.split(",")]
+    for host, _, port in servers:
+        await reach(host, int(port), BrokerUnreachable)
+    return "reachable"
+
+
+async def _rabbitmq(settings: Settings) -> str:
+    if not settings.rabbitmq_url:
+        return "not configured"
+    url = urlsplit(settings.rabbitmq_url)
+    await reach(url.hostname or "localhost", url.port or (5671 if url.scheme == "amqps" else 5672), BrokerUnreachable)
+    return "reachable"
+
+
+async def _jobs(settings: Settings) -> str:
+    now = utc_now()
+    slots = {
+        name: next_slot(cron, settings.zone, now)
+        for name, cron in (("recovery", settings.recovery_cron), ("recommendation", settings.recommendation_cron))
+    }
+    if never := [name for name, slot in slots.items() if slot is None]:
+        raise BadSettings(f"BONGSU_{never[0].upper()}_CRON names a day that never comes")
+    times = (f"{name} at {slot.astimezone(settings.zone):%Y-%m-%d %H:%M}" for name, slot in slots.items() if slot)
+    return f"next {', '.join(times)} ({settings.timezone}), while a process with the role clock runs"
+
+
+async def _texts(_settings: Settings) -> str:
+    templates = Templates.load()
+    if problems := templates.check():
+        raise BadTemplate("; ".join(problems))
+    return (
+        f"all can be filled in; yours are {', '.join(templates.own)}"
+        if templates.own
+        else "the built-in ones can be filled in"
+    )

@@ -1,0 +1,1 @@
+"""The two databases behind one interface: statements, transactions, failures, locks, time."""

@@ -1,0 +1,109 @@
+"""The store: one database behind everything, and the ways to use it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+from bongsu.errors import StoreRolledBack
+from bongsu.runtime import telemetry
+from bongsu.runtime.loop import ROLLED_BACK_SECONDS
+from bongsu.settings import Settings
+from bongsu.store.core.postgres import PostgresDatabase
+from bongsu.store.core.query import Dialect, Transaction
+from bongsu.store.core.shares import Share
+from bongsu.store.core.sqlite import SqliteDatabase
+
+_log = telemetry.log("bongsu.store")
+_T = TypeVar("_T")
+
+
+async def repeat_if_rolled_back(work: Callable[[], Awaitable[_T]]) -> _T:
+    """Work that is one transaction; once more if the database rolled it back, as the victim of a deadlock, say.
+
+    Nothing of it was stored then. The log has it because we lock in one order: a deadlock is a defect, or another program's.
+    """
+    try:
+        return await work()
+    except StoreRolledBack as error:
+        _log.warning("transaction rolled back, repeating it", error=str(error))
+        await asyncio.sleep(ROLLED_BACK_SECONDS)
+        return await work()
+
+
+class Store:
+    """Open it once per process; close it last. `share` says for which kind of work it is used."""
+
+    def __init__(self, database: PostgresDatabase | SqliteDatabase, share: Share = Share.WORK) -> None:
+        self.database = database
+        self._share = share
+
+    @classmethod
+    def open(cls, settings: Settings) -> Store:
+        """Nothing is connected yet: the first use does that, and raises if it cannot."""
+        if settings.is_embedded:
+            return cls(SqliteDatabase(sqlite_path(settings)))
+        return cls(PostgresDatabase(settings.database_url))
+
+    def share(self, share: Share) -> Store:
+        """The same store, with the connections that are kept for that kind of work."""
+        return Store(self.database, share)
+
+    @property
+    def place(self) -> str:
+        return self.database.place
+
+    @property
+    def dialect(self) -> Dialect:
+        return self.database.dialect
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """Committed when the block ends, rolled back when it raises."""
+        return self.database.transaction(self._share)
+
+    async def run(self, work: Callable[[Transaction], Awaitable[_T]]) -> _T:
+        """Work in a transaction of its own, which is repeated once if the database rolls it back.
+
+        For callers that would otherwise answer with an error. A Loop repeats its tick, and needs no more than `transaction`.
+        """
+
+        async def attempt() -> _T:
+            async with self.transaction() as tx:
+                return await work(tx)
+
+        return await repeat_if_rolled_back(attempt)
+
+    def single(self) -> AbstractAsyncContextManager[Transaction]:
+        """For one statement, which is a transaction by itself: it need not be begun and committed."""
+        return self.database.autocommit(self._share)
+
+    def read(self) -> AbstractAsyncContextManager[Transaction]:
+        """For reading: each statement sees what was committed when it began."""
+        return self.database.read(self._share)
+
+    def read_within(self, seconds: float) -> AbstractAsyncContextManager[Transaction]:
+        """For a statement that is not ours: it can only read, and is stopped after so long (StoreTooSlow). On a connection
+        that nothing else needs, whatever the share."""
+        return self.database.read_within(seconds)
+
+    async def close(self) -> None:
+        await self.database.close()
+
+    async def answers(self, seconds: float) -> bool:
+        """Whether the database answers a new connection within that time."""
+        return await self.database.answers(seconds)
+
+    def terminate(self) -> None:
+        """Give up on a database that does not answer: every statement under way fails, and so does every later one."""
+        self.database.terminate()
+
+
+def sqlite_path(settings: Settings) -> Path:
+    if settings.database_url:
+        # sqlite:///relative.db, sqlite:////absolute.db
+        return Path(unquote(urlsplit(settings.database_url).path.removeprefix("/")) or "bongsu.db")
+    return settings.made_data_dir() / "bongsu.db"

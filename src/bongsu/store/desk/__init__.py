@@ -1,0 +1,1 @@
+"""What operators read and change: history, progress, dead letters, cancellations."""

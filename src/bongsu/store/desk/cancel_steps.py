@@ -1,0 +1,242 @@
+"""The steps of a cancellation: end the waiting deliveries of the next members and, if asked, withdraw their inbox rows.
+
+Any process may do a step; the row of the cancellation says how far they have come.
+
+Locks in one order: the cancellation; then either members by id, or those deliveries that nobody else has locked. Never both
+in one transaction: a member's call must not wait for a step that waits for a dispatcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from bongsu.model.channels import Channel
+from bongsu.store.core.postgres import POSTGRES
+from bongsu.store.core.query import Row, Statement, Transaction, as_uuid, fetch_one, in_both, same
+from bongsu.store.core.sqlite import SQLITE
+from bongsu.store.core.store import Store
+from bongsu.store.members.channel_bits import BITS
+from bongsu.store.messages.counts import count_ended
+
+_IN_APP = BITS[Channel.IN_APP]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step has changed: of which event and message, and whose inbox rows (member, notification) it withdrew."""
+
+    event_id: UUID
+    message_id: int
+    cancelled: int
+    withdrawn: Sequence[tuple[str, int]]
+    is_last: bool
+    # Others had locked deliveries of these members: the next step looks at them again.
+    is_again: bool = False
+
+    @property
+    def is_changed(self) -> bool:
+        return bool(self.cancelled or self.withdrawn)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The members whose rows a step changes: of a message, behind `after` up to `last`, and what was changed already.
+
+    `begin` and `end` are how far the cancellation's row says the steps have come, before this one and after it.
+    """
+
+    event_id: UUID
+    begin: tuple[int, str]
+    message_id: int
+    after: str
+    # None: no member is left.
+    last: str | None
+    end: tuple[int, str]
+    withdraw: bool
+    cancelled: int = 0
+    is_again: bool = False
+
+
+# An unfinished cancellation, the oldest first, or that of one event ($1). Locks its row; skips it if another process is
+# doing a step of it.
+_TAKE = in_both(
+    lambda d: (
+        f"""
+    SELECT event_id, withdraw, message_id, member_id FROM bongsu_cancellations {d.index_hint("bongsu_cancellations_open")}
+    WHERE finished_at IS NULL AND (CAST($1 AS uuid) IS NULL OR event_id = $1)
+    ORDER BY requested_at LIMIT 1 {d.skip_locked}"""
+    )
+)
+
+# The event's ($1) first message from an id on ($2).
+_NEXT_MESSAGE = same("""
+    SELECT min(message_id) AS message_id FROM bongsu_messages WHERE event_id = $1 AND message_id >= $2""")
+
+# The last of the next $3 members of a message ($1) behind one ($2), and how many they are.
+_NEXT_MEMBERS = same("""
+    SELECT max(next.member_id) AS last, count(*) AS count FROM (
+        SELECT member_id FROM bongsu_notifications WHERE message_id = $1 AND member_id > $2
+        ORDER BY member_id LIMIT $3) AS next""")
+
+# Locks the members of message $1 behind $2 up to $3, in id order: whoever changes what is unread holds this lock.
+_LOCK_MEMBERS = Statement(
+    postgres="""
+        SELECT count(*) AS count FROM (
+            SELECT m.member_id FROM bongsu_members AS m
+            WHERE m.member_id IN (
+                SELECT n.member_id FROM bongsu_notifications AS n
+                WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3)
+            ORDER BY m.member_id FOR NO KEY UPDATE) AS locked""",
+    sqlite="SELECT 0 AS count",
+)
+
+# Lowers the unread counts of those who have not read it. Their rows are locked.
+_LOWER_UNREAD = same(f"""
+    UPDATE bongsu_members SET unread = unread - 1
+    WHERE member_id IN (
+        SELECT n.member_id FROM bongsu_notifications AS n
+        WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3 AND n.read_at IS NULL
+          AND n.channels & {_IN_APP} <> 0)""")
+
+# Takes the rows out of the inboxes; the history keeps them. Returns whose they are.
+_WITHDRAW = same(f"""
+    UPDATE bongsu_notifications SET channels = channels - {_IN_APP}
+    WHERE message_id = $1 AND member_id > $2 AND member_id <= $3 AND channels & {_IN_APP} <> 0
+    RETURNING member_id, notification_id""")
+
+# A delivery that waits for a claim, or has failed and may be retried.
+_STOPPABLE = "(d.is_retryable OR (d.status = 'READY' AND d.leased_by IS NULL))"
+
+# Deliveries of message $1 to the members behind $2 up to $3. On PostgreSQL LATERAL with a lock or OFFSET 0 looks them up by
+# notification: of a campaign that is newer than its statistics, the planner would rather look at all that is stoppable.
+_NOTIFICATIONS = """(
+            SELECT x.notification_id FROM bongsu_notifications AS x
+            WHERE x.message_id = $1 AND x.member_id > $2 AND x.member_id <= $3 OFFSET 0) AS n"""
+
+# Ends those that wait, and lets none that has failed be retried. Returns them as they are then. Locks their rows; skips
+# locked ones, whose dispatcher finds them cancelled: to wait for it would keep what it is about to record.
+_CANCEL_DELIVERIES = Statement(
+    postgres=f"""
+    WITH free AS MATERIALIZED (
+        SELECT one.delivery_id FROM {_NOTIFICATIONS}
+        CROSS JOIN LATERAL (
+            SELECT d.delivery_id FROM bongsu_deliveries AS d
+            WHERE d.notification_id = n.notification_id AND {_STOPPABLE}
+            FOR UPDATE SKIP LOCKED) AS one)
+    UPDATE bongsu_deliveries
+    SET status = CASE WHEN status = 'READY' THEN 'CANCELLED' ELSE status END,
+        finished_at = CASE WHEN status = 'READY' THEN {POSTGRES.now} ELSE finished_at END,
+        is_retryable = false
+    WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM free))
+    RETURNING channel, status""",
+    sqlite=f"""
+    UPDATE bongsu_deliveries AS d
+    SET status = CASE WHEN status = 'READY' THEN 'CANCELLED' ELSE status END,
+        finished_at = CASE WHEN status = 'READY' THEN {SQLITE.now} ELSE finished_at END,
+        is_retryable = false
+    WHERE notification_id IN (
+        SELECT n.notification_id FROM bongsu_notifications AS n
+        WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3) AND {_STOPPABLE}
+    RETURNING channel, status""",
+)
+
+# One of them that was skipped and is as it was, if there is one. SQLite has one writer: none is. Locks nothing.
+_FIND_SKIPPED = Statement(
+    postgres=f"""
+    SELECT 1 FROM {_NOTIFICATIONS}
+    CROSS JOIN LATERAL (
+        SELECT x.is_retryable, x.status, x.leased_by FROM bongsu_deliveries AS x
+        WHERE x.notification_id = n.notification_id OFFSET 0) AS d
+    WHERE {_STOPPABLE} LIMIT 1""",
+    sqlite="SELECT 1 WHERE $1 < 0 AND $2 = $3",
+)
+
+# The planner sees how many members lie between the two, and looks up the rows of so few by their keys.
+_PLAN_BY_VALUES = Statement(postgres="SET LOCAL plan_cache_mode = force_custom_plan", sqlite="SELECT 1")
+
+# The row of the cancellation of event $1, if the steps have come to message $2, member $3, and no further. Locks it; skips
+# it if another process is doing a step of it.
+_TAKE_AGAIN = in_both(
+    lambda d: (
+        f"""
+    SELECT event_id FROM bongsu_cancellations
+    WHERE event_id = $1 AND message_id = $2 AND member_id = $3 AND finished_at IS NULL {d.skip_locked}"""
+    )
+)
+
+# Saves how far the steps have come: message $2, member $3; $4 says whether that was all.
+_SAVE = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_cancellations
+    SET message_id = $2, member_id = $3, finished_at = CASE WHEN CAST($4 AS boolean) THEN {d.now} END
+    WHERE event_id = $1"""
+    )
+)
+
+
+async def step(store: Store, limit: int, event_id: UUID | None = None) -> Step | None:
+    """Change the rows of the next members of an unfinished cancellation. None: there is none, or others are at it.
+
+    In two transactions: while the members are locked, nothing waits for a dispatcher that has locked a delivery.
+    """
+    async with store.transaction() as tx:
+        part = await stop_deliveries(tx, limit, event_id)
+    if part is None:
+        return None
+    withdrawn: Sequence[tuple[str, int]] = ()
+    if part.withdraw and part.last is not None:
+        async with store.transaction() as tx:
+            withdrawn = await withdraw_part(tx, part)
+    return Step(part.event_id, part.message_id, part.cancelled, withdrawn, is_last=part.last is None, is_again=part.is_again)
+
+
+async def stop_deliveries(tx: Transaction, limit: int, event_id: UUID | None = None) -> Part | None:
+    """End the waiting deliveries of the next members. To be followed by `withdraw_part` if that was asked for."""
+    open_one = await fetch_one(tx, _TAKE(event_id))
+    if open_one is None:
+        return None
+    part = await _next_part(tx, open_one, limit)
+    if part.last is None:
+        await tx.execute(_SAVE(part.event_id, *part.end, True))
+        return part
+    members = (part.message_id, part.after, part.last)
+    rows = await tx.fetch(_PLAN_BY_VALUES(), _CANCEL_DELIVERIES(*members))
+    ended = [(part.message_id, row["channel"], row["status"]) for row in rows if row["status"] == "CANCELLED"]
+    await count_ended(tx, ended)
+    is_again = bool(await tx.fetch(_FIND_SKIPPED(*members)))
+    if not is_again and not part.withdraw:
+        await tx.execute(_SAVE(part.event_id, *part.end, False))
+    return replace(part, cancelled=len(ended), is_again=is_again)
+
+
+async def _next_part(tx: Transaction, open_one: Row, limit: int) -> Part:
+    """Of the first message that has members left."""
+    event_id, withdraw = as_uuid(open_one["event_id"]), bool(open_one["withdraw"])
+    begin = message_id, after = (open_one["message_id"], open_one["member_id"])
+    while True:
+        (message,) = await tx.fetch(_NEXT_MESSAGE(event_id, message_id))
+        if message["message_id"] is None:
+            return Part(event_id, begin, 0, "", None, begin, withdraw)
+        if message["message_id"] != message_id:
+            message_id, after = message["message_id"], ""
+        (members,) = await tx.fetch(_NEXT_MEMBERS(message_id, after, limit))
+        # With the next message, or behind the last member of this one.
+        end = (message_id, members["last"]) if members["count"] == limit else (message_id + 1, "")
+        if members["last"] is not None:
+            return Part(event_id, begin, message_id, after, members["last"], end, withdraw)
+        message_id, after = end
+
+
+async def withdraw_part(tx: Transaction, part: Part) -> Sequence[tuple[str, int]]:
+    """Take the rows of these members out of their inboxes; return whose they were. Does nothing if others have done it."""
+    if not await tx.fetch(_TAKE_AGAIN(part.event_id, *part.begin)):
+        return ()
+    members = (part.message_id, part.after, part.last)
+    await tx.fetch(_PLAN_BY_VALUES(), _LOCK_MEMBERS(*members))
+    rows = await tx.fetch(_LOWER_UNREAD(*members), _WITHDRAW(*members))
+    if not part.is_again:
+        await tx.execute(_SAVE(part.event_id, *part.end, False))
+    return [(row["member_id"], row["notification_id"]) for row in rows]

@@ -1,0 +1,488 @@
+"""Dead letters: events that FAILED or were UNHANDLED, deliveries that ended FAIL or UNKNOWN. Find, count and replay them.
+
+Both tables have a partial index of the dead rows only, so a search costs by how many dead letters there are and not by how
+much was ever sent. A page lists events before deliveries, each kind newest first. It looks at SCAN_LIMIT of each at most,
+however rarely its filters match: then it has fewer rows, or none, and says where the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from bongsu.store.core.locks import lock_names
+from bongsu.store.core.query import Dialect, Query, Row, Table, Transaction, as_uuid, fetch_one, in_both, same
+from bongsu.store.desk.history import LARGEST_ID
+from bongsu.store.messages.counts import count_ended
+from bongsu.store.ranks import BULK
+
+# Dead letters that one page looks at: work for a fifth of a second.
+SCAN_LIMIT = 20_000
+
+_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST = datetime(9999, 12, 31, tzinfo=UTC)
+_SMALLEST_UUID = UUID(int=0)
+_LARGEST_UUID = UUID(int=2**128 - 1)
+
+
+class Kind(StrEnum):
+    EVENT = "event"
+    DELIVERY = "delivery"
+
+
+class State(StrEnum):
+    FAILED = "FAILED"
+    UNHANDLED = "UNHANDLED"
+    FAIL = "FAIL"
+    UNKNOWN = "UNKNOWN"
+
+
+# The states of each kind, as in the predicates of the partial indexes.
+_DEAD_EVENT = "e.status IN ('FAILED', 'UNHANDLED')"
+_DEAD_DELIVERY = "d.status IN ('FAIL', 'UNKNOWN')"
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What the dead letters have in common. `since` and `until` are about the time of death."""
+
+    id: int | UUID | None = None
+    kind: Kind | None = None
+    state: State | None = None
+    code: str | None = None
+    channel: str | None = None
+    # A notification's type, or an event's.
+    type: str | None = None
+    member_id: str | None = None
+    event_id: UUID | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    # Whether deliveries of cancelled events match too.
+    with_cancelled: bool = True
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds that can match. Only deliveries have a channel and a member."""
+        of_events = self.kind is Kind.EVENT or self.state in (State.FAILED, State.UNHANDLED) or isinstance(self.id, UUID)
+        of_deliveries = self.kind is Kind.DELIVERY or self.state in (State.FAIL, State.UNKNOWN) or isinstance(self.id, int)
+        of_deliveries = of_deliveries or self.channel is not None or self.member_id is not None
+        return tuple(kind for kind, other in ((Kind.EVENT, of_deliveries), (Kind.DELIVERY, of_events)) if not other)
+
+
+@dataclass(frozen=True)
+class DeadRow:
+    """A dead letter. Fields that only a delivery has are None for an event."""
+
+    kind: Kind
+    id: str
+    state: State
+    code: str | None
+    error: str | None
+    type: str
+    event_id: UUID
+    attempts: int
+    created_at: datetime
+    died_at: datetime
+    rounds: int = 0
+    is_retryable: bool = False
+    message_id: int | None = None
+    notification_id: int | None = None
+    member_id: str | None = None
+    channel: str | None = None
+    device_id: str | None = None
+    title: str | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """The last row of a page; the next page begins behind it. An event's death and id, or a delivery's id."""
+
+    kind: Kind = Kind.EVENT
+    died_at: datetime = _LATEST
+    event_id: UUID = _LARGEST_UUID
+    delivery_id: int = LARGEST_ID
+
+
+def place_of(row: DeadRow) -> Place:
+    if row.kind is Kind.EVENT:
+        return Place(Kind.EVENT, row.died_at, row.event_id)
+    return Place(Kind.DELIVERY, delivery_id=int(row.id))
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+_EVENT_COLUMNS = "e.event_id, e.status, e.error, e.event_type, e.attempts, e.created_at, e.finished_at"
+# $1 type, $2 code, $3 since, $4 until, $5 state. The code of an event is what its error has before the first colon: the kind
+# of error.
+_EVENT_MATCHES = f"""{_DEAD_EVENT}
+      AND (CAST($1 AS text) IS NULL OR e.event_type = $1)
+      AND (CAST($2 AS text) IS NULL OR e.error = $2 OR substr(e.error, 1, length($2) + 1) = $2 || ':')
+      AND e.finished_at >= $3 AND e.finished_at < $4 AND (CAST($5 AS text) IS NULL OR e.status = $5)"""
+
+# Dead events, newest first, by the index of the dead ones. $6 death and $7 id of the last one seen, $8 and $9 of the last
+# one to look at, $10 limit.
+_EVENTS_BETWEEN = "(e.finished_at, e.event_id) < ($6, $7) AND (e.finished_at, e.event_id) >= ($8, $9)"
+EVENTS = in_both(
+    lambda d: (
+        f"""
+    SELECT {_EVENT_COLUMNS} FROM bongsu_events e {d.index_hint("bongsu_events_dead")}
+    WHERE {_EVENT_MATCHES} AND {_EVENTS_BETWEEN}
+    ORDER BY e.finished_at DESC, e.event_id DESC LIMIT $10"""
+    )
+)
+# The number of dead events, by the same index. $6 to $9 as for a page.
+COUNT_EVENTS = in_both(
+    lambda d: (
+        f"""
+    SELECT count(*) AS count FROM bongsu_events e {d.index_hint("bongsu_events_dead")}
+    WHERE {_EVENT_MATCHES} AND {_EVENTS_BETWEEN}"""
+    )
+)
+# The dead event that $3 - 1 others come before, newest first, by the same index. $1 death and $2 id of the last one seen.
+EVENTS_FLOOR = in_both(
+    lambda d: (
+        f"""
+    SELECT e.finished_at, e.event_id FROM bongsu_events e {d.index_hint("bongsu_events_dead")}
+    WHERE {_DEAD_EVENT} AND e.finished_at <= $1 AND (e.finished_at, e.event_id) < ($1, $2)
+    ORDER BY e.finished_at DESC, e.event_id DESC LIMIT 1 OFFSET CAST($3 AS bigint) - 1"""
+    )
+)
+# One event if it is dead, by the primary key. $6 death and $7 id of the last one seen, $8 and $9 its id by both filters.
+EVENT_BY_ID = in_both(
+    lambda d: (
+        f"""
+    SELECT {_EVENT_COLUMNS} FROM bongsu_events e {d.index_hint("sqlite_autoindex_bongsu_events_1")}
+    WHERE {_EVENT_MATCHES} AND (e.finished_at, e.event_id) < ($6, $7) AND e.event_id = $8 AND e.event_id = $9"""
+    )
+)
+# Whether it is: 1 or 0. The same parameters.
+COUNT_EVENT_BY_ID = in_both(
+    lambda d: (
+        f"""
+    SELECT count(*) AS count FROM bongsu_events e {d.index_hint("sqlite_autoindex_bongsu_events_1")}
+    WHERE {_EVENT_MATCHES} AND (e.finished_at, e.event_id) < ($6, $7) AND e.event_id = $8 AND e.event_id = $9"""
+    )
+)
+
+
+def _of_events(filters: Filters) -> tuple[Any, ...]:
+    state = filters.state and filters.state.value
+    return filters.type, filters.code, filters.since or _EARLIEST, filters.until or _LATEST, state
+
+
+def _event_row(dialect: Dialect, row: Row) -> DeadRow:
+    event_id, error = as_uuid(row["event_id"]), row["error"]
+    return DeadRow(
+        kind=Kind.EVENT,
+        id=str(event_id),
+        state=State(row["status"]),
+        code=(error or "").partition(":")[0] or None,
+        error=error,
+        type=row["event_type"],
+        event_id=event_id,
+        attempts=row["attempts"],
+        created_at=dialect.time(row["created_at"]),
+        died_at=dialect.time(row["finished_at"]),
+    )
+
+
+# --- deliveries -------------------------------------------------------------------------------------------------------
+
+# $1 lowest and $2 highest id, $3 state, $4 code, $5 channel, $6 member, $7 type, $8 event, $9 since, $10 until, $11 whether
+# those of cancelled events match too.
+# The message's columns are scalar subqueries: as a join, a planner might read all messages.
+_DELIVERY_MATCHES = f"""{_DEAD_DELIVERY} AND d.delivery_id BETWEEN $1 AND $2
+      AND (CAST($3 AS text) IS NULL OR d.status = $3)
+      AND (CAST($4 AS text) IS NULL OR d.code = $4)
+      AND (CAST($5 AS text) IS NULL OR d.channel = $5)
+      AND (CAST($6 AS text) IS NULL OR d.member_id = $6)
+      AND (CAST($7 AS text) IS NULL OR (SELECT m.type FROM bongsu_messages m WHERE m.message_id = d.message_id) = $7)
+      AND (CAST($8 AS uuid) IS NULL OR (SELECT m.event_id FROM bongsu_messages m WHERE m.message_id = d.message_id) = $8)
+      AND (CAST($9 AS timestamptz) IS NULL OR d.finished_at >= $9)
+      AND (CAST($10 AS timestamptz) IS NULL OR d.finished_at < $10)
+      AND (CAST($11 AS boolean) OR NOT EXISTS (
+          SELECT 1 FROM bongsu_messages m JOIN bongsu_cancellations c ON c.event_id = m.event_id
+          WHERE m.message_id = d.message_id))"""
+
+# Dead deliveries, newest first, by the index of the dead ones; content is joined to the rows of the page only. $12 limit.
+DELIVERIES = in_both(
+    lambda d: (
+        f"""
+    WITH page AS MATERIALIZED (
+        SELECT d.* FROM bongsu_deliveries d {d.index_hint("bongsu_deliveries_dead")}
+        WHERE {_DELIVERY_MATCHES}
+        ORDER BY d.delivery_id DESC LIMIT $12)
+    SELECT page.delivery_id, page.status, page.code, page.detail, m.type, m.event_id, page.attempts, page.created_at,
+           coalesce(page.finished_at, page.created_at) AS died_at, page.rounds, page.is_retryable, page.message_id,
+           page.notification_id, page.member_id, page.channel, page.device_id, m.title
+    FROM page JOIN bongsu_messages m ON m.message_id = page.message_id ORDER BY page.delivery_id DESC"""
+    )
+)
+# The dead delivery that $3 - 1 others come before, newest first, by the index alone. $1 lowest and $2 highest id.
+DELIVERIES_FLOOR = in_both(
+    lambda d: (
+        f"""
+    SELECT d.delivery_id FROM bongsu_deliveries d {d.index_hint("bongsu_deliveries_dead")}
+    WHERE {_DEAD_DELIVERY} AND d.delivery_id BETWEEN $1 AND $2
+    ORDER BY d.delivery_id DESC LIMIT 1 OFFSET CAST($3 AS bigint) - 1"""
+    )
+)
+# The number of dead deliveries, by the same index.
+COUNT_DELIVERIES = in_both(
+    lambda d: (
+        f"""
+    SELECT count(*) AS count FROM bongsu_deliveries d {d.index_hint("bongsu_deliveries_dead")} WHERE {_DELIVERY_MATCHES}"""
+    )
+)
+
+
+def _of_deliveries(filters: Filters, lowest: int, highest: int) -> tuple[Any, ...]:
+    state = filters.state and filters.state.value
+    of_message = (filters.type, filters.event_id)
+    return (
+        lowest, highest, state, filters.code, filters.channel, filters.member_id, *of_message, filters.since, filters.until,
+        filters.with_cancelled,
+    )  # fmt: skip
+
+
+def _delivery_ids(filters: Filters, behind: Place) -> tuple[int, int]:
+    """The lowest and the highest id behind that place."""
+    if isinstance(filters.id, int):
+        return filters.id, min(filters.id, behind.delivery_id - 1)
+    return 0, behind.delivery_id - 1
+
+
+def _delivery_row(dialect: Dialect, row: Row) -> DeadRow:
+    return DeadRow(
+        kind=Kind.DELIVERY,
+        id=str(row["delivery_id"]),
+        state=State(row["status"]),
+        code=row["code"],
+        error=row["detail"],
+        type=row["type"],
+        event_id=as_uuid(row["event_id"]),
+        attempts=row["attempts"],
+        created_at=dialect.time(row["created_at"]),
+        died_at=dialect.time(row["died_at"]),
+        rounds=row["rounds"],
+        is_retryable=bool(row["is_retryable"]),
+        message_id=row["message_id"],
+        notification_id=row["notification_id"],
+        member_id=row["member_id"],
+        channel=row["channel"],
+        device_id=row["device_id"],
+        title=row["title"],
+    )
+
+
+# --- find and count ---------------------------------------------------------------------------------------------------
+
+
+class DeadPage(NamedTuple):
+    """Dead letters, and behind which place the next page begins. It may have fewer than asked for, or none, and yet not be
+    the last."""
+
+    rows: list[DeadRow]
+    next: Place | None
+
+
+class DeadCount(NamedTuple):
+    """How many match among those that were looked at, and behind which place the others begin."""
+
+    matched: int
+    next: Place | None
+
+
+class _Slab(NamedTuple):
+    """A query of dead letters of one kind, and the last one it looks at if there are more."""
+
+    query: Query
+    end: Place | None
+
+
+async def find_page(
+    tx: Transaction, filters: Filters, behind: Place | None = None, limit: int = 50, *, scan_limit: int = SCAN_LIMIT
+) -> DeadPage:
+    """The newest behind that place, events before deliveries, among at most `scan_limit` of each kind."""
+    place = behind or Place()
+    rows: list[DeadRow] = []
+    for kind in _kinds_from(filters, place):
+        # One more than asked for, to know whether there is a next page.
+        slab = await _slab(tx, kind, filters, place, scan_limit, limit + 1 - len(rows))
+        read = _event_row if kind is Kind.EVENT else _delivery_row
+        rows += [read(tx.dialect, row) for row in await tx.fetch(slab.query)]
+        if len(rows) > limit:
+            return DeadPage(rows[:limit], place_of(rows[limit - 1]))
+        if slab.end is not None:
+            return DeadPage(rows, slab.end)
+    return DeadPage(rows, None)
+
+
+async def count_page(
+    tx: Transaction, filters: Filters, behind: Place | None = None, *, scan_limit: int = SCAN_LIMIT
+) -> DeadCount:
+    """How many match behind that place, among at most `scan_limit` of each kind."""
+    place, total = behind or Place(), 0
+    for kind in _kinds_from(filters, place):
+        slab = await _slab(tx, kind, filters, place, scan_limit, None)
+        (row,) = await tx.fetch(slab.query)
+        total += row["count"]
+        if slab.end is not None:
+            return DeadCount(total, slab.end)
+    return DeadCount(total, None)
+
+
+def _kinds_from(filters: Filters, place: Place) -> list[Kind]:
+    return [kind for kind in filters.kinds if kind is Kind.DELIVERY or place.kind is Kind.EVENT]
+
+
+async def _slab(tx: Transaction, kind: Kind, filters: Filters, behind: Place, scan_limit: int, limit: int | None) -> _Slab:
+    """What to fetch of one kind: at most `limit` rows, or their number if it is None."""
+    if kind is Kind.DELIVERY:
+        lowest, highest = _delivery_ids(filters, behind)
+        floor = await fetch_one(tx, DELIVERIES_FLOOR(lowest, highest, scan_limit))
+        end = None if floor is None else Place(Kind.DELIVERY, delivery_id=floor["delivery_id"])
+        given = _of_deliveries(filters, end.delivery_id if end else lowest, highest)
+        return _Slab(COUNT_DELIVERIES(*given) if limit is None else DELIVERIES(*given, limit), end)
+    place = (behind.died_at, behind.event_id)
+    if filters.id is not None or filters.event_id is not None:
+        ids = (filters.id or filters.event_id, filters.event_id or filters.id)
+        by_id = COUNT_EVENT_BY_ID if limit is None else EVENT_BY_ID
+        return _Slab(by_id(*_of_events(filters), *place, *ids), None)
+    floor = await fetch_one(tx, EVENTS_FLOOR(*place, scan_limit))
+    end = None if floor is None else Place(Kind.EVENT, tx.dialect.time(floor["finished_at"]), as_uuid(floor["event_id"]))
+    last = (end.died_at, end.event_id) if end else (_EARLIEST, _SMALLEST_UUID)
+    given = (*_of_events(filters), *place, *last)
+    return _Slab(COUNT_EVENTS(*given) if limit is None else EVENTS(*given, limit), end)
+
+
+# --- replay -----------------------------------------------------------------------------------------------------------
+
+_EVENT_IDS = {"event_id": "uuid"}
+_DELIVERY_IDS = {"delivery_id": "bigint"}
+_MESSAGE_IDS = {"message_id": "bigint"}
+
+# Locks those of these events that are dead, in the order of their ids. $1 ids.
+_LOCK_EVENTS = in_both(
+    lambda d: (
+        f"""
+    SELECT e.event_id FROM bongsu_events AS e
+    WHERE e.event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_IDS, 1)}) AND {_DEAD_EVENT}
+    ORDER BY e.event_id {d.lock_row}"""
+    )
+)
+# Make dead events PENDING again. The epoch stays, so an earlier claim still cannot record a result; the fan-out's cursor
+# stays too, so members already decided are not decided again. The rows are locked. $1 ids.
+_REPLAY_EVENTS = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_events AS e {d.index_hint("sqlite_autoindex_bongsu_events_1")}
+    SET status = 'PENDING', due = {d.now}, attempts = 0, claims = 0, error = NULL, leased_by = NULL, finished_at = NULL
+    FROM {d.table("given", _EVENT_IDS, 1)} WHERE e.event_id = given.event_id AND {_DEAD_EVENT}"""
+    )
+)
+# Locks those of these deliveries that are dead, in the order of their ids, and returns them as they are then. $1 ids.
+_LOCK_DELIVERIES = in_both(
+    lambda d: (
+        f"""
+    SELECT d.delivery_id, d.message_id, d.channel, d.status FROM bongsu_deliveries AS d
+    WHERE d.delivery_id IN (SELECT given.delivery_id FROM {d.table("given", _DELIVERY_IDS, 1)}) AND {_DEAD_DELIVERY}
+    ORDER BY d.delivery_id {d.lock_row}"""
+    )
+)
+# Make deliveries READY again, as new but for the epoch. The rows are locked. $1 ids, $2 what to add to the series, which is
+# part of the collapse id, $3 whether they are bulk from now on; critical ones never are.
+_REPLAY_DELIVERIES = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_deliveries
+    SET status = 'READY', due = {d.now}, attempts = 0, rounds = 0, claims = 0, code = NULL, detail = NULL,
+        is_retryable = false, leased_by = NULL, finished_at = NULL, series = series + $2,
+        rank = coalesce((
+            SELECT {BULK} + m.priority FROM bongsu_messages AS m
+            WHERE m.message_id = bongsu_deliveries.message_id AND NOT m.is_critical AND CAST($3 AS boolean)), rank)
+    FROM {d.table("given", _DELIVERY_IDS, 1)}
+    WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
+    )
+)
+
+
+# Locks messages in the order of their ids. $1 ids.
+_LOCK_MESSAGES = in_both(
+    lambda d: (
+        f"""
+    SELECT m.message_id FROM bongsu_messages AS m
+    WHERE m.message_id IN (SELECT given.message_id FROM {d.table("given", _MESSAGE_IDS, 1)}) AND m.cancelled_at IS NOT NULL
+    ORDER BY m.message_id {d.lock_row}"""
+    )
+)
+# Let these messages be sent again, if their event was cancelled and nothing of it waits any more: whoever replays their
+# deliveries has named the event. The rows are locked. $1 ids.
+_LIFT_CANCELLATIONS = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_messages AS m SET cancelled_at = NULL
+    FROM {d.table("given", _MESSAGE_IDS, 1)}
+    WHERE m.message_id = given.message_id AND m.cancelled_at IS NOT NULL AND EXISTS (
+        SELECT 1 FROM bongsu_cancellations AS c WHERE c.event_id = m.event_id AND c.finished_at IS NOT NULL)"""
+    )
+)
+
+
+async def replay(tx: Transaction, rows: Sequence[DeadRow], *, new_series: bool = False, is_bulk: bool = False) -> int:
+    """Make these dead letters due again and return how many still were dead. Concurrent replays are serialised."""
+    await tx.fetch(lock_names(["dead replay"]))
+    replayed = await _replay_events(tx, [row.event_id for row in rows if row.kind is Kind.EVENT])
+    deliveries = [row for row in rows if row.kind is Kind.DELIVERY]
+    return replayed + await _replay_deliveries(tx, deliveries, int(new_series), is_bulk)
+
+
+async def _replay_events(tx: Transaction, event_ids: Sequence[UUID]) -> int:
+    if not event_ids:
+        return 0
+    ids = Table(_EVENT_IDS, [(one,) for one in event_ids])
+    await tx.fetch(_LOCK_EVENTS(ids))
+    (replayed,) = await tx.execute(_REPLAY_EVENTS(ids))
+    return replayed
+
+
+async def _replay_deliveries(tx: Transaction, rows: Sequence[DeadRow], series: int, is_bulk: bool) -> int:
+    if not rows:
+        return 0
+    messages = Table(
+        _MESSAGE_IDS, [(one,) for one in sorted({row.message_id for row in rows if row.message_id is not None})]
+    )
+    ids = Table(_DELIVERY_IDS, [(int(row.id),) for row in rows])
+    dead = await tx.fetch(_LOCK_MESSAGES(messages), _LIFT_CANCELLATIONS(messages), _LOCK_DELIVERIES(ids))
+    await tx.execute(_REPLAY_DELIVERIES(Table(_DELIVERY_IDS, [(one["delivery_id"],) for one in dead]), series, is_bulk))
+    # By the states that were locked: since they were found, others may have ended them in another.
+    await count_ended(tx, ((one["message_id"], one["channel"], one["status"]) for one in dead), by=-1)
+    return len(dead)
+
+
+# --- audit ------------------------------------------------------------------------------------------------------------
+
+# Record that a replay begins. $1 who, $2 what, $3 its filter.
+_BEGIN_AUDIT = in_both(
+    lambda d: (
+        f"""
+    INSERT INTO bongsu_replays (at, who, what, filter, matched, replayed)
+    VALUES ({d.now}, $1, $2, $3, 0, 0) RETURNING replay_id"""
+    )
+)
+# Add the numbers of one batch. $1 replay, $2 matched, $3 replayed.
+_CONTINUE_AUDIT = same("UPDATE bongsu_replays SET matched = matched + $2, replayed = replayed + $3 WHERE replay_id = $1")
+
+
+async def begin_audit(tx: Transaction, who: str, what: str, filter_text: str) -> int:
+    """Record a replay before it begins; each batch adds its numbers in its own transaction."""
+    (row,) = await tx.fetch(_BEGIN_AUDIT(who, what, filter_text))
+    return int(row["replay_id"])
+
+
+async def continue_audit(tx: Transaction, replay_id: int, matched: int, replayed: int) -> None:
+    await tx.execute(_CONTINUE_AUDIT(replay_id, matched, replayed))

@@ -1,0 +1,41 @@
+"""Channels in SQL, from the channel table: a set of channels is a number, one bit for each."""
+
+from __future__ import annotations
+
+from bongsu.model.channels import BUILT_IN, FIRST_OWN_BIT, Address
+
+_BY_COLUMN = [one for one in BUILT_IN if one.address in (Address.EMAIL, Address.PHONE)]
+
+# Of the built-in channels. A channel of an app has its bit in bongsu_channels.
+BITS = {one.name: one.bit for one in BUILT_IN}
+# Every bit that a channel has or may get.
+ALL_BITS = 2**31 - 1
+# The bits of apps' channels.
+OWN_BITS = ALL_BITS - (FIRST_OWN_BIT - 1)
+# The bits of channels that send to one address of the member.
+SINGLE_ADDRESS_BITS = OWN_BITS + sum(one.bit for one in _BY_COLUMN)
+
+# The bits of the built-in channels on which member m can be reached. The inbox always is there; whether there are devices is
+# looked up only for those who can be reached by nothing else.
+REACHABLE = " + ".join(
+    [
+        str(sum(one.bit for one in BUILT_IN) - sum(one.bit for one in _BY_COLUMN)),
+        *(f"CASE WHEN m.{one.address} IS NULL THEN 0 ELSE {one.bit} END" for one in _BY_COLUMN),
+    ]
+)
+
+# The bits of apps' channels for which member l has an address. Looked up only for a notice f that names such a channel.
+OWN_REACHABLE = f"""CASE WHEN f.channels >= {FIRST_OWN_BIT} THEN (
+                   SELECT coalesce(CAST(sum(c.bit) AS integer), 0)
+                   FROM bongsu_addresses AS a JOIN bongsu_channels AS c ON c.name = a.channel
+                   WHERE a.member_id = l.member_id) ELSE 0 END"""
+
+# Names and bits of the channels that send to one address of the member.
+SINGLE_ADDRESS_CHANNELS = " UNION ALL ".join(
+    [f"SELECT '{one.name}' AS name, {one.bit} AS bit" for one in _BY_COLUMN] + ["SELECT name, bit FROM bongsu_channels"]
+)
+
+# The address of a claimed delivery by its channel ($1), where it is a column of the member. Else `device` or `own` has it.
+MEMBER_ADDRESS = "".join(f"WHEN '{one.name}' THEN member.{one.address} " for one in _BY_COLUMN)
+IS_OWN = "$1 NOT IN (" + ", ".join(f"'{one.name}'" for one in BUILT_IN) + ")"
+IS_BY_COLUMN = "$1 IN (" + ", ".join(f"'{one.name}'" for one in _BY_COLUMN) + ")"

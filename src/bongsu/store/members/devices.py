@@ -1,0 +1,88 @@
+"""Statements about devices: the push tokens of a member."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from bongsu.model import Device, DeviceStatus, Platform
+from bongsu.store.core.locks import lock_names
+from bongsu.store.core.query import Transaction, in_both, same
+from bongsu.store.members import ensure_members
+
+# Whether a push may be sent to a device (alias d): its token is not known to be invalid, and its owner consents.
+USABLE_DEVICE = "d.status = 'ACTIVE' AND d.has_consent"
+
+
+@dataclass(frozen=True)
+class DeviceRow:
+    device_id: str
+    device: Device
+    status: DeviceStatus
+    updated_at: datetime
+
+
+# Locks a device and the one that has its token, in the order of their keys: two devices that exchange their tokens at the
+# same time cannot deadlock. $1 token, $2 member, $3 device.
+_LOCK_DEVICES = in_both(
+    lambda d: (
+        f"""
+    SELECT member_id, device_id FROM bongsu_devices WHERE token = $1 OR (member_id = $2 AND device_id = $3)
+    ORDER BY member_id, device_id {d.lock_row}"""
+    )
+)
+
+# A token belongs to one device: removes it from every other. Their rows are locked.
+_REMOVE_TOKEN_ELSEWHERE = same("""
+    DELETE FROM bongsu_devices WHERE token = $1 AND NOT (member_id = $2 AND device_id = $3)""")
+
+# Creates the device or replaces it; registering again makes an invalid device usable. Locks the device's row.
+_PUT_DEVICE = in_both(
+    lambda d: (
+        f"""
+    INSERT INTO bongsu_devices (member_id, device_id, token, platform, has_consent)
+    VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (member_id, device_id) DO UPDATE
+    SET token = excluded.token, platform = excluded.platform, has_consent = excluded.has_consent,
+        status = 'ACTIVE', updated_at = {d.now}"""
+    )
+)
+
+# All devices of a member, usable or not.
+_FIND_DEVICES = same("""
+    SELECT device_id, token, platform, has_consent, status, updated_at
+    FROM bongsu_devices WHERE member_id = $1 ORDER BY device_id""")
+
+# Removes one device of a member. Locks its row.
+_REMOVE_DEVICE = same("DELETE FROM bongsu_devices WHERE member_id = $1 AND device_id = $2")
+
+
+async def put_device(tx: Transaction, member_id: str, device_id: str, device: Device) -> None:
+    """Register a device, or refresh its token. The token is taken from whichever device had it before."""
+    await ensure_members(tx, [member_id])
+    # Two devices that register one token at the same time would both find it free, and one would violate its uniqueness.
+    await tx.fetch(lock_names([f"token {device.token}"]), _LOCK_DEVICES(device.token, member_id, device_id))
+    await tx.execute(
+        _REMOVE_TOKEN_ELSEWHERE(device.token, member_id, device_id),
+        _PUT_DEVICE(member_id, device_id, device.token, device.platform.value, device.push_consent),
+    )
+
+
+async def find_devices(tx: Transaction, member_id: str) -> list[DeviceRow]:
+    return [
+        DeviceRow(
+            row["device_id"],
+            Device.model_construct(
+                token=row["token"], platform=Platform(row["platform"]), push_consent=bool(row["has_consent"])
+            ),
+            DeviceStatus(row["status"]),
+            tx.dialect.time(row["updated_at"]),
+        )
+        for row in await tx.fetch(_FIND_DEVICES(member_id))
+    ]
+
+
+async def remove_device(tx: Transaction, member_id: str, device_id: str) -> bool:
+    """Whether there was one."""
+    (removed,) = await tx.execute(_REMOVE_DEVICE(member_id, device_id))
+    return bool(removed)

@@ -1,0 +1,1 @@
+"""The tables: migrations, and the check that a database has them."""

@@ -1,0 +1,50 @@
+"""Bringing the schema up to date, and refusing to run on one that is not."""
+
+from __future__ import annotations
+
+from bongsu.errors import StoreNotMigrated, StoreTooNew
+from bongsu.store.core.query import Statement, Transaction, fetch_one, same
+from bongsu.store.core.store import Store
+
+# The newest migration. Revisions are numbers with leading zeros, so that older and newer can be told without loading them.
+HEAD = "0011"
+
+
+async def migrate(store: Store) -> tuple[str | None, str]:
+    """Apply what is missing in one transaction; return the revisions before and after. Safe from many processes at once."""
+    async with store.read() as tx:
+        before = await _revision(tx)
+    if before is not None and before > HEAD:
+        raise StoreTooNew(f"{store.place} is at revision {before}, this Bongsu knows {HEAD}")
+    if before != HEAD:
+        # Imported here because a start that finds everything in place need not load SQLAlchemy and Alembic.
+        from bongsu.store.schema.upgrade import upgrade  # noqa: PLC0415
+
+        await upgrade(store)
+    return before, HEAD
+
+
+async def check(store: Store) -> None:
+    """Raise unless the schema is exactly the one this code was written for."""
+    async with store.read() as tx:
+        found = await _revision(tx)
+    if found is None or found < HEAD:
+        raise StoreNotMigrated(f"{store.place} is at revision {found or 'none'}, this Bongsu needs {HEAD}")
+    if found > HEAD:
+        raise StoreTooNew(f"{store.place} is at revision {found}, this Bongsu knows {HEAD}")
+
+
+# Whether any migration was ever applied, and up to which.
+_TABLE_EXISTS = Statement(
+    postgres="SELECT to_regclass('bongsu_version') IS NOT NULL AS exists",
+    sqlite="SELECT count(*) AS \"exists\" FROM sqlite_master WHERE name = 'bongsu_version'",
+)
+_REVISION = same("SELECT max(version_num) AS revision FROM bongsu_version")
+
+
+async def _revision(tx: Transaction) -> str | None:
+    exists = await fetch_one(tx, _TABLE_EXISTS())
+    if exists is None or not exists["exists"]:
+        return None
+    found = await fetch_one(tx, _REVISION())
+    return None if found is None else found["revision"]

@@ -1,0 +1,1 @@
+"""The bell: one JavaScript file, and the route that serves it."""

@@ -1,0 +1,175 @@
+"""`/demo`: the page of the demo's shop. What its buttons bring about becomes events, like any other caller's.
+
+Anybody who reaches the port may be any of the shop's people: they are made up, and so is all that happens to them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic.alias_generators import to_camel
+
+from bongsu.api.bodies import read_as
+from bongsu.api.keys import Keys
+from bongsu.api.problems import ProblemError
+from bongsu.demo import ABROAD, NAMES, NOTICES, PRESSED, PRODUCTS
+from bongsu.ingress.intake import Intake
+from bongsu.model import Action, Behavior, Event, utc_now
+from bongsu.store import Store
+from bongsu.store.members.products import add_behaviors
+from bongsu.web.files import File
+
+# Of the shop's people those a visitor can be: some who read Korean, some who read English, all of whom every button reaches.
+VISITORS = ("mina", "seoyeon", "haeun", "minjae", "emma", "liam", "lucas", "jack")
+# Long enough to look around; the page asks for another when it ends.
+TOKEN_LIFETIME = timedelta(hours=1)
+# At least what a price must fall by to be told (BONGSU_PRICE_DROP_THRESHOLD is 10).
+DROPS = range(10, 45, 5)
+FILES = ("shop.css", "shop.js", "products.svg")
+# All the page needs comes from here. It also shows that the bell needs no exception from such a policy.
+POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+
+
+class Button(StrEnum):
+    DROP = "drop"
+    RESTOCK = "restock"
+    CART = "cart"
+    LIKE = "like"
+    COMMENT = "comment"
+    RESERVE = "reserve"
+    NOTICE = "notice"
+
+
+class Pressed(BaseModel):
+    """A button, who pressed it, and what or whom it is about."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+
+    button: Button
+    member_id: str
+    product_id: str = ""
+    target_id: str = ""
+
+
+class Visit(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+
+    member_id: str
+
+
+_pressed = TypeAdapter(Pressed)
+_visit = TypeAdapter(Visit)
+
+
+def router(keys: Keys, store: Store, intake: Intake) -> APIRouter:
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/demo/shelf")
+    async def shelf() -> Response:
+        visitors = [{"id": one, "name": NAMES[one], "locale": "en" if one in ABROAD else "ko"} for one in VISITORS]
+        products = [{"id": one, "name": product.name, "price": product.price} for one, product in PRODUCTS.items()]
+        return JSONResponse({"visitors": visitors, "products": products})
+
+    @routes.post("/demo/visits")
+    async def come_in(request: Request) -> Response:
+        """Be one of the shop's people, who has now seen all that is on the shelf."""
+        _refuse_others(request)
+        member_id = _person((await read_as(request, _visit)).member_id)
+        seen = [Behavior(user_id=member_id, product_id=one, action=Action.VIEW, at=utc_now()) for one in PRODUCTS]
+        async with store.transaction() as tx:
+            await add_behaviors(tx, seen)
+        return JSONResponse({"token": keys.member_token(member_id, TOKEN_LIFETIME)})
+
+    @routes.post("/demo/buttons")
+    async def press(request: Request) -> Response:
+        _refuse_others(request)
+        pressed = await read_as(request, _pressed)
+        _person(pressed.member_id)
+        if pressed.button is Button.CART:
+            carted = Behavior(
+                user_id=pressed.member_id, product_id=_product(pressed.product_id), action=Action.ADD_TO_CART, at=utc_now()
+            )
+            async with store.transaction() as tx:
+                await add_behaviors(tx, [carted])
+            return JSONResponse({}, status_code=202)
+        event = event_of(pressed)
+        await intake.accept([event])
+        return JSONResponse({"eventId": str(event.event_id), **event.payload}, status_code=202)
+
+    _add_files(routes)
+    return routes
+
+
+def _add_files(routes: APIRouter) -> None:
+    page = File.read("shop/shop.html")
+    files = {name: File.read(f"shop/{name}") for name in FILES}
+
+    @routes.get("/demo")
+    async def shop(request: Request) -> Response:
+        return page.answer(request, "no-cache", **{"Content-Security-Policy": POLICY})
+
+    @routes.get("/demo/{name}")
+    async def file(name: str, request: Request) -> Response:
+        if name not in files:
+            raise ProblemError(404, f"There is no GET {request.url.path} here: /demo is the shop")
+        return files[name].answer(request, "no-cache")
+
+
+def event_of(pressed: Pressed, roll: Callable[[range], int] = random.choice) -> Event:
+    """What has happened when that button was pressed."""
+    match pressed.button:
+        case Button.DROP:
+            before = int(PRODUCTS[_product(pressed.product_id)].price or 0)
+            fields: dict[str, Any] = {
+                "ref_id": pressed.product_id,
+                "payload": {"previousPrice": before, "currentPrice": before * (100 - roll(DROPS)) // 100},
+            }
+            return _event("product.price_changed", **fields)
+        case Button.RESTOCK:
+            stock = {"previousStock": 0, "currentStock": roll(range(3, 31))}
+            return _event("product.stock_changed", ref_id=_product(pressed.product_id), payload=stock)
+        case Button.LIKE:
+            return _act("post.liked", pressed)
+        case Button.COMMENT:
+            return _act("comment.created", pressed)
+        case Button.RESERVE:
+            number = f"R-{roll(range(1_000_000)):06}"
+            return _event("reservation.confirmed", target_id=_person(pressed.target_id), ref_id=number)
+        case _:
+            title, body = NOTICES[roll(range(len(NOTICES)))]
+            return _event("notice.published", payload={"title": title, "body": body, "memberIds": list(NAMES)})
+
+
+def _act(event_type: str, pressed: Pressed) -> Event:
+    target, actor = _person(pressed.target_id), pressed.member_id
+    payload = {"actorName": NAMES[actor]}
+    return _event(event_type, actor_id=actor, target_id=target, ref_id=f"post-{target}-1", payload=payload)
+
+
+def _event(event_type: str, **fields: Any) -> Event:
+    return Event(event_type=PRESSED + event_type, **fields)
+
+
+def _person(member_id: str) -> str:
+    if member_id not in NAMES:
+        raise ProblemError(422, f"{member_id!r:.50} is not of this shop: take one of {', '.join(VISITORS)}")
+    return member_id
+
+
+def _product(product_id: str) -> str:
+    if product_id not in PRODUCTS:
+        raise ProblemError(422, f"{product_id!r:.50} is not on the shelf: take one of {', '.join(PRODUCTS)}")
+    return product_id
+
+
+def _refuse_others(request: Request) -> None:
+    """The buttons ask for no key, so they are pressed from the shop's own page, and by programs, which say nothing here."""
+    if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        raise ProblemError(403, "The shop's buttons are pressed on its own page, /demo")
