@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import cast
 
 import orjson
-from tests.servers import start_redis
+from tests.support.servers import start_redis
 
 from bench import cores
 from bench.client import Client, encode

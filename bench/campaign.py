@@ -16,7 +16,7 @@ from uuid import uuid4
 import orjson
 import psutil
 from rich.progress import Progress
-from tests.servers import start_redis
+from tests.support.servers import start_redis
 
 from bench.campaign_app import CAMPAIGN
 from bench.client import Client, encode

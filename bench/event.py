@@ -10,8 +10,8 @@ from pathlib import Path
 
 import orjson
 import psutil
-from tests.servers import start_redis
 from tests.simulator.running import Simulator, simulating
+from tests.support.servers import start_redis
 
 from bench.client import Client, encode
 from bench.ground import KEYS, Ground

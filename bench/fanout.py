@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import asyncpg
 import psutil
 import redis.asyncio
-from tests.servers import find_redis
+from tests.support.servers import find_redis
 
 from bench.crowd import PRODUCT, Crowd
 from bench.ground import Ground

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 import psycopg
-from tests.servers import PostgresServer, start_postgres
+from tests.support.servers import PostgresServer, start_postgres
 
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 
 import psutil
-from tests.servers import start_redis
+from tests.support.servers import start_redis
 
 from bench import arrival, cores
 from bench.broadcast import HAS_RIVAL, Audience, bare, ours, rival

@@ -17,8 +17,8 @@ from unittest.mock import patch
 
 import httpx
 import uvloop
-from tests.processes import WAIT_SECONDS, forks
 from tests.simulator.running import Simulator
+from tests.support.processes import WAIT_SECONDS, forks
 
 from bongsu.simulator import serve, server
 from bongsu.simulator.ledger import Entry, Ledger, Try

@@ -11,8 +11,8 @@ import pytest
 from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
-from tests.processes import bongsu
-from tests.servers import (
+from tests.support.processes import bongsu
+from tests.support.servers import (
     PostgresServer,
     RedisServer,
     ServerMissing,

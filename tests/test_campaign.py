@@ -12,8 +12,8 @@ from bongsu.deliver.claimer import SHARE
 from bongsu.model.channels import Channel, find_channel
 from bongsu.settings import Settings
 from bongsu.store import Statement, Store
-from tests.processes import serving
 from tests.simulator.running import Simulator, simulating
+from tests.support.processes import serving
 from tests.test_serve import KEY, eventually
 
 MEMBERS = 50_000

@@ -11,8 +11,8 @@ import pytest
 
 from bongsu.api.keys import Keys
 from bongsu.settings import Settings
-from tests.processes import serving
 from tests.simulator.running import Simulator, simulating
+from tests.support.processes import serving
 from tests.test_serve import KEY, eventually
 
 

@@ -16,7 +16,7 @@ from bongsu.rules import catalogue, load_app
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.query import same
-from tests.deciding import decide, told
+from tests.support.decisions import decide, told
 
 HOWTO = Path(__file__).parents[1] / "docs" / "howto"
 

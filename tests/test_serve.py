@@ -18,8 +18,8 @@ from uuid import uuid4
 
 import httpx
 
-from tests.processes import BONGSU, bongsu, serving
-from tests.servers import RedisServer, start_postgres
+from tests.support.processes import BONGSU, bongsu, serving
+from tests.support.servers import RedisServer, start_postgres
 
 KEY = {"X-API-Key": "server-key-of-the-tests"}
 

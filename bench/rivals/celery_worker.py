@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 from celery import Celery as Application
-from tests.servers import start_redis
+from tests.support.servers import start_redis
 
 from bench.rivals import celery_tasks as tasks
 from bench.serving import ROOT

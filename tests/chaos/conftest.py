@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.debian import PackageMissing, find_or_install
 from tests.simulator.running import Simulator, simulating
+from tests.support.debian import PackageMissing, find_or_install
 
 # Outages of a provider last longer than its breaker, half a minute each: only `make chaos` has them. tests/deliver has
 # the same behaviour without real time.

@@ -18,8 +18,8 @@ import httpx
 from bongsu.api.keys import Keys
 from bongsu.settings import Settings
 from tests.conftest import KEYS
-from tests.processes import Served, serving
 from tests.simulator.running import Simulator
+from tests.support.processes import Served, serving
 from tests.test_serve import KEY
 
 # Until something that must happen is given up: far more than it should take, so that only a hang fails a test.

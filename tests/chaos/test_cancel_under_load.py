@@ -17,10 +17,10 @@ import pytest
 from bongsu.api.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
-from tests.cancelling import fill, is_exact
 from tests.chaos.shop import until
-from tests.processes import Served, serving
 from tests.simulator.running import Simulator
+from tests.support.cancellations import fill, is_exact
+from tests.support.processes import Served, serving
 from tests.test_serve import KEY
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.parametrize("settings", ["postgresql"], indirect=True)]

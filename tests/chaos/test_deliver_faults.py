@@ -13,9 +13,9 @@ import pytest
 from bongsu.settings import Settings
 from tests.chaos.shop import Shop, opened, report, until
 from tests.chaos.test_faults import FAULT_SECONDS, last
-from tests.read_only import read_only
 from tests.simulator.account import write_account
 from tests.simulator.running import Simulator
+from tests.support.read_only_store import read_only
 
 pytestmark = pytest.mark.timeout(400)
 

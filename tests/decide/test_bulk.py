@@ -27,7 +27,7 @@ from bongsu.model import (
 from bongsu.rules import Rules
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from tests.deciding import Clock, ClockedDecider, decide, did, members, rows, run, said, says, tick, told, work
+from tests.support.decisions import Clock, ClockedDecider, decide, did, members, rows, run, said, says, tick, told, work
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
 CHUNK = 5

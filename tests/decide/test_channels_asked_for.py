@@ -16,7 +16,17 @@ from bongsu.settings import Settings
 from bongsu.store import Store, outbox
 from bongsu.store.desk import history
 from bongsu.store.inbox import live
-from tests.deciding import Clock, ClockedDecider, deliveries, members, prefers, rows, run, unread_is_exact, work
+from tests.support.decisions import (
+    Clock,
+    ClockedDecider,
+    deliveries,
+    members,
+    prefers,
+    rows,
+    run,
+    unread_is_exact,
+    work,
+)
 
 
 def code(*channels: str) -> Event:

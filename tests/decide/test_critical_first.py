@@ -10,7 +10,7 @@ from bongsu.model import Event, Everyone, Listed, Notice, NoticeType
 from bongsu.rules import CRITICAL_DIRECT, App, Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from tests.deciding import IN_APP, Clock, ClockedDecider, members, run, said, says, told, work
+from tests.support.decisions import IN_APP, Clock, ClockedDecider, members, run, said, says, told, work
 
 CRITICAL = NoticeType("CRITICAL", IN_APP, is_critical=True)
 CONFIRMED = Event(event_type="reservation.confirmed", target_id="guest", ref_id="r1")

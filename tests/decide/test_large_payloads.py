@@ -11,7 +11,7 @@ from bongsu.model import Event, Listed, Notice, NoticeType
 from bongsu.rules import DIRECT, Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from tests.deciding import IN_APP, Clock, ClockedDecider, rows, run, said, told, work
+from tests.support.decisions import IN_APP, Clock, ClockedDecider, rows, run, said, told, work
 
 MANY = [f"member-{number:05}" for number in range(6_000)]
 FEW = MANY[:5]

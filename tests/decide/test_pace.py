@@ -26,7 +26,7 @@ from bongsu.store import Store, outbox
 from bongsu.store.members import ensure_members
 from bongsu.store.members.devices import put_device
 from tests.decide.test_quiet_hours import FIRST, MINUTES, MINUTES_OF_DAY, ZONES
-from tests.deciding import NOON, Clock, ClockedDecider, decide, members, prefers, rows, run, said, says, work
+from tests.support.decisions import NOON, Clock, ClockedDecider, decide, members, prefers, rows, run, said, says, work
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
 SEOUL = ZoneInfo("Asia/Seoul")

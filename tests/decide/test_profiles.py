@@ -12,7 +12,7 @@ from bongsu.model import Listed, NoticeType
 from bongsu.render.templates import Templates
 from bongsu.settings import Settings
 from bongsu.store import Store, decisions, outbox
-from tests.deciding import IN_APP, members, run, said, says, told, work
+from tests.support.decisions import IN_APP, members, run, said, says, told, work
 
 COUNT = 4 * FEW_PROFILES
 

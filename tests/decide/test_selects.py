@@ -15,7 +15,20 @@ from bongsu.model import Audience, Event, Listed, Selected
 from bongsu.settings import Settings
 from bongsu.store import AUDIENCE_READERS, Store, outbox
 from bongsu.store.decisions.audience_snapshots import select_portions
-from tests.deciding import Clock, ClockedDecider, decide, fates, members, rows, run, said, says, tick, told, work
+from tests.support.decisions import (
+    Clock,
+    ClockedDecider,
+    decide,
+    fates,
+    members,
+    rows,
+    run,
+    said,
+    says,
+    tick,
+    told,
+    work,
+)
 
 # Neither ends by itself.
 SLOW = {

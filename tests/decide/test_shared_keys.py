@@ -22,7 +22,7 @@ from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate, outbox
 from tests.conftest import KEYS
-from tests.deciding import Clock, ClockedDecider, decide, fates, members, prefers, rows, said, says, work
+from tests.support.decisions import Clock, ClockedDecider, decide, fates, members, prefers, rows, said, says, work
 
 LIMIT = 3
 KINDS = {

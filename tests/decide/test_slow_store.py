@@ -15,8 +15,8 @@ from bongsu.model import Event, Listed
 from bongsu.settings import Settings
 from bongsu.store import Share, Store, migrate, outbox
 from bongsu.store.core import postgres, sqlite
-from tests.deciding import Clock, ClockedDecider, fates, rows, said, says, work
-from tests.store.limits import limit
+from tests.store.core.limits import limit
+from tests.support.decisions import Clock, ClockedDecider, fates, rows, said, says, work
 
 LOCK_SECONDS = 0.1
 

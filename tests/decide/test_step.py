@@ -30,7 +30,7 @@ from bongsu.settings import Settings
 from bongsu.store import Query, Store, Transaction, outbox
 from bongsu.store.members.devices import put_device
 from tests.conftest import KEYS
-from tests.deciding import (
+from tests.support.decisions import (
     IN_APP,
     NOON,
     Clock,

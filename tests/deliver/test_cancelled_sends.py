@@ -29,9 +29,9 @@ from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.ranks import RANKS
-from tests.cancelling import SALE, campaign, change, fill, is_exact, statuses
-from tests.deciding import decide, rows, said, says
 from tests.simulator.running import Simulator, simulating
+from tests.support.cancellations import SALE, campaign, change, fill, is_exact, statuses
+from tests.support.decisions import decide, rows, said, says
 
 AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0)
 MAIL = NoticeType("MAIL", (Channel.EMAIL, Channel.IN_APP), duplicate_hours=0)

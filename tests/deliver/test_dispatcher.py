@@ -26,9 +26,9 @@ from bongsu.store.core.query import Transaction, same
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
 from bongsu.store.desk.delivery_history import find_attempts
 from bongsu.store.ranks import RANKS, SHARED_TURNS
-from tests.deciding import decide, members, rows, said, says
-from tests.dying import LONG_AGO, delivery, message
-from tests.waiting import until_waiting
+from tests.support.decisions import decide, members, rows, said, says
+from tests.support.deliveries import LONG_AGO, delivery, message
+from tests.support.waiting import until_waiting
 
 MOST_ONCE = NoticeType("ONCE", (Channel.PUSH, Channel.IN_APP))
 ACCEPTED = Accepted("ref")

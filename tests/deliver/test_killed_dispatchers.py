@@ -17,11 +17,11 @@ from bongsu.model import Channel, Device, Guarantee, Listed, NoticeType, Platfor
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.members.devices import put_device
-from tests.deciding import decide, rows, said, says
 from tests.deliver.killed_dispatcher import CONCURRENCY, work
-from tests.killing import killing
-from tests.processes import forks
 from tests.simulator.running import Simulator, simulating
+from tests.support.decisions import decide, rows, said, says
+from tests.support.killed_processes import killing
+from tests.support.processes import forks
 
 SEEDS = range(1, 1 + int(os.environ.get("CHAOS_SEEDS", "1")))
 MEMBERS = int(os.environ.get("CHAOS_MEMBERS", "60"))

@@ -25,9 +25,9 @@ from bongsu.store.core.dead_claims import in_use
 from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, Success
 from bongsu.store.deliveries.recovery import settle_abandoned
 from bongsu.store.ranks import ORDINARY, RANKS, SHARED_TURNS
-from tests.deciding import rows
 from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, run, states
-from tests.read_only import read_only
+from tests.support.decisions import rows
+from tests.support.read_only_store import read_only
 
 EACH = 100
 

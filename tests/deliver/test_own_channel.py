@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.processes import BONGSU, bongsu, serving
+from tests.support.processes import BONGSU, bongsu, serving
 from tests.test_serve import KEY, eventually
 
 PAGE = Path(__file__).parents[2] / "docs/howto/channels.md"

@@ -22,7 +22,7 @@ from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.settings import Settings
 from bongsu.store import Store, ranks
 from bongsu.store.ranks import BULK, CRITICAL, CRITICAL_BULK, ORDINARY, RANKS, SHARED_TURNS, rank_of, slots_for
-from tests.deciding import decide, members, rows, said, says
+from tests.support.decisions import decide, members, rows, said, says
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.ingress.places import Onlooker, Place
-from tests.servers import PostgresServer
+from tests.ingress.databases import Onlooker, Place
+from tests.support.servers import PostgresServer
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")

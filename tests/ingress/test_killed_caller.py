@@ -12,7 +12,7 @@ import pytest
 
 from bongsu import Event
 from bongsu.model import new_id
-from tests.ingress.places import BOTH, NEITHER, Onlooker, Place, Seen
+from tests.ingress.databases import BOTH, NEITHER, Onlooker, Place, Seen
 
 # The onlooker stays from test to test, and with it the loop its connection lives on.
 pytestmark = pytest.mark.asyncio(loop_scope="package")

@@ -20,8 +20,8 @@ from bongsu.store import Store, migrate
 from tests.conftest import KEYS
 from tests.live.client import EventSource
 from tests.live.harness import Ringer, bearer, ringing
-from tests.processes import BONGSU, Served, serving
-from tests.servers import PostgresServer, RedisServer, start_redis
+from tests.support.processes import BONGSU, Served, serving
+from tests.support.servers import PostgresServer, RedisServer, start_redis
 
 
 @dataclass

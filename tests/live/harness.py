@@ -22,7 +22,7 @@ from bongsu.store import Store
 from bongsu.store.core.query import same
 from bongsu.store.members import ensure_members
 from tests.live.client import EventSource
-from tests.told import tell
+from tests.support.inbox import tell
 
 FIND_MESSAGES = same("SELECT message_id FROM bongsu_notifications WHERE member_id = $1 AND notification_id >= $2")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from bongsu.live.registry import LEASE_SECONDS, key_of
 from tests.live.cluster import cluster_on
-from tests.servers import PostgresServer
+from tests.support.servers import PostgresServer
 
 # `make chaos` waits as long as it really takes.
 LEASE = LEASE_SECONDS if "CHAOS_SEEDS" in os.environ else 1.5

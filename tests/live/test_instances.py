@@ -20,7 +20,7 @@ from bongsu.live.registry import key_of
 from tests.live.client import EventSource
 from tests.live.cluster import Cluster, cluster_on
 from tests.live.harness import Ringer, withdraw, write_to_all
-from tests.servers import PostgresServer
+from tests.support.servers import PostgresServer
 
 # `make chaos` runs many more.
 SEEDS = range(1 + int(os.environ.get("CHAOS_SEEDS", "1")))

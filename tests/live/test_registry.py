@@ -15,7 +15,7 @@ from bongsu.errors import RedisUnreachable
 from bongsu.live.registry import DISCONNECT_TOPIC, LocalRegistry, RedisRegistry, Registry, key_of
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from tests.servers import RedisServer, start_redis
+from tests.support.servers import RedisServer, start_redis
 
 WAIT_SECONDS = 20
 

@@ -23,8 +23,8 @@ from bongsu.render.templates import Templates
 from bongsu.store import Transaction, outbox
 from bongsu.store.core.query import same
 from bongsu.store.inbox import live as live_statements
-from tests.deciding import prefers, said, says, work
 from tests.live.harness import Live, bearer, write
+from tests.support.decisions import prefers, said, says, work
 
 COPY_TO_OTHER = same("""
     INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)

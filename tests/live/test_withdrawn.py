@@ -22,7 +22,7 @@ from bongsu.store import Store, Transaction
 from bongsu.store.inbox import live as statements
 from tests.live.client import EventSource
 from tests.live.harness import Live, bearer, live_on, withdraw, write, write_to_all
-from tests.store import test_live_plans as plans
+from tests.store.inbox import test_live_plans as plans
 
 MEMBERS = ["m-1", "m-2", "m-3"]
 full = plans.full

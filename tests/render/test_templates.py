@@ -13,7 +13,7 @@ from bongsu.model import Event, Everyone, Notice, NoticeType
 from bongsu.render.templates import SAMPLES, SHIPPED, Rendered, Templates, number
 from bongsu.rules import catalogue
 from bongsu.settings import Settings
-from tests.processes import BONGSU
+from tests.support.processes import BONGSU
 
 RULES = catalogue(Settings())
 # The member's own words say it: title and body come with the event.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bongsu.model import Channel, Everyone, Guarantee, Listed
-from tests.rules.said import said, the_one
+from tests.rules.events import said, the_one
 
 SAYS = {"title": "점검 안내", "body": "{{ 오늘 }} 밤 점검이 있습니다."}
 

@@ -13,7 +13,7 @@ from bongsu.model import Action, Channel, Event, Guarantee, Interested, Priority
 from bongsu.rules import catalogue
 from bongsu.rules.commerce import back_in_stock, commerce, drop_percentage
 from bongsu.settings import Settings
-from tests.rules.said import said, the_one
+from tests.rules.events import said, the_one
 
 prices = st.one_of(
     st.integers(0, 10**9),

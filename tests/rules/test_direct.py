@@ -9,7 +9,7 @@ import pytest
 from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
 from bongsu.rules import DIRECT, App, catalogue
 from bongsu.settings import Settings
-from tests.rules.said import said, the_one
+from tests.rules.events import said, the_one
 
 LEAST = {"type": "MARKETING", "userIds": ["a", "b"], "title": "봄 할인", "body": "{{ 7*7 }}"}
 

@@ -13,7 +13,7 @@ from bongsu.errors import BadApp
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
-from tests.rules.said import said, the_one
+from tests.rules.events import said, the_one
 
 LIKED: dict[str, Any] = {"actor_id": "a", "target_id": "b", "ref_id": "1"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from bongsu.errors import BadApp
 from bongsu.rules import load_app
-from tests.processes import bongsu
+from tests.support.processes import bongsu
 
 GOOD = 'from bongsu import App\nours = App()\nSHIPPED = ours.type("SHIPPED", channels=["PUSH"])\n'
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bongsu.model import Channel, Guarantee, Listed, Priority
-from tests.rules.said import said, the_one
+from tests.rules.events import said, the_one
 
 TO_A_TARGET = [("follow.created", "FOLLOW"), ("post.liked", "POST_LIKE"), ("comment.created", "POST_COMMENT")]
 

@@ -11,7 +11,7 @@ import redis.asyncio
 
 from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.runtime.signals import LocalSignals, Signals
-from tests.servers import RedisServer, start_redis
+from tests.support.servers import RedisServer, start_redis
 
 
 class Ear:

@@ -12,7 +12,7 @@ import httpx
 import uvloop
 
 from bongsu.simulator import serve
-from tests.processes import WAIT_SECONDS, forks
+from tests.support.processes import WAIT_SECONDS, forks
 
 
 class Simulator:

@@ -15,8 +15,8 @@ import pytest
 
 from bongsu.errors import AddressTaken, BadCommand
 from bongsu.simulator import serve
-from tests.processes import WAIT_SECONDS
 from tests.simulator.running import Simulator
+from tests.support.processes import WAIT_SECONDS
 
 SEND = "/v1/projects/shop/messages:send"
 

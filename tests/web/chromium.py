@@ -9,7 +9,7 @@ from functools import cache
 
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.debian import INSTALL_SECONDS, find_or_install
+from tests.support.debian import INSTALL_SECONDS, find_or_install
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 # For tests of a module with a browser: the first of them may have to wait for the installation.

@@ -10,8 +10,8 @@ from playwright.sync_api import Browser
 
 from bongsu.settings import Settings
 from tests.conftest import KEYS
-from tests.debian import PackageMissing
-from tests.processes import serving
+from tests.support.debian import PackageMissing
+from tests.support.processes import serving
 from tests.web.chromium import browsing
 from tests.web.harness import Elsewhere, Site, elsewhere, embedded, site_of
 

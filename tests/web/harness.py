@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 from bongsu.api.keys import Keys
 from bongsu.settings import Settings
 from tests.conftest import KEYS
-from tests.processes import Served
+from tests.support.processes import Served
 from tests.test_serve import KEY, eventually
 
 # Nothing here takes a second but coming back after `retry:`, which is three at most.

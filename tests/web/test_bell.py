@@ -18,8 +18,8 @@ from bongsu.store import Store
 from bongsu.store.core.query import same
 from tests.conftest import KEYS
 from tests.live.harness import withdraw
-from tests.processes import serving
-from tests.servers import RedisServer
+from tests.support.processes import serving
+from tests.support.servers import RedisServer
 from tests.test_serve import eventually
 from tests.web.chromium import TEST_SECONDS
 from tests.web.harness import Site, embedded, site_of, stream_of, token_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.debian import PackageMissing
+from tests.support.debian import PackageMissing
 from tests.web.chromium import find_chromium
 
 

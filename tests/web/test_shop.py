@@ -14,7 +14,7 @@ from bongsu.rules import catalogue
 from bongsu.settings import Settings
 from bongsu.web.shop.routes import VISITORS, Button, Pressed, event_of
 from tests.conftest import KEYS
-from tests.processes import serving
+from tests.support.processes import serving
 from tests.test_serve import eventually
 from tests.web.chromium import TEST_SECONDS
 from tests.web.harness import Bell, Site, embedded, site_of

@@ -10,8 +10,8 @@ from bongsu.deliver.channels.limits.pace import Pace
 from bongsu.deliver.channels.limits.token_guard import TokenGuard
 from bongsu.model.outcome import Accepted, Gone, Outcome, Retry, Scope, Unknown
 from bongsu.runtime import telemetry
-from tests.deliver.channels.test_guard import DOWN, Scene
-from tests.deliver.channels.test_push import Clock, outgoing, pushing
+from tests.deliver.channels.limits.test_guard import DOWN, Scene
+from tests.deliver.channels.push.test_sender import Clock, outgoing, pushing
 from tests.simulator.running import Simulator
 
 

@@ -1,0 +1,231 @@
+"""The demo: a shop filled once, in which things happen that members hear of, and which keeps away from real people."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from bongsu import demo
+from bongsu.decide.step import Decider
+from bongsu.decide.worker import EventWorker
+from bongsu.demo import NAMES, PRODUCTS, STAR, Shop, Trickle, fill, refuse_strangers
+from bongsu.errors import NotForDemo
+from bongsu.ingress.intake import EVENTS_TOPIC, Intake
+from bongsu.model import Preferences, utc_now
+from bongsu.render.templates import Templates
+from bongsu.rules import catalogue
+from bongsu.runtime.signals import LocalSignals
+from bongsu.service import running
+from bongsu.settings import Settings
+from bongsu.store import Store
+from bongsu.store.members import find_preferences
+from tests.support.decisions import Clock, members, prefers, rows, told
+from tests.support.processes import bongsu, serving
+from tests.test_serve import eventually
+
+# Nobody does anything in the future.
+PAST = utc_now() - timedelta(days=10)
+KINDS = {
+    "product.price_changed", "product.stock_changed", "post.liked", "comment.created", "follow.created",
+    "reservation.confirmed", "notice.published",
+}  # fmt: skip
+
+
+# --- what happens -----------------------------------------------------------------------------------------------------
+
+
+def story(seed: int, length: int = 60) -> list[tuple[Any, ...]]:
+    shop = Shop(seed, Clock())
+    happenings = [shop.next() for _ in range(length)]
+    return [(one.event.event_type, one.event.ref_id, one.event.target_id, one.event.payload, one.said) for one in happenings]
+
+
+def test_the_same_seed_tells_the_same_story() -> None:
+    assert story(1) == story(1)
+    assert story(1) != story(2)
+
+
+def test_everything_that_happens_is_of_use_to_somebody_and_all_kinds_do() -> None:
+    shop, rules = Shop(1), catalogue(Settings())
+    kinds = Counter[str]()
+    for _ in range(300):
+        happening = shop.next()
+        assert rules.detect(happening.event), happening.said
+        kinds[happening.event.event_type] += 1
+    assert set(kinds) == KINDS
+
+
+def test_the_first_things_happen_to_the_member_whom_the_greeting_names() -> None:
+    shop = Shop(3)
+    first = [shop.next().event for _ in range(5)]
+    assert [one.event_type for one in first[:3]] == ["product.price_changed", "comment.created", "product.stock_changed"]
+    assert {one.target_id for one in first} == {None, STAR}
+
+
+def test_a_product_is_news_again_after_an_hour_and_rarely_before() -> None:
+    clock = Clock()
+    shop = Shop(1, clock)
+
+    def falls() -> Counter[str]:
+        events = [shop.next().event for _ in range(400)]
+        return Counter(str(one.ref_id) for one in events if one.event_type == "product.price_changed")
+
+    first = falls()
+    assert set(first) == set(PRODUCTS)
+    assert len(PRODUCTS) < first.total() < 3 * len(PRODUCTS)
+    clock.forward(hours=1, seconds=1)
+    assert falls().total() >= len(PRODUCTS)
+
+
+def test_the_people_are_of_many_kinds() -> None:
+    people = list(demo.crowd())
+    assert len(people) == 40
+    assert Counter(one.member.locale for one in people) == {"ko": 26, "en": 14}
+    assert len({one.member.timezone for one in people}) > 10
+    for some in (
+        [one for one in people if one.devices],
+        [one for one in people if one.wish.quiet_hours],
+        [one for one in people if one.wish.types],
+        [one for one in people if one.member.phone],
+    ):
+        assert 3 < len(some) < 40
+
+
+# --- the limit --------------------------------------------------------------------------------------------------------
+
+
+def test_the_daily_limit_is_wide_unless_the_user_has_set_one() -> None:
+    assert demo.with_room(Settings.load({})).daily_limit == 1_000
+    assert demo.with_room(Settings.load({"BONGSU_DAILY_LIMIT": "10"})).daily_limit == 10
+
+
+# --- into the store ---------------------------------------------------------------------------------------------------
+
+
+async def counted(store: Store) -> Sequence[int]:
+    tables = ("members", "devices", "preferences", "products", "behaviors")
+    (found,) = await rows(store, f"SELECT {', '.join(f'(SELECT count(*) FROM bongsu_{one})' for one in tables)}")
+    return tuple(found)
+
+
+async def newest_interest(store: Store) -> Any:
+    return (await rows(store, "SELECT max(at) AS newest FROM bongsu_behaviors"))[0]["newest"]
+
+
+async def test_filled_twice_is_filled_once_and_interest_is_fresh(store: Store) -> None:
+    assert await fill(store, PAST)
+    before = await counted(store)
+    assert before[0] == len(NAMES)
+    assert min(before) > 3
+    interest = await newest_interest(store)
+    await prefers(store, STAR, enabled=False)
+    assert not await fill(store, PAST + timedelta(days=1))
+    async with store.read() as tx:
+        assert await find_preferences(tx, STAR) == Preferences(enabled=False), "a newcomer's own change stays"
+    after = await counted(store)
+    assert (after[0], after[1], after[3], after[4]) == (before[0], before[1], before[3], before[4])
+    assert await newest_interest(store) > interest
+
+
+async def test_two_at_once_fill_it_once(store: Store) -> None:
+    assert sorted(await asyncio.gather(fill(store), fill(store))) == [False, True]
+
+
+async def test_the_trickle_leads_to_notifications(store: Store, settings: Settings) -> None:
+    await fill(store)
+    decided = asyncio.Event()
+    signals = LocalSignals()
+    decider = Decider(store, Templates.load(), settings)
+    worker = EventWorker(store, catalogue(settings), settings, decider, on_decided=lambda _decision: decided.set())
+    async with running(signals), running(Intake(store, signals, "demo")) as intake:
+        with signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
+            async with running(worker), running(Trickle(store, intake, Shop(1), pace_seconds=0.01)):
+                # The first is about a product that she has looked at, and the next are about her.
+                for _ in range(20):
+                    await decided.wait()
+                    decided.clear()
+                    if (await told(store)).get(STAR, 0) >= 3:
+                        break
+    inboxes = await told(store)
+    assert inboxes[STAR] >= 3
+    assert len(inboxes) > 5
+    assert set(inboxes) <= set(NAMES)
+    assert await rows(store, "SELECT 1 FROM bongsu_events WHERE status = 'FAILED'") == []
+
+
+async def test_interest_is_kept_fresh_however_long_it_runs(store: Store) -> None:
+    clock = Clock(PAST)
+    await fill(store, clock())
+    signals = LocalSignals()
+    async with running(signals), running(Intake(store, signals, "demo")) as intake:
+        trickle = Trickle(store, intake, Shop(1, clock), clock=clock)
+        interest = await newest_interest(store)
+        clock.forward(hours=1)
+        await trickle.tick()
+        assert await newest_interest(store) == interest
+        clock.forward(days=3)
+        await trickle.tick()
+        assert await newest_interest(store) > interest
+
+
+async def test_a_shared_database_with_strangers_is_refused(store: Store, settings: Settings) -> None:
+    await refuse_strangers(store, settings)
+    await fill(store)
+    await refuse_strangers(store, settings)
+    await members(store, "a-real-person")
+    if settings.is_embedded:
+        await refuse_strangers(store, settings)  # the newcomer's own file, and what they have tried out in it
+        return
+    with pytest.raises(NotForDemo, match="such as a-real-person.* an empty database"):
+        await refuse_strangers(store, settings)
+
+
+# --- as a newcomer runs it --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def migrated(environment: dict[str, str]) -> dict[str, str]:
+    assert bongsu("migrate", environment=environment).returncode == 0
+    return environment
+
+
+def test_a_newcomer_sees_an_inbox_fill_by_what_the_greeting_says(migrated: dict[str, str]) -> None:
+    with serving(migrated, "--demo") as served:
+        assert served.process.stdout is not None
+        greeting = iter(served.process.stdout.readline, "")
+        curl = shlex.split(next(line for line in greeting if line.startswith("curl ")))
+        name, _, value = curl[3].partition(": ")
+        if "$(bongsu token" in value:
+            value = "Bearer " + bongsu("token", STAR, environment=migrated).stdout.strip()
+        with served.client(**{name: value}) as client:
+            eventually(lambda: bool(client.get(curl[1]).json()["items"]), True)
+            (item, *_) = client.get(curl[1]).json()["items"]
+            assert item["title"]
+        line = next(line for line in greeting if " why " in line)
+        assert STAR in bongsu(*line.split()[1:], environment=migrated).stdout
+        assert served.terminate() == 0
+        served.wait_for("stopped")
+    said = [line["event"] for line in served.lines]
+    assert any(one.startswith("demo: ") and " falls from " in one for one in said)
+    assert any("the daily limit is 1,000" in one for one in said)
+
+
+def test_beside_real_people_only_the_embedded_store_is_served(migrated: dict[str, str]) -> None:
+    behavior = '{"userId": "a-real-person", "productId": "sku-1", "action": "VIEW"}'
+    assert bongsu("load", "behaviors", "--file", "-", environment=migrated, stdin=behavior).returncode == 0
+    if not migrated["BONGSU_DATABASE_URL"]:
+        with serving(migrated, "--demo") as served:
+            assert served.terminate() == 0
+        return
+    done = bongsu("serve", "--demo", "--port", "0", environment=migrated)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert line.startswith("bongsu: ")
+    assert "a-real-person" in line
+    assert "an empty database" in line

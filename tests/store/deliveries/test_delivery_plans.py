@@ -1,0 +1,149 @@
+"""Where an index is the point: the plans of the deliveries' statements, with many other rows in the table."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from bongsu.model import Channel
+from bongsu.store import Statement, Store, Transaction, deliveries
+from bongsu.store.core.query import same
+from bongsu.store.deliveries import DeliveryResult, DeliveryStatus, Success, recovery
+from tests.support.deliveries import delivery, message
+from tests.support.notifications import send_many, tell_many
+from tests.support.plans import generic_plan, keep_statistics, rows_read, rows_read_so_far
+
+MANY = 20_000
+
+
+async def add_deliveries(tx: Transaction, status: str) -> None:
+    """One more for each notification."""
+    await tx.execute(
+        same("""
+        INSERT INTO bongsu_deliveries
+            (notification_id, member_id, message_id, channel, device_id, status, rank, due, created_at)
+        SELECT notification_id, member_id, message_id, 'PUSH', 'd', $1, 1, created_at, created_at
+        FROM bongsu_notifications""")(status)
+    )
+
+
+@pytest.fixture
+async def full(store: Store) -> AsyncIterator[Store]:
+    """Many finished deliveries, a few that wait."""
+    async with store.transaction() as tx:
+        message_id = await message(tx)
+        await tell_many(tx, message_id, MANY)
+        await add_deliveries(tx, "SUCCESS")
+        for number in range(300):
+            await delivery(tx, message_id, "READY", f"new-{number}")
+    async with store.single() as tx:
+        await tx.execute(same("ANALYZE")())
+    yield store
+
+
+async def test_a_claim_reads_only_what_is_due(full: Store) -> None:
+    plan = await generic_plan(full, deliveries.CLAIM)
+    if full.dialect.name == "sqlite":
+        assert "USING INDEX bongsu_deliveries_due (channel=? AND rank=? AND due<?)" in plan
+        assert "SCAN bongsu_deliveries" not in plan
+        assert "TEMP B-TREE" not in plan
+    else:
+        assert "using bongsu_deliveries_due" in plan
+        assert re.search(r"Index Cond: \(\(channel = \$1\) AND \(rank = .*\) AND \(due <= now\(\)\)\)", plan)
+        assert "using bongsu_deliveries_pkey" in plan
+        assert "Seq Scan on bongsu_deliveries" not in plan
+        assert "Sort" not in plan
+
+
+@pytest.mark.parametrize("name", ["RENEW", "RECORD_SUCCESSES", "RECORD_OTHERS", "LEASE"])
+async def test_claims_are_found_by_their_ids(full: Store, name: str) -> None:
+    statement: Statement = getattr(deliveries, name)
+    plan = await generic_plan(full, statement)
+    if full.dialect.name == "sqlite":
+        assert "SEARCH bongsu_deliveries USING INTEGER PRIMARY KEY (rowid=?)" in plan
+        assert "SCAN bongsu_deliveries" not in plan
+    else:
+        assert "using bongsu_deliveries_pkey" in plan
+        assert "bongsu_deliveries_due" not in plan
+        # There is one message: it may be read either way.
+        assert "Seq Scan on bongsu_deliveries" not in plan
+
+
+async def test_abandoned_claims_are_found_among_many_that_wait(store: Store) -> None:
+    """Of a backlog that is newer than the statistics, as after a crash in a campaign."""
+    async with store.transaction() as tx:
+        await delivery(tx, await message(tx), "SUCCESS", "old")
+    await keep_statistics(store)
+    async with store.transaction() as tx:
+        message_id = await message(tx)
+        await tell_many(tx, message_id, MANY)
+        await send_many(tx, message_id, "READY")
+        for number in range(3):
+            await delivery(tx, message_id, "SENDING", f"lost-{number}")
+    if store.dialect.name == "postgresql":
+        # Those that are found, their message, and the rows to be changed.
+        assert await rows_read(store, recovery.SETTLE_ABANDONED(1_000)) <= 5 * 3
+    else:
+        plan = await generic_plan(store, recovery.SETTLE_ABANDONED)
+        assert "USING INDEX bongsu_deliveries_sending (due<?)" in plan
+    async with store.transaction() as tx:
+        assert (await recovery.settle_abandoned(tx, 1_000)).total() == 3
+
+
+@pytest.mark.parametrize("name", ["EXPIRE_STALE", "FIND_STALE"])
+async def test_the_recovery_job_reads_only_what_waits(full: Store, name: str) -> None:
+    plan = await generic_plan(full, getattr(recovery, name))
+    if full.dialect.name == "sqlite":
+        assert "USING INDEX bongsu_deliveries_due (channel=? AND rank=? AND due" in plan
+        assert "SCAN d" not in plan
+    else:
+        assert "using bongsu_deliveries_due" in plan
+        assert "Seq Scan on bongsu_deliveries" not in plan
+
+
+class _InTransaction:
+    """A store for functions that begin a transaction themselves: they get this one."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self.dialect = tx.dialect
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        yield self._tx
+
+    single = transaction
+
+
+async def test_a_plan_from_when_few_waited_reads_no_others_when_many_do(store: Store) -> None:
+    """PostgreSQL keeps the plans of statements that a connection has run before."""
+    if store.dialect.name == "sqlite":
+        return  # plans do not depend on the number of rows unless ANALYZE has counted them
+
+    async def step() -> int:
+        """Claim, renew and record; how many rows were read for the last two. Each is read to be locked and to be changed."""
+        async with store.transaction() as tx:
+            inside: Any = _InTransaction(tx)
+            claims = [(one.delivery_id, one.epoch) for one in await deliveries.claim(inside, Channel.PUSH, (1,), 6, 60, "w")]
+            assert len(claims) == 6
+            before = await rows_read_so_far(tx, "bongsu_deliveries")
+            await deliveries.renew(tx, claims[:2], 60)
+            await deliveries.record(inside, "PUSH", [Success(*one, time.monotonic(), 1, "x") for one in claims[2:4]])
+            await deliveries.record(inside, "PUSH", [DeliveryResult(*one, DeliveryStatus.FAIL, "X") for one in claims[4:]])
+            return await rows_read_so_far(tx, "bongsu_deliveries") - before
+
+    async with store.transaction() as tx:
+        message_id = await message(tx)
+        for number in range(30):
+            await delivery(tx, message_id, "READY", f"first-{number}")
+    for _ in range(3):
+        assert await step() == 12
+    async with store.transaction() as tx:
+        await tell_many(tx, message_id, MANY)
+        await add_deliveries(tx, "READY")
+    assert await step() == 6

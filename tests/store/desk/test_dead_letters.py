@@ -1,0 +1,313 @@
+"""Dead letters in the store: what each filter finds, what a replay changes and what it leaves as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from bongsu.api.dead import FEW, DeadFilter, DeadQuery, Replay, count_dead, find_dead
+from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
+from bongsu.errors import ReplayWithoutFilter
+from bongsu.ingress.intake import EVENTS_TOPIC
+from bongsu.model import Channel, Event, new_id, utc_now
+from bongsu.runtime.signals import LocalSignals
+from bongsu.store import Store, Transaction, outbox
+from bongsu.store.core.query import in_both, same
+from bongsu.store.deliveries.recovery import FIND_RETRYABLE, SETTLE_ABANDONED
+from bongsu.store.desk import dead_letters, stats
+from bongsu.store.desk.dead_letters import DeadPage, Filters, Kind, State
+from tests.support.deliveries import (
+    RANK_AGAIN,
+    column,
+    dead_of_every_rank,
+    delivery,
+    failed_event,
+    message,
+    one_delivery,
+)
+from tests.support.plans import generic_plan
+
+FINISHED = 20_000
+
+
+async def find(store: Store, **filters: Any) -> list[str]:
+    async with store.read() as tx:
+        rows, more = await dead_letters.find_page(tx, Filters(**filters), limit=100)
+        assert more is None
+    assert await count_dead(store, Filters(**filters)) == len(rows)
+    return [row.id for row in rows]
+
+
+async def test_each_filter_finds_its_own(store: Store) -> None:
+    now, event_id = utc_now(), new_id()
+    async with store.transaction() as tx:
+        priced = await message(tx, event_id=event_id)
+        liked = await message(tx, type_name="POST_LIKE")
+        a = str(await delivery(tx, priced, "FAIL", "a", code="UNREGISTERED"))
+        b = str(await delivery(tx, priced, "UNKNOWN", "b", code="TIMEOUT", channel="SMS"))
+        c = str(await delivery(tx, liked, "FAIL", "a", code="TIMEOUT", finished_at=timedelta(hours=-2)))
+        for status in ("READY", "SENDING", "SUCCESS"):
+            await delivery(tx, liked, status, f"not dead: {status}")
+    e = str(await failed_event(store, "KeyError: 'x'", "order.paid"))
+    f = str(await failed_event(store, "it is no more", died_at=now - timedelta(hours=2)))
+    hour = now - timedelta(hours=1)
+    for filters, found in (
+        ({}, [e, f, c, b, a]),
+        ({"kind": Kind.EVENT}, [e, f]),
+        ({"kind": Kind.DELIVERY}, [c, b, a]),
+        ({"id": int(a)}, [a]),
+        ({"id": UUID(e)}, [e]),
+        ({"state": State.FAILED}, [e, f]),
+        ({"state": State.FAIL}, [c, a]),
+        ({"state": State.UNKNOWN}, [b]),
+        ({"code": "TIMEOUT"}, [c, b]),
+        ({"code": "KeyError"}, [e]),
+        ({"code": "it is no more"}, [f]),
+        ({"code": "Key"}, []),
+        ({"channel": Channel.SMS}, [b]),
+        ({"type": "PRICE_DROP"}, [b, a]),
+        ({"type": "order.paid"}, [e]),
+        ({"member_id": "a"}, [c, a]),
+        ({"event_id": event_id}, [b, a]),
+        ({"event_id": UUID(e)}, [e]),
+        ({"id": UUID(e), "event_id": UUID(e)}, [e]),
+        ({"id": UUID(e), "event_id": UUID(f)}, []),
+        ({"id": UUID(e), "type": "another"}, []),
+        ({"id": UUID(f), "since": hour}, []),
+        ({"id": int(a), "member_id": "b"}, []),
+        ({"since": hour}, [e, b, a]),
+        ({"until": hour}, [f, c]),
+        ({"member_id": "a", "code": "TIMEOUT"}, [c]),
+        ({"channel": Channel.PUSH, "kind": Kind.EVENT}, []),
+    ):
+        assert await find(store, **filters) == found, filters
+
+
+async def test_unhandled_events_are_dead_letters_of_their_own_state(store: Store) -> None:
+    failed = str(await failed_event(store, "KeyError: 'x'", "order.paid"))
+    unhandled = await failed_event(store, "", "order.shiped")
+    async with store.transaction() as tx:
+        await tx.execute(same("UPDATE bongsu_events SET status = 'UNHANDLED', error = NULL WHERE event_id = $1")(unhandled))
+    assert sorted(await find(store)) == sorted([failed, str(unhandled)])
+    assert await find(store, state=State.FAILED) == [failed]
+    assert await find(store, state=State.UNHANDLED) == [str(unhandled)]
+    assert await find(store, state=State.UNHANDLED, event_id=unhandled) == [str(unhandled)]
+    assert await find(store, state=State.FAILED, event_id=unhandled) == []
+    assert await run(store, state=State.UNHANDLED) == (1, 1)
+    assert await find(store) == [failed]
+
+
+async def test_pages_go_through_both_kinds_without_a_gap(store: Store) -> None:
+    moment = utc_now()
+    # Three that died together: their ids tell them apart.
+    failed = [str(await failed_event(store, died_at=moment)) for _ in range(3)]
+    deliveries = [str(await one_delivery(store, "FAIL")) for _ in range(3)]
+    expected = sorted(failed, reverse=True) + deliveries[::-1]
+    async with store.read() as tx:
+        for limit, scan_limit in ((2, 20_000), (3, 20_000), (6, 20_000), (2, 1), (100, 2), (2, 3)):
+            assert await walk(tx, Filters(), limit, scan_limit) == expected
+        for one in (UUID(expected[0]), int(expected[-1])):
+            (row,), _ = await dead_letters.find_page(tx, Filters(id=one))
+            assert await dead_letters.find_page(tx, Filters(id=one), dead_letters.place_of(row)) == ([], None)
+
+
+async def walk(tx: Transaction, filters: Filters, limit: int, scan_limit: int) -> list[str]:
+    """The ids of all pages."""
+    page = await dead_letters.find_page(tx, filters, None, limit, scan_limit=scan_limit)
+    seen = [row.id for row in page.rows]
+    while page.next is not None:
+        page = await dead_letters.find_page(tx, filters, page.next, limit, scan_limit=scan_limit)
+        assert len(page.rows) <= limit
+        seen += [row.id for row in page.rows]
+    return seen
+
+
+async def test_a_filter_that_matches_nothing_looks_at_a_bounded_part(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(5):
+        await failed_event(store)
+        await one_delivery(store, "FAIL")
+    rare = str(await one_delivery(store, "FAIL", code="RARE"))
+    for _ in range(3):
+        await one_delivery(store, "FAIL")
+    filters = Filters(code="RARE")
+    async with store.read() as tx:
+        page = await dead_letters.find_page(tx, filters, None, 10, scan_limit=2)
+        assert (page.rows, page.next is not None) == ([], True)
+        assert await walk(tx, filters, 10, 2) == [rare]
+    # Whoever counts, replays or sits at a terminal goes on until all are seen.
+    for function in (dead_letters.find_page, dead_letters.count_page):
+        monkeypatch.setitem(function.__kwdefaults__, "scan_limit", 2)  # type: ignore[arg-type]
+    assert await count_dead(store, filters) == 1
+    found = await find_dead(store, DeadQuery.model_validate({"code": "RARE"}))
+    assert ([row.id for row in found.rows], found.next) == ([rare], None)
+    assert await run(store, code="RARE") == (1, 1)
+    assert await count_dead(store, Filters()) == 13
+
+
+async def run(store: Store, batch: int = 1_000, **filters: Any) -> tuple[int, int]:
+    new_series = bool(filters.pop("new_series", False))
+    asked = DeadFilter.model_validate(filters)
+    return await Replay(store, LocalSignals(), "cli:tester", asked, new_series=new_series, batch=batch).run()
+
+
+@pytest.mark.parametrize("new_series", [False, True])
+async def test_a_replayed_delivery_begins_anew_but_for_its_epoch(store: Store, new_series: bool) -> None:
+    one = await one_delivery(store, "FAIL", rounds=3, claims=2, series=4, detail="said", is_retryable=True, leased_by="w")
+    sent = await one_delivery(store, "SUCCESS")
+    assert await run(store, state="FAIL", new_series=new_series) == (1, 1)
+    fate = ("status", "attempts", "rounds", "claims", "epoch", "series", "is_retryable")
+    assert await column(store, one, *fate) == ("READY", 0, 0, 0, 3, 4 + new_series, False)
+    assert await column(store, one, "code", "detail", "leased_by", "finished_at") == (None, None, None, None)
+    assert await column(store, sent, "status") == "SUCCESS"
+    assert await run(store, state="FAIL") == (0, 0)
+
+
+@pytest.mark.parametrize("count", [FEW, FEW + 1])
+async def test_a_replay_of_many_goes_behind_all_that_is_not_critical(store: Store, count: int) -> None:
+    before = await dead_of_every_rank(store, count)
+    assert await run(store, state="FAIL") == (count, count)
+    for delivery_id, rank in before.items():
+        assert await column(store, delivery_id, "rank") == (RANK_AGAIN[rank] if count > FEW else rank)
+
+
+async def test_a_replayed_event_goes_on_where_it_was(store: Store) -> None:
+    event_id = await failed_event(store)
+    assert await run(store, id=str(event_id)) == (1, 1)
+    query = in_both(
+        lambda d: (
+            f"""
+        SELECT status, attempts, claims, error, finished_at, leased_by, epoch, fanout_cursor, due <= {d.now} AS is_due
+        FROM bongsu_events"""
+        )
+    )
+    async with store.read() as tx:
+        (row,) = await tx.fetch(query())
+    assert tuple(row) == ("PENDING", 0, 0, None, None, None, 9, "1:m-7", True)
+
+
+async def replays(store: Store) -> list[tuple[Any, ...]]:
+    query = same("SELECT who, what, filter, matched, replayed FROM bongsu_replays ORDER BY replay_id")
+    async with store.read() as tx:
+        return [tuple(row) for row in await tx.fetch(query())]
+
+
+async def test_each_replay_leaves_a_record_of_who_and_what(store: Store) -> None:
+    await failed_event(store)
+    for _ in range(5):
+        await one_delivery(store, "UNKNOWN", code="TIMEOUT")
+    assert await run(store, batch=2, code="TIMEOUT", channel="PUSH") == (5, 5)
+    assert await run(store, kind="event", new_series=True) == (1, 1)
+    assert await run(store, to="2020-01-01T00:00:00Z") == (0, 0)
+    first, second, third = await replays(store)
+    assert (first[:2], first[3:]) == (("cli:tester", "deliveries"), (5, 5))
+    assert json.loads(first[2]) == {"code": "TIMEOUT", "channel": "PUSH"}
+    assert (second[1], json.loads(second[2])) == ("events, with new collapse ids", {"kind": "event"})
+    assert (third[1], json.loads(third[2]), third[3:]) == (
+        "events and deliveries", {"to": "2020-01-01T00:00:00Z"}, (0, 0),
+    )  # fmt: skip
+
+
+async def test_what_dies_again_while_a_replay_runs_is_not_replayed_twice(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        await one_delivery(store, "FAIL")
+    asked = DeadFilter.model_validate({"state": "FAIL"})
+    # No sooner replayed than dead.
+    kill = same("UPDATE bongsu_deliveries SET status = 'FAIL', rounds = 9 WHERE status = 'READY'")
+    find_page = dead_letters.find_page
+
+    async def find_after_a_death(tx: Transaction, *given: Any) -> DeadPage:
+        await tx.execute(kill())
+        return await find_page(tx, *given)
+
+    monkeypatch.setattr(dead_letters, "find_page", find_after_a_death)
+    assert await Replay(store, LocalSignals(), "w", asked, batch=1).run() == (3, 3)
+
+
+async def test_two_replays_at_once_replay_each_once(store: Store) -> None:
+    for _ in range(20):
+        await one_delivery(store, "FAIL")
+    first, second = await asyncio.gather(run(store, batch=5, state="FAIL"), run(store, batch=5, state="FAIL"))
+    assert first[1] + second[1] == 20
+
+
+async def test_a_replay_wakes_the_workers_it_has_work_for(store: Store) -> None:
+    woken: list[str] = []
+    signals = LocalSignals()
+    await failed_event(store)
+    with (
+        signals.listen(EVENTS_TOPIC, lambda _: woken.append("events")),
+        signals.listen(DELIVERIES_TOPIC, lambda _: woken.append("deliveries")),
+    ):
+        await Replay(store, signals, "w", DeadFilter.model_validate({"kind": "event"})).run()
+        assert woken == ["events"]
+        await one_delivery(store, "FAIL")
+        await Replay(store, signals, "w", DeadFilter.model_validate({"kind": "delivery"})).run()
+        assert woken == ["events", "deliveries"]
+
+
+async def test_a_replay_of_everything_there_is_is_refused(store: Store) -> None:
+    with pytest.raises(ReplayWithoutFilter):
+        Replay(store, LocalSignals(), "w", DeadFilter())
+
+
+async def test_the_unfinished_and_the_dead_are_counted(store: Store) -> None:
+    for status in ("READY", "READY", "SENDING", "FAIL", "FAIL", "FAIL", "SUCCESS"):
+        await one_delivery(store, status)
+    async with store.read() as tx:
+        assert await stats.count_deliveries(tx) == {"READY": 2, "SENDING": 1, "FAIL": 3, "UNKNOWN": 0}
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+# In the generic plan none of the filters narrows the search: the order and the bounds alone decide.
+INDEXES = {
+    dead_letters.DELIVERIES: "bongsu_deliveries_dead",
+    dead_letters.COUNT_DELIVERIES: "bongsu_deliveries_dead",
+    dead_letters.EVENTS: "bongsu_events_dead",
+    dead_letters.COUNT_EVENTS: "bongsu_events_dead",
+    dead_letters.EVENTS_FLOOR: "bongsu_events_dead",
+    dead_letters.DELIVERIES_FLOOR: "bongsu_deliveries_dead",
+    # On PostgreSQL either by its id or, where few are dead, among them.
+    dead_letters.EVENT_BY_ID: "bongsu_events_",
+    FIND_RETRYABLE: "bongsu_deliveries_retryable",
+    SETTLE_ABANDONED: "bongsu_deliveries_sending",
+    stats.COUNT_OPEN: "bongsu_deliveries_due",
+    stats.COUNT_DEAD: "bongsu_deliveries_dead",
+}
+
+
+async def test_dead_letters_are_found_by_the_index_of_the_dead_alone(store: Store) -> None:
+    """With many sent deliveries and few others, of which the fewest may be retried."""
+    for _ in range(50):
+        await one_delivery(store, "FAIL")
+    await one_delivery(store, "FAIL", is_retryable=True)
+    await one_delivery(store, "SENDING")
+    await failed_event(store)
+    send_many = in_both(
+        lambda d: (
+            f"""
+        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, rank, status, due, created_at)
+        WITH RECURSIVE numbered (number) AS (
+            SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < {FINISHED})
+        SELECT number, 'm', 1, 'PUSH', 1, 'SUCCESS', {d.now}, {d.now} FROM numbered"""
+        )
+    )
+    async with store.transaction() as tx:
+        await outbox.add(tx, [Event(event_type="x") for _ in range(FINISHED // 10)])
+        await tx.execute(same("UPDATE bongsu_events SET status = 'DONE' WHERE status = 'PENDING'")(), send_many())
+    async with store.transaction() as tx:
+        await tx.execute(same("ANALYZE")())
+    whole = re.compile(r"Seq Scan on bongsu_(deliveries|events)|^SCAN (d|e|bongsu_deliveries)$", re.MULTILINE)
+    for statement, index in INDEXES.items():
+        steps = await generic_plan(store, statement)
+        assert index in steps, steps
+        assert not whole.search(steps), steps

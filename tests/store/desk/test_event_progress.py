@@ -1,0 +1,400 @@
+"""How far an event has come: every number, kept or counted; pages of events against a plain model; what is read for it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from bongsu.model import EventStatus, new_id
+from bongsu.store import Store, Transaction
+from bongsu.store.core.query import in_both, same
+from bongsu.store.desk.cancellations import Cancellation
+from bongsu.store.desk.event_progress import (
+    COUNTS,
+    FIND,
+    FLOOR,
+    PAGE,
+    Counts,
+    EventProgress,
+    EventRow,
+    Filters,
+    Place,
+    find_page,
+    find_progress,
+)
+from tests.support.campaigns import add_cancellation, add_event, add_message, keep_counts
+from tests.support.notifications import NOON, send_many, tell, tell_many, withhold
+from tests.support.plans import generic_plan, keep_statistics, rows_read
+
+HOUR = timedelta(hours=1)
+
+
+async def progress_of(tx: Transaction, event_id: UUID) -> EventProgress:
+    progress = await find_progress(tx, event_id)
+    assert progress is not None
+    return progress
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+
+async def test_rows_of_every_notice_are_counted(store: Store) -> None:
+    async with store.transaction() as tx:
+        event_id = await add_event(tx)
+        first, second = [await add_message(tx, event_id, notice) for notice in (0, 1)]
+        await tell(tx, first, "a", "SUCCESS", "FAIL")
+        await tell(tx, first, "b", "READY")
+        await tell(tx, first, "c", "SENDING", channel="EMAIL")
+        await tell(tx, first, "d")
+        await withhold(tx, first, "e", "RATE_LIMITED")
+        await withhold(tx, first, "f", "NO_ADDRESS")
+        await tell(tx, second, "a", "SUCCESS", "UNKNOWN", "CANCELLED")
+        await withhold(tx, second, "e", "RATE_LIMITED")
+        await withhold(tx, second, "f", "DUPLICATE")
+        await withhold(tx, second, "g", "USER_OPTED_OUT")
+        # Of another event.
+        other = await add_message(tx, await add_event(tx))
+        await tell(tx, other, "a", "SUCCESS")
+        await withhold(tx, other, "b", "DUPLICATE")
+        counts = (await progress_of(tx, event_id)).counts
+    assert counts == Counts(
+        notified=5,
+        suppressed={"USER_OPTED_OUT": 1, "NO_ADDRESS": 1, "DUPLICATE": 1, "RATE_LIMITED": 2},
+        deliveries={
+            "EMAIL": {"SENDING": 1},
+            "PUSH": {"READY": 1, "SUCCESS": 2, "FAIL": 1, "UNKNOWN": 1, "CANCELLED": 1},
+        },
+    )
+    assert (counts.decided, counts.made, counts.waiting, counts.answered) == (10, 7, 2, 4)
+
+
+async def test_counts_that_are_kept_are_read_instead_of_rows(store: Store) -> None:
+    async with store.transaction() as tx:
+        event_id = await add_event(tx)
+        first, second = [await add_message(tx, event_id, notice, is_bulk=True) for notice in (0, 1)]
+        await keep_counts(
+            tx,
+            first,
+            {
+                "": {"NOTIFIED": 900_000, "IN_INBOX": 800_000, "NO_ADDRESS": 40_000, "USER_OPTED_OUT": 60_000},
+                "PUSH": {"MADE": 850_000, "SUCCESS": 700_000, "FAIL": 20_000, "UNKNOWN": 1_000, "CANCELLED": 9_000},
+                "SMS": {"MADE": 3},
+            },
+        )
+        await keep_counts(tx, second, {"": {"NOTIFIED": 10, "NO_ADDRESS": 5}, "PUSH": {"MADE": 10, "SUCCESS": 4}})
+        # Rows that would be counted as well if they were looked at.
+        await tell(tx, first, "a", "FAIL", "READY", "SENDING")
+        await withhold(tx, first, "b", "DUPLICATE")
+        counts = (await progress_of(tx, event_id)).counts
+    assert counts == Counts(
+        notified=900_010,
+        suppressed={"USER_OPTED_OUT": 60_000, "NO_ADDRESS": 40_005},
+        deliveries={
+            "PUSH": {"READY": 120_006, "SUCCESS": 700_004, "FAIL": 20_000, "UNKNOWN": 1_000, "CANCELLED": 9_000},
+            "SMS": {"READY": 3},
+        },
+    )
+    assert (counts.decided, counts.made, counts.waiting, counts.answered) == (1_000_015, 850_013, 120_009, 721_004)
+
+
+async def test_kept_and_counted_numbers_of_one_event_are_added(store: Store) -> None:
+    async with store.transaction() as tx:
+        event_id = await add_event(tx)
+        many = await add_message(tx, event_id, 0, is_bulk=True)
+        few = await add_message(tx, event_id, 1)
+        await keep_counts(tx, many, {"": {"NOTIFIED": 20_000, "DUPLICATE": 7}, "PUSH": {"MADE": 20_000, "SUCCESS": 19_000}})
+        await keep_counts(tx, few, {"": {"NOTIFIED": 5}, "PUSH": {"MADE": 5}})  # not read: it is not bulk
+        await tell(tx, few, "a", "SUCCESS", "READY", "SENDING")
+        await withhold(tx, few, "b", "DUPLICATE")
+        counts = (await progress_of(tx, event_id)).counts
+    assert counts == Counts(20_001, {"DUPLICATE": 8}, {"PUSH": {"READY": 1_001, "SENDING": 1, "SUCCESS": 19_001}})
+
+
+async def test_no_number_is_negative(store: Store) -> None:
+    """Whatever is wrong with the counts."""
+    async with store.transaction() as tx:
+        event_id = await add_event(tx)
+        await keep_counts(
+            tx, await add_message(tx, event_id, is_bulk=True), {"PUSH": {"MADE": 10, "SUCCESS": 8, "FAIL": 3, "UNKNOWN": 0}}
+        )
+        few = await add_message(tx, event_id, 1)
+        await tell(tx, few, "a", "READY", "READY")
+        counts = (await progress_of(tx, event_id)).counts
+    assert counts == Counts(1, {}, {"PUSH": {"READY": 2, "SUCCESS": 8, "FAIL": 3}})
+
+
+async def test_an_event_without_messages_has_no_numbers(store: Store) -> None:
+    async with store.transaction() as tx:
+        event_id = await add_event(
+            tx, "order.paid", actor_id="a", target_id="t", ref_id="r", attempts=2, error="KeyError: 'x'", created_at=NOON
+        )
+        progress = await progress_of(tx, event_id)
+        assert await find_progress(tx, new_id()) is None
+    assert progress.event == EventRow(
+        event_id, "order.paid", EventStatus.PENDING, "a", "t", "r", 2, "KeyError: 'x'", NOON, None
+    )
+    assert (progress.counts, progress.seconds, progress.cancellation, progress.due_at) == (Counts(), None, None, None)
+    assert (progress.counts.decided, progress.counts.made, progress.counts.waiting) == (0, 0, 0)
+    assert (progress.rate_per_second, progress.expected_end) == (None, None)
+    assert not progress.is_over
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_event_is_due_ahead_unless_it_is_claimed_or_finished(store: Store) -> None:
+    now = datetime.now(UTC).replace(microsecond=5)
+    for columns, due_at in (
+        ({"due": now + HOUR}, now + HOUR),
+        ({"due": now - HOUR}, None),
+        ({"due": now + HOUR, "leased_by": "w"}, None),
+        ({"due": now + HOUR, "status": "CANCELLED", "finished_at": now}, None),
+    ):
+        async with store.transaction() as tx:
+            progress = await progress_of(tx, await add_event(tx, **columns))
+        assert progress.due_at == due_at, columns
+        assert progress.event.finished_at == columns.get("finished_at")
+
+
+async def test_time_is_counted_from_the_first_message_by_the_stores_clock(store: Store) -> None:
+    async with store.transaction() as tx:
+        event_id = await add_event(tx)
+        for notice, seconds in enumerate((50, 100, 10)):
+            message_id = await add_message(tx, event_id, notice, seconds_ago=seconds)
+            await tell(tx, message_id, "a", "SUCCESS", "FAIL", "READY", "CANCELLED")
+        progress = await progress_of(tx, event_id)
+        (row,) = await tx.fetch(in_both(lambda d: f"SELECT {d.now} AS now")())
+    assert progress.seconds is not None
+    assert 100 <= progress.seconds < 120
+    assert tx.dialect.time(row["now"]) - progress.now < timedelta(seconds=20)
+    assert progress.rate_per_second == 6 / progress.seconds
+    assert progress.expected_end == progress.now + timedelta(seconds=3 / (6 / progress.seconds))
+
+
+def made_of(seconds: float | None, **deliveries: int) -> EventProgress:
+    event = EventRow(new_id(), "x", EventStatus.DONE, None, None, None, 0, None, NOON, NOON)
+    return EventProgress(event, NOON, Counts(deliveries={"PUSH": deliveries}), seconds=seconds)
+
+
+def test_rate_and_end_are_known_while_some_wait_and_some_have_an_outcome() -> None:
+    for progress, rate, seconds_left in (
+        (made_of(100, SUCCESS=150, FAIL=40, UNKNOWN=10, CANCELLED=99, READY=50, SENDING=10), 2.0, 30),
+        (made_of(0.5, SUCCESS=100, READY=1_000), 200.0, 5),
+        (made_of(100, SUCCESS=200), None, None),  # none waits
+        (made_of(100, READY=200, CANCELLED=5), None, None),  # none has an outcome
+        (made_of(None), None, None),
+        (made_of(0.0, SUCCESS=1, READY=1), None, None),
+        (made_of(-3.0, SUCCESS=1, READY=1), None, None),  # the store's clock was set back
+        (made_of(1e9, SUCCESS=1, READY=10**9), 1e-9, None),  # in thirty million years
+    ):
+        assert progress.rate_per_second == rate
+        assert progress.expected_end == (None if seconds_left is None else NOON + timedelta(seconds=seconds_left))
+
+
+def test_an_event_ends_no_sooner_than_its_last_delivery_is_due() -> None:
+    due = NOON + timedelta(seconds=20)
+    for progress, seconds_left in (
+        (made_of(100, READY=50), 20),
+        (made_of(100, SUCCESS=200, READY=10), 20),
+        (made_of(100, SUCCESS=200, READY=60), 30),
+        (made_of(100, SUCCESS=200), None),
+    ):
+        end = replace(progress, last_due=due).expected_end
+        assert end == (None if seconds_left is None else NOON + timedelta(seconds=seconds_left))
+    assert replace(made_of(100, READY=50), last_due=NOON - HOUR).expected_end is None
+
+
+async def test_due_times_are_spread_by_member_so_the_last_members_tell_the_end(store: Store) -> None:
+    due = datetime.now(UTC).replace(microsecond=5) + HOUR
+    spread = in_both(lambda d: f"UPDATE bongsu_deliveries SET due = {d.after('$1')} WHERE member_id = $2")
+    latest = same("UPDATE bongsu_deliveries SET due = $1 WHERE member_id = $2")
+    async with store.transaction() as tx:
+        event_id = await add_event(tx)
+        for notice in range(2):
+            message_id = await add_message(tx, event_id, notice)
+            for member_id in ("a", "b", "c"):
+                await tell(tx, message_id, member_id, "READY")
+            # In the inbox alone, and one that has ended.
+            await tell(tx, message_id, "d")
+            await tell(tx, message_id, "e", "SUCCESS")
+        await tx.execute(spread(60.0, "a"), spread(120.0, "b"), latest(due, "c"), latest(due + HOUR, "e"))
+        progress = await progress_of(tx, event_id)
+    assert progress.last_due == progress.expected_end == due
+
+
+def test_an_event_is_over_when_it_is_finished_and_nothing_waits() -> None:
+    waiting, ended = made_of(1, READY=1), made_of(1, SUCCESS=1)
+    assert (waiting.is_over, ended.is_over) == (False, True)
+    for status in EventStatus:
+        event = replace(ended.event, status=status)
+        assert replace(ended, event=event).is_over == (status is not EventStatus.PENDING)
+
+
+@pytest.mark.parametrize("withdraw", [False, True])
+async def test_a_cancellation_is_told_with_what_it_stopped(store: Store, withdraw: bool) -> None:
+    async with store.transaction() as tx:
+        event_id = await add_event(tx, status="CANCELLED")
+        await add_cancellation(tx, event_id, withdraw=withdraw)
+        progress = await progress_of(tx, event_id)
+    one = progress.cancellation
+    assert one is not None
+    assert progress.now - one.requested_at < timedelta(seconds=20)
+    withdrawn = 3 if withdraw else 0
+    assert one == Cancellation(event_id, one.requested_at, "key:…abcd", withdraw, 5, 7, withdrawn, is_finished=False)
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+SOME_TYPE, SOME_TARGET = "order.paid", "t-1"
+
+
+async def some_events(tx: Transaction) -> list[EventRow]:
+    """Sixty events; up to three of the same moment, which their ids tell apart."""
+    dice = random.Random(7)
+    rows = []
+    for number in range(60):
+        created_at = NOON + (number // 3) * HOUR
+        status = dice.choice(list(EventStatus))
+        target_id = dice.choice([SOME_TARGET, "t-2", None])
+        event_type = dice.choice([SOME_TYPE, "order.shipped"])
+        event_id = await add_event(tx, event_type, status=status.value, target_id=target_id, created_at=created_at)
+        rows.append(EventRow(event_id, event_type, status, None, target_id, None, 0, None, created_at, None))
+    return sorted(rows, key=lambda row: (row.created_at, row.event_id), reverse=True)
+
+
+def fits(row: EventRow, asked: Filters) -> bool:
+    return (
+        asked.type in (None, row.event_type)
+        and asked.status in (None, row.status)
+        and asked.target_id in (None, row.target_id)
+        and (asked.since is None or asked.since <= row.created_at)
+        and (asked.until is None or row.created_at < asked.until)
+    )
+
+
+async def pages(tx: Transaction, filters: Filters, limit: int, scan_limit: int) -> list[list[EventRow]]:
+    """All that match, a page after the other."""
+    page = await find_page(tx, filters, None, limit, scan_limit=scan_limit)
+    found = [page.rows]
+    while page.next is not None:
+        page = await find_page(tx, filters, page.next, limit, scan_limit=scan_limit)
+        found.append(page.rows)
+    return found
+
+
+async def test_every_filter_finds_exactly_what_matches_in_pages_of_any_size(store: Store) -> None:
+    choices: dict[str, Sequence[Any]] = {
+        "type": (None, SOME_TYPE, "nothing"),
+        "status": (None, EventStatus.FAILED),
+        "target_id": (None, SOME_TARGET),
+        "since": (None, NOON + 5 * HOUR),
+        "until": (None, NOON + 15 * HOUR),
+    }
+    async with store.transaction() as tx:
+        known = await some_events(tx)
+        for values in product(*choices.values()):
+            filters = Filters(**dict(zip(choices, values, strict=True)))
+            expected = [row for row in known if fits(row, filters)]
+            for limit, scan_limit in ((100, 1_000), (7, 1_000), (7, 20), (4, 2), (1, 1)):
+                found = await pages(tx, filters, limit, scan_limit)
+                assert [row for page in found for row in page] == expected, (filters, limit, scan_limit)
+                assert all(len(page) <= limit for page in found)
+
+
+async def test_a_page_looks_at_no_more_events_than_it_may(store: Store) -> None:
+    async with store.transaction() as tx:
+        known = await some_events(tx)
+        rare = await add_event(tx, "rare", created_at=NOON - HOUR)
+        found = await pages(tx, Filters(type="rare"), 5, scan_limit=20)
+        assert [[row.event_id for row in page] for page in found] == [[], [], [], [rare]]
+        page = await find_page(tx, Filters(type="rare"), None, 5, scan_limit=20)
+    # The next page begins behind the last that was looked at.
+    assert page.next == Place(known[19].created_at, known[19].event_id)
+
+
+async def test_a_page_that_is_full_to_the_last_row_is_the_last(store: Store) -> None:
+    async with store.transaction() as tx:
+        known = await some_events(tx)
+        for filters in (Filters(), Filters(until=NOON + 99 * HOUR)):
+            page = await find_page(tx, filters, None, len(known))
+            assert (page.rows, page.next) == (known, None)
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+# Cancellations are few here. SQLite says SCAN of what it makes itself, too: the messages of the event, and the numbers.
+WHOLE_TABLE = re.compile(
+    r"Seq Scan on bongsu_(?!cancellations)|TEMP B-TREE FOR ORDER|SCAN (e|c|n|s|d|bongsu_\w+)( USING .*INDEX \w+)?$",
+    re.MULTILINE,
+)
+
+
+async def test_everything_is_found_by_an_index(store: Store) -> None:
+    """Also when one message has nearly all rows of a table."""
+    fill = in_both(
+        lambda d: (
+            f"""
+        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, rank, status, due, created_at)
+        SELECT notification_id, member_id, message_id, 'PUSH', 1, 'SUCCESS', {d.now}, {d.now} FROM bongsu_notifications"""
+        )
+    )
+    fill_events = in_both(
+        lambda d: f"INSERT INTO bongsu_events (event_type, created_at) SELECT 'x', {d.now} FROM bongsu_notifications"
+    )
+    fill_counts = same("""
+        INSERT INTO bongsu_message_counts (message_id, channel, what, count)
+        SELECT notification_id + 10, 'PUSH', 'MADE', 1 FROM bongsu_notifications""")
+    fill_messages = same("""
+        INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, data, channels, priority,
+                                     guarantee, is_critical, created_at)
+        SELECT event_id, 1, 'ko', 'x', '', '', '', '{}', 8, 1, 'at_most_once', false, created_at FROM bongsu_events""")
+    async with store.transaction() as tx:
+        event_id = await add_event(tx)
+        await tell_many(tx, await add_message(tx, new_id()), 10_000)
+        await tell(tx, await add_message(tx, event_id), "a", "SUCCESS")
+        await tx.execute(fill(), fill_events(), fill_counts(), fill_messages())
+    async with store.transaction() as tx:
+        await tx.execute(same("ANALYZE")())
+    for statement in (FIND, COUNTS, FLOOR, PAGE):
+        steps = await generic_plan(store, statement)
+        assert not WHOLE_TABLE.search(steps), steps
+    for statement in (FLOOR, PAGE):
+        assert "bongsu_events_created" in await generic_plan(store, statement)
+
+
+RUNNING = 10_000
+
+
+@pytest.mark.parametrize("is_analysed", [False, True])
+async def test_progress_of_a_running_campaign_reads_the_rows_of_its_last_members(store: Store, is_analysed: bool) -> None:
+    """On statistics from before the campaign, and on fresh ones."""
+    if store.dialect.name == "sqlite":
+        return
+    async with store.transaction() as tx:
+        before = await add_event(tx)
+        await tell(tx, await add_message(tx, before), "a", "SUCCESS")
+        over = await add_message(tx, before, 1, is_bulk=True)
+        await tell_many(tx, over, RUNNING)
+        await send_many(tx, over, "SUCCESS")
+    await keep_statistics(store)
+    async with store.transaction() as tx:
+        campaign = await add_event(tx)
+        for notice in range(2):
+            message_id = await add_message(tx, campaign, notice, is_bulk=True)
+            await tell_many(tx, message_id, RUNNING)
+            await send_many(tx, message_id, "READY")
+    if is_analysed:
+        async with store.single() as tx:
+            await tx.execute(same("ANALYZE")())
+    for event_id in (before, campaign):
+        # The last fifty of two messages with one delivery each, the messages twice, the event.
+        assert await rows_read(store, FIND(event_id)) <= 2 * 50 * 2 + 10
+        assert await rows_read(store, COUNTS(event_id)) <= 20

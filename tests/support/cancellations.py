@@ -1,0 +1,125 @@
+"""Campaigns to be cancelled, and what must hold of their rows whatever happens meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from bongsu.model import Channel, Event, Everyone, NoticeType
+from bongsu.settings import Settings
+from bongsu.store import Store, outbox
+from bongsu.store.core.query import in_both, same
+from bongsu.store.desk import cancel_steps, cancellations
+from bongsu.store.desk.cancel_steps import Step
+from bongsu.store.desk.cancellations import Cancellation, NothingLeft
+from tests.support.decisions import decide, members, rows, said, says, unread_is_exact
+
+SALE = NoticeType("SALE", (Channel.PUSH, Channel.IN_APP), duplicate_hours=0)
+ENDED = ("SUCCESS", "FAIL", "UNKNOWN", "CANCELLED")
+
+_ADD_DEVICES = in_both(
+    lambda d: (
+        f"""
+    INSERT INTO bongsu_devices (member_id, device_id, token, platform, has_consent, status, updated_at)
+    SELECT member_id, 'phone', 'token-' || member_id, 'ANDROID', true, 'ACTIVE', {d.now} FROM bongsu_members"""
+    )
+)
+
+
+async def fill(store: Store, count: int) -> list[str]:
+    """So many members with a device each. Their ids."""
+    ids = [f"m{number:05}" for number in range(count)]
+    await members(store, *ids)
+    async with store.transaction() as tx:
+        await tx.execute(_ADD_DEVICES())
+    return ids
+
+
+async def campaign(
+    store: Store, settings: Settings, count: int, chunk: int = 10_000, kind: NoticeType = SALE, **decided: Any
+) -> UUID:
+    """A push to so many members, all decided. With more than `chunk` of them it is bulk, and its counts are kept."""
+    await fill(store, count)
+    event = said()
+    await decide(store, settings, says(Everyone(), kind), event, chunk=chunk, **decided)
+    return event.event_id
+
+
+async def add_events(store: Store, *events: Event) -> None:
+    async with store.transaction() as tx:
+        await outbox.add(tx, events)
+
+
+async def begin(
+    store: Store, event_id: UUID, who: str = "key:…abcd", *, withdraw: bool = False
+) -> Cancellation | NothingLeft | None:
+    async with store.transaction() as tx:
+        return await cancellations.begin(tx, event_id, who, withdraw=withdraw)
+
+
+async def begun(store: Store, event_id: UUID, *, withdraw: bool = False) -> tuple[int, int, int]:
+    """Its figures: cancelled, sent, withdrawn."""
+    done = await begin(store, event_id, withdraw=withdraw)
+    assert isinstance(done, Cancellation)
+    return done.cancelled, done.sent, done.withdrawn
+
+
+async def take_steps(store: Store, limit: int = 5_000) -> list[Step]:
+    """All steps of all open cancellations."""
+    steps: list[Step] = []
+    while True:
+        step = await cancel_steps.step(store, limit)
+        if step is None:
+            return steps
+        steps.append(step)
+
+
+async def statuses(store: Store) -> Counter[str]:
+    """How many deliveries have which status."""
+    found = await rows(store, "SELECT status, count(*) AS count FROM bongsu_deliveries GROUP BY status")
+    return Counter({row["status"]: row["count"] for row in found})
+
+
+async def event_status(store: Store, event_id: UUID) -> str:
+    ((status,),) = await rows(store, "SELECT status FROM bongsu_events WHERE event_id = $1", event_id)
+    return str(status)
+
+
+async def in_inboxes(store: Store) -> int:
+    ((count,),) = await rows(store, "SELECT count(*) FROM bongsu_notifications WHERE channels & 8 <> 0")
+    return int(count)
+
+
+async def is_exact(store: Store) -> bool:
+    """Whether unread counts are the numbers of unread rows, and kept counts the numbers of deliveries and recipients."""
+    return await unread_is_exact(store) and await kept_counts(store) == await counted(store)
+
+
+async def kept_counts(store: Store) -> Counter[tuple[int, str, str]]:
+    found = await rows(store, "SELECT message_id, channel, what, count FROM bongsu_message_counts WHERE what <> 'IN_INBOX'")
+    return +Counter({(row["message_id"], row["channel"], row["what"]): row["count"] for row in found})
+
+
+async def counted(store: Store) -> Counter[tuple[int, str, str]]:
+    """What the kept counts of large messages must be, row by row."""
+    counts: Counter[tuple[int, str, str]] = Counter()
+    for message_id, channel, status in await _of_bulk(store, "d.message_id, d.channel, d.status", "deliveries AS d"):
+        counts[message_id, channel, "MADE"] += 1
+        counts[message_id, channel, status] += status in ENDED
+    for (message_id,) in await _of_bulk(store, "d.message_id", "notifications AS d"):
+        counts[message_id, "", "NOTIFIED"] += 1
+    for message_id, reason in await _of_bulk(store, "d.message_id, d.reason", "suppressions AS d"):
+        counts[message_id, "", reason] += 1
+    return +counts
+
+
+async def _of_bulk(store: Store, columns: str, table: str) -> Sequence[Any]:
+    query = f"SELECT {columns} FROM bongsu_{table} JOIN bongsu_messages AS m ON m.message_id = d.message_id WHERE m.is_bulk"
+    return await rows(store, query)
+
+
+async def change(store: Store, statement: str, *parameters: Any) -> None:
+    async with store.transaction() as tx:
+        await tx.execute(same(statement)(*parameters))

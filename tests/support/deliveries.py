@@ -1,0 +1,82 @@
+"""Deliveries and events in any state, for tests of what becomes of them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from bongsu.model import Event, utc_now
+from bongsu.store import Store, Transaction, outbox
+from bongsu.store.core.query import same
+from tests.support.notifications import say, tell
+
+SOON, LONG_AGO = timedelta(hours=1), timedelta(hours=-1)
+
+_SET_GUARANTEE = same("UPDATE bongsu_messages SET guarantee = $1, expires_at = $2 WHERE message_id = $3")
+
+
+async def message(tx: Transaction, guarantee: str = "at_least_once", expires: timedelta | None = None, **said: Any) -> int:
+    """A message of that guarantee that expires then, counted from now."""
+    message_id = await say(tx, **said)
+    await tx.execute(_SET_GUARANTEE(guarantee, None if expires is None else utc_now() + expires, message_id))
+    return message_id
+
+
+async def delivery(tx: Transaction, message_id: int, status: str, member: str = "m-1", **columns: Any) -> int:
+    """A delivery to that member with these columns. A timedelta is a time counted from now."""
+    notification_id = await tell(tx, message_id, member, status)
+    columns = {"code": "X", "due": timedelta(), "epoch": 3, "attempts": 4, "finished_at": timedelta(), **columns}
+    if status in ("READY", "SENDING"):
+        columns |= {"code": None, "finished_at": None}
+    values = [utc_now() + value if isinstance(value, timedelta) else value for value in columns.values()]
+    changes = ", ".join(f"{name} = ${place}" for place, name in enumerate(columns, 2))
+    update = same(f"UPDATE bongsu_deliveries SET {changes} WHERE notification_id = $1 RETURNING delivery_id")
+    (row,) = await tx.fetch(update(notification_id, *values))
+    return int(row["delivery_id"])
+
+
+async def one_delivery(store: Store, status: str, guarantee: str = "at_least_once", expires: timedelta | None = None,
+                       **columns: Any) -> int:  # fmt: skip
+    async with store.transaction() as tx:
+        return await delivery(tx, await message(tx, guarantee, expires), status, **columns)
+
+
+# The rank of a delivery as it was decided, and as one of many that are sent again.
+RANK_AGAIN = {0: 0, 1: 1, 2: 5, 3: 6, 4: 7, 5: 5, 6: 6, 7: 7}
+
+
+async def dead_of_every_rank(store: Store, count: int, **columns: Any) -> dict[int, int]:
+    """So many deliveries that have failed, of each rank in turn: the rank of each as it was decided."""
+    found = {}
+    async with store.transaction() as tx:
+        for number in range(count):
+            rank = number % len(RANK_AGAIN)
+            message_id = await message(tx)
+            of_rank = same("UPDATE bongsu_messages SET priority = $2, is_critical = $3 WHERE message_id = $1")
+            await tx.execute(of_rank(message_id, max(0, rank - 2) % 3, rank < 2))
+            found[await delivery(tx, message_id, "FAIL", f"m-{number}", rank=rank, **columns)] = rank
+    return found
+
+
+async def column(store: Store, delivery_id: int, *names: str) -> Any:
+    """The values of these columns now: one value, or a tuple of them."""
+    async with store.read() as tx:
+        (row,) = await tx.fetch(
+            same(f"SELECT {', '.join(names)} FROM bongsu_deliveries WHERE delivery_id = $1")(delivery_id)
+        )
+    return row[names[0]] if len(names) == 1 else tuple(row)
+
+
+async def failed_event(
+    store: Store, error: str = "KeyError: 'x'", event_type: str = "x", died_at: datetime | None = None, **columns: Any
+) -> UUID:
+    event = Event(event_type=event_type)
+    columns = {"attempts": 4, "claims": 2, "epoch": 9, "fanout_cursor": "1:m-7", **columns}
+    changes = ", ".join(f"{name} = ${place}" for place, name in enumerate(columns, 4))
+    update = same(f"""
+        UPDATE bongsu_events SET status = 'FAILED', error = $2, finished_at = $3, {changes} WHERE event_id = $1""")
+    async with store.transaction() as tx:
+        await outbox.add(tx, [event])
+        await tx.execute(update(event.event_id, error, died_at or utc_now(), *columns.values()))
+    return event.event_id

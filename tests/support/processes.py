@@ -1,0 +1,119 @@
+"""Bongsu as a user runs it: a process of its own, waited for by what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import httpx
+
+forks = multiprocessing.get_context("forkserver")
+forks.set_forkserver_preload(
+    [
+        "tests.support.processes",
+        "tests.decide.killed_worker",
+        "bongsu.cli.main",
+        "bongsu.cli.publish",
+        "bongsu.desk.doctor",
+        "bongsu.cli.dead_view",
+        "bongsu.cli.events_view",
+    ]
+)
+
+BONGSU = [sys.executable, "-c", "from bongsu.cli.main import main; main()"]
+WAIT_SECONDS = 30
+
+
+def bongsu(*arguments: str, environment: Mapping[str, str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, in a process of its own: forked from one that has imported everything already."""
+    with tempfile.TemporaryDirectory() as folder:
+        streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
+        streams[0].write_text(stdin or "")
+        process = forks.Process(target=_run, args=(arguments, dict(environment), streams))
+        process.start()
+        process.join(WAIT_SECONDS)
+        assert process.exitcode is not None, f"still running: bongsu {' '.join(arguments)}"
+        return subprocess.CompletedProcess(arguments, process.exitcode, streams[1].read_text(), streams[2].read_text())
+
+
+def _run(arguments: tuple[str, ...], environment: dict[str, str], streams: list[Path]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["bongsu", *arguments]
+    for number, path in enumerate(streams):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
+    # The consoles were made when the module was imported, around the streams of the process we were forked from.
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+    from bongsu.cli import main as cli
+
+    cli.main()
+
+
+class Served:
+    """A running `bongsu serve`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[dict[str, Any]] = []
+        self._queue: Queue[dict[str, Any] | None] = Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.address = ""
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with contextlib.suppress(ValueError):
+                self._queue.put(json.loads(line))
+        self._queue.put(None)
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """The next log line of that name."""
+        while (line := self._queue.get(timeout=WAIT_SECONDS)) is not None:
+            self.lines.append(line)
+            if line["event"] == event:
+                return line
+        raise AssertionError(f"the process ended without saying {event!r}: {self.lines[-5:]}")
+
+    def client(self, **headers: str) -> httpx.Client:
+        return httpx.Client(base_url=self.address, headers=headers, timeout=WAIT_SECONDS)
+
+    def terminate(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_SECONDS)
+
+
+@contextlib.contextmanager
+def serving(environment: Mapping[str, str], *arguments: str, program: Sequence[str] = BONGSU) -> Iterator[Served]:
+    """Serve on a free port until the block ends."""
+    process = subprocess.Popen(
+        [*program, "serve", "--port", "0", *arguments],
+        env={"PATH": os.environ["PATH"], **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    served = Served(process)
+    try:
+        served.address = served.wait_for("ready").get("address") or ""
+        yield served
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        served._reader.join()
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stderr.close()
