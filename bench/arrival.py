@@ -21,8 +21,8 @@ from bench.client import Client, encode
 from bench.ground import KEYS, Ground
 from bench.host import Taken
 from bench.serving import serving
-from bongsu.api.keys import Keys
-from bongsu.live.sse import PATH
+from bongsu.api.stream import PATH
+from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 
 EVENTS_A_SECOND = 100

@@ -17,11 +17,11 @@ from bench.client import Client, encode
 from bench.ground import KEYS
 from bench.serving import Server, listening, serving
 from bench.streams import Readers, readers
-from bongsu.api.keys import Keys
+from bongsu.api.stream import PATH
 from bongsu.live import frames
 from bongsu.live.messages import MESSAGES_TOPIC, write_messages
-from bongsu.live.sse import PATH
 from bongsu.model import new_id, utc_now
+from bongsu.runtime.keys import Keys
 from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.settings import Settings
 from bongsu.store import Store

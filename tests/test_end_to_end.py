@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bongsu.api.keys import Keys
+from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from tests.simulator.running import Simulator, simulating
 from tests.support.processes import serving

@@ -15,7 +15,6 @@ from starlette.types import ASGIApp
 
 from bongsu import demo
 from bongsu.api.app import build_api
-from bongsu.api.keys import Keys
 from bongsu.clock import clock
 from bongsu.clock.skew import SkewMonitor
 from bongsu.decide.progress import Decision
@@ -32,6 +31,7 @@ from bongsu.live.stream import StreamingProtocol
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue
 from bongsu.runtime import telemetry
+from bongsu.runtime.keys import Keys
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.process import address_of, settle_memory, told_by_signals
 from bongsu.runtime.redis_signals import RedisSignals
@@ -312,7 +312,7 @@ def _waking(dispatcher: Dispatcher, channel: str) -> Callable[[bytes | None], No
 
 @contextlib.asynccontextmanager
 async def _gateway(base: Runtime, keys: Keys) -> AsyncIterator[Gateway]:
-    gateway = Gateway(base.store, base.signals, keys, base.settings)
+    gateway = Gateway(base.store, base.signals, base.settings)
     await gateway.start()
     try:
         yield gateway

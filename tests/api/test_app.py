@@ -8,7 +8,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from bongsu.api.keys import Keys
+from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.query import same

@@ -16,7 +16,6 @@ import pytest
 from rich.console import Console
 
 from bongsu.api.bodies import BODY_LIMIT
-from bongsu.api.keys import Keys
 from bongsu.decide.worker import EventWorker
 from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.desk import cancel as module
@@ -25,6 +24,7 @@ from bongsu.desk.why import explain
 from bongsu.errors import StoreUnreachable
 from bongsu.model import Everyone, Listed, NoticeType, new_id, utc_now
 from bongsu.rules import catalogue
+from bongsu.runtime.keys import Keys
 from bongsu.runtime.signals import LocalSignals
 from bongsu.service import running
 from bongsu.settings import Settings

@@ -11,9 +11,9 @@ import pytest
 
 from bongsu.api.app import build_api
 from bongsu.api.cors import SHARED
-from bongsu.api.keys import Keys
 from bongsu.errors import BadSettings
 from bongsu.ingress.intake import Intake
+from bongsu.runtime.keys import Keys
 from bongsu.runtime.signals import LocalSignals
 from bongsu.service import running
 from bongsu.settings import Settings

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bongsu.api.keys import Keys
+from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store
 from tests.support.inbox import tell

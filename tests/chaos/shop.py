@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from bongsu.api.keys import Keys
+from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from tests.conftest import KEYS
 from tests.simulator.running import Simulator

@@ -19,7 +19,7 @@ import psutil
 import psycopg
 import pytest
 
-from bongsu.api.keys import Keys
+from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from tests.chaos.shop import Shop, opened, report, until
 from tests.conftest import KEYS

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bongsu.api.keys import Keys
+from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.live.client import EventSource

@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 from bongsu.api.app import build_api
-from bongsu.api.keys import Keys
 from bongsu.ingress.intake import Intake
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
+from bongsu.runtime.keys import Keys
 from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.runtime.signals import LocalSignals, Signals
 from bongsu.service import _serving, running
@@ -120,7 +120,7 @@ class Live:
 async def live_on(store: Store, settings: Settings) -> AsyncIterator[Live]:
     signals = signals_for(settings)
     keys = Keys.load(settings)
-    gateway = Gateway(store, signals, keys, settings)
+    gateway = Gateway(store, signals, settings)
     listener = socket.create_server(("127.0.0.1", 0))
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(running(signals))

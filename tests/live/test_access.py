@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from bongsu.api.app import build_api
-from bongsu.api.keys import Keys
 from bongsu.ingress.intake import Intake
+from bongsu.runtime.keys import Keys
 from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 
-from bongsu.api.keys import Keys
 from bongsu.errors import BadKey, WrongKind
+from bongsu.runtime.keys import Keys
 
 SESSION_COOKIE = "bongsu_session"
 

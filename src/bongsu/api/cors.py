@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # What a member's page calls. Server calls take a key that must not be in a page, so they are not here.
@@ -31,14 +31,13 @@ class Cors:
             return
         headers = Headers(scope=scope)
         origin = headers.get("origin")
-        named = origin if origin in self._origins else None
 
         async def send_with_permission(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _permit(MutableHeaders(scope=message), named)
+                message["headers"] = [*message.get("headers", ()), *permissions(origin, self._origins)]
             await send(message)
 
-        if named and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+        if origin in self._origins and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             await _answer_preflight(send_with_permission)
         else:
             await self._app(scope, receive, send_with_permission)
@@ -48,13 +47,17 @@ def _is_shared(path: str) -> bool:
     return any(path == one or path.startswith(f"{one}/") for one in SHARED)
 
 
-def _permit(headers: MutableHeaders, named: str | None) -> None:
+def permissions(origin: str | None, origins: Collection[str]) -> list[tuple[bytes, bytes]]:
+    """The headers that let a page of a named origin read an answer."""
     # Also without an origin: a cache must not give one page the answer that was made for another.
-    headers.add_vary_header("Origin")
-    if named:
-        headers["Access-Control-Allow-Origin"] = named
-        headers["Access-Control-Allow-Credentials"] = "true"
-        headers["Access-Control-Expose-Headers"] = "X-Request-ID, Retry-After"
+    headers = [(b"vary", b"Origin")]
+    if origin is not None and origin in origins:
+        headers += [
+            (b"access-control-allow-origin", origin.encode("latin-1")),
+            (b"access-control-allow-credentials", b"true"),
+            (b"access-control-expose-headers", b"X-Request-ID, Retry-After"),
+        ]
+    return headers
 
 
 async def _answer_preflight(send: Send) -> None:

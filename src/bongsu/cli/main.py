@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from rich.markup import escape
 from rich.panel import Panel
 
-from bongsu.api.keys import Keys
 from bongsu.cli import dead as cli_dead
 from bongsu.cli import events as cli_events
 from bongsu.cli import jobs as cli_jobs
@@ -25,6 +24,7 @@ from bongsu.cli.terminal import err, out, run
 from bongsu.errors import BadCommand, BadEvent, BongsuError
 from bongsu.model import Event
 from bongsu.runtime import telemetry
+from bongsu.runtime.keys import Keys
 from bongsu.runtime.roles import ALL_OR_SOME, Role, read_roles
 from bongsu.settings import Settings
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bongsu.api.jobs import router
 from bongsu.clock.job import Job
 from bongsu.clock.listing import find_job, jobs, list_jobs
 from bongsu.clock.scheduler import Clock
@@ -10,7 +9,7 @@ from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
 from bongsu.store import Store
 
-__all__ = ["Clock", "Job", "clock", "find_job", "jobs", "list_jobs", "router"]
+__all__ = ["Clock", "Job", "clock", "find_job", "jobs", "list_jobs"]
 
 
 def clock(settings: Settings, store: Store, signals: Signals) -> Clock:

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bongsu.api.keys import Keys
 from bongsu.clock.skew import SEEN_SECONDS, WARN_SECONDS, measure_skew
 from bongsu.clock.slots import next_slot
 from bongsu.deliver.channels.checks import reach
@@ -33,6 +32,7 @@ from bongsu.model.channels import Address, ChannelSpec, describe_channel, names_
 from bongsu.model.outcome import Sender
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue, load_app
+from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store, check
 from bongsu.store.core.store import sqlite_path

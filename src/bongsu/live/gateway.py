@@ -6,16 +6,14 @@ import asyncio
 import contextlib
 from itertools import islice
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Send
 
-from bongsu.api.auth import Gate
-from bongsu.api.keys import Keys
 from bongsu.live import frames
 from bongsu.live.hub import Hub
 from bongsu.live.messages import MESSAGES_TOPIC, WITHDRAWN_TOPIC
 from bongsu.live.pings import Wheel
 from bongsu.live.registry import DISCONNECT_TOPIC, LocalRegistry, RedisRegistry, Registry
-from bongsu.live.sse import PATH, SseEndpoint
+from bongsu.live.sse import Reader, SseEndpoint
 from bongsu.live.stream import Stream
 from bongsu.live.withdrawals import MissedWithdrawals
 from bongsu.runtime import telemetry
@@ -30,7 +28,7 @@ SLICE_SECONDS = 0.1
 
 
 class Gateway:
-    def __init__(self, store: Store, signals: Signals, keys: Keys, settings: Settings) -> None:
+    def __init__(self, store: Store, signals: Signals, settings: Settings) -> None:
         self._signals = signals
         self._registry: Registry = (
             RedisRegistry(settings.redis_url, signals, settings)
@@ -42,8 +40,7 @@ class Gateway:
         self._wheel = Wheel(
             settings.sse_ping_seconds, settings.sse_timeout_seconds, self.hub.catch_up.mark, self._time_is_up
         )
-        gate = Gate(keys, settings.origins)
-        self.endpoint = SseEndpoint(self.hub, self._registry, self._wheel, gate, settings, self._refusal)
+        self._sse = SseEndpoint(self.hub, self._registry, self._wheel, settings, self._refusal)
         self._is_draining = False
         # How many were sent away together: so many come back, and are told to take their time again.
         self._sent_away = 0
@@ -60,6 +57,10 @@ class Gateway:
 
     async def stop(self) -> None:
         await self._open.aclose()
+
+    async def serve_sse(self, reader: Reader, receive: Receive, send: Send) -> None:
+        """Serve a stream to someone who may read it. Returns when it has ended."""
+        await self._sse.serve(reader, receive, send)
 
     async def drain(self) -> None:
         """Send everybody away, a slice at a time, and nobody in from now on."""
@@ -89,17 +90,3 @@ class Gateway:
         telemetry.log("bongsu.live").warning("streams are sent away until Redis is back", streams=self._sent_away)
         for stream in list(self.hub.streams()):
             stream.end(frames.unavailable(frames.retry_milliseconds(self._sent_away)), "unavailable")
-
-
-class WithStreams:
-    """The HTTP application with the stream before it: a stream passes none of its layers."""
-
-    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
-        self._app = app
-        self._stream = gateway.endpoint
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "GET":
-            await self._stream(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)

@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.alias_generators import to_camel
 
 from bongsu.api.bodies import read_as
-from bongsu.api.keys import Keys
 from bongsu.api.problems import ProblemError
 from bongsu.demo import ABROAD, NAMES, NOTICES, PRESSED, PRODUCTS
 from bongsu.ingress.intake import Intake
 from bongsu.model import Action, Behavior, Event, utc_now
+from bongsu.runtime.keys import Keys
 from bongsu.store import Store
 from bongsu.store.members.products import add_behaviors
 from bongsu.web.files import File

@@ -10,8 +10,8 @@ from pathlib import Path
 import jwt
 import pytest
 
-from bongsu.api.keys import Keys
 from bongsu.errors import BadKey, KeysMissing
+from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 
 SECRET = "a secret that is long enough to sign tokens"

@@ -1,0 +1,64 @@
+"""The OpenAPI document, and the page that shows it."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic.json_schema import models_json_schema
+
+from bongsu.api.admin_events import CancelRequest
+from bongsu.api.dead import ReplayRequest
+from bongsu.api.notifications import NotificationRequest
+from bongsu.api.problems import Problem
+from bongsu.model import Behavior, Device, Event, Member, Preferences, Product
+
+# Bodies that endpoints read themselves, to bound their size and to name what is wrong in them.
+_BODIES = (
+    Behavior, CancelRequest, Device, Event, Member, NotificationRequest, Preferences, Problem, Product, ReplayRequest,
+)  # fmt: skip
+
+
+def install(app: FastAPI) -> None:
+    _complete_document(app)
+    _add_pages(app)
+
+
+def _complete_document(app: FastAPI) -> None:
+    """Add what FastAPI cannot infer: the bodies, because endpoints read them themselves, and how to authenticate."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, object]:
+        document = describe()
+        components = document.setdefault("components", {})
+        schemas = components.setdefault("schemas", {})
+        bodies = [(model, "validation") for model in _BODIES]
+        _, described = models_json_schema(bodies, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+        schemas.update(described["$defs"])
+        components["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer", "description": "An API key, or a member token for member calls."}
+        }
+        document["security"] = [{"key": []}]
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _add_pages(app: FastAPI) -> None:
+    """Serve the page's scripts from here: FastAPI's own page would load them from another site."""
+    app.mount("/docs/assets", StaticFiles(packages=[("fastapi_swagger", "resources")]))
+
+    @app.get("/", include_in_schema=False)
+    async def root() -> RedirectResponse:
+        return RedirectResponse("/docs")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title="Bongsu",
+            swagger_js_url="/docs/assets/swagger-ui-bundle.js",
+            swagger_css_url="/docs/assets/swagger-ui.css",
+            swagger_favicon_url="/docs/assets/favicon-32x32.png",
+        )
