@@ -23,14 +23,19 @@ def signals() -> LocalSignals:
 
 
 @pytest.fixture
-async def api(store: Store, settings: Settings, signals: LocalSignals) -> AsyncIterator[httpx.AsyncClient]:
-    """A client with the server key; take the header away to call without."""
+async def intake(store: Store, signals: LocalSignals) -> AsyncIterator[Intake]:
     async with running(Intake(store, signals, "http")) as intake:
-        app = build_api(store, intake, Keys.load(settings), settings, lambda: False, signals)
-        transport = httpx.ASGITransport(app)
-        headers = {"Authorization": "Bearer server-key-of-the-tests"}
-        async with httpx.AsyncClient(transport=transport, base_url="http://bongsu", headers=headers) as client:
-            yield client
+        yield intake
+
+
+@pytest.fixture
+async def api(store: Store, settings: Settings, signals: LocalSignals, intake: Intake) -> AsyncIterator[httpx.AsyncClient]:
+    """A client with the server key; take the header away to call without."""
+    app = build_api(store, intake, Keys.load(settings), settings, lambda: False, signals)
+    transport = httpx.ASGITransport(app)
+    headers = {"Authorization": "Bearer server-key-of-the-tests"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://bongsu", headers=headers) as client:
+        yield client
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ import pytest
 
 from bongsu.api.bodies import BODY_LIMIT
 from bongsu.errors import StoreUnreachable
-from bongsu.ingress import intake as intake_module
 from bongsu.ingress import ndjson
-from bongsu.ingress.intake import EVENTS_TOPIC
+from bongsu.ingress.intake import EVENTS_TOPIC, Intake
 from bongsu.runtime.signals import LocalSignals
 from bongsu.store import Store, outbox
 from bongsu.store.core.query import same
@@ -284,10 +283,8 @@ async def test_with_the_store_away_the_answer_is_503_and_later_it_works(
     assert await stored(store) == 1
 
 
-async def test_too_much_waiting_is_turned_away(
-    api: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(intake_module, "WAITING_LIMIT", 2)
+async def test_too_much_waiting_is_turned_away(api: httpx.AsyncClient, store: Store, intake: Intake) -> None:
+    intake.waiting_limit = 2
     assert problem(await api.post("/api/events", json=[{"eventType": "x"}] * 3), 503)["type"] == "urn:bongsu:too-busy"
     assert await stored(store) == 0
 
@@ -298,9 +295,9 @@ async def in_tens(count: int) -> AsyncIterator[bytes]:
 
 
 async def test_a_stream_waits_for_room_instead_of_being_turned_away(
-    api: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+    api: httpx.AsyncClient, store: Store, intake: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake_module, "WAITING_LIMIT", 30)
+    intake.waiting_limit = 30
     monkeypatch.setattr(ndjson, "BATCH_THINGS", 20)
     answers = await asyncio.gather(*(api.post("/api/events", content=in_tens(200), headers=NDJSON) for _ in range(5)))
     assert [answer.json() for answer in answers] == [{"accepted": 200, "duplicates": 0}] * 5
@@ -343,3 +340,21 @@ async def test_an_event_that_is_not_there_is_a_404_and_a_bad_id_a_422(api: httpx
     problem(await api.get(f"/api/events/{uuid4()}"), 404)
     answer = problem(await api.get("/api/events/7"), 422)
     assert answer["errors"][0]["loc"] == ["path", "event_id"]
+
+
+async def test_an_event_the_store_refuses_fails_its_own_request_and_no_other(
+    api: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests share a commit. An event that passed every check and still cannot be stored is no fault of the others."""
+    add_many = outbox.add_many
+
+    async def refuse_poison(store: Store, events: Any) -> Any:
+        if any(event.event_type == "poison" for event in events):
+            raise ValueError("the database refuses this row")
+        return await add_many(store, events)
+
+    monkeypatch.setattr(outbox, "add_many", refuse_poison)
+    types = ["a", "b", "poison", "c", "d"]
+    answers = await asyncio.gather(*(api.post("/api/events", json={"eventType": name}) for name in types))
+    assert [answer.status_code for answer in answers] == [202, 202, 500, 202, 202]
+    assert await stored(store) == 4

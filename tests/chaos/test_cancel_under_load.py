@@ -14,7 +14,7 @@ import httpx
 import psycopg
 import pytest
 
-from bongsu.api.keys import Keys
+from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.chaos.shop import until
