@@ -298,7 +298,7 @@ async def test_a_stream_waits_for_room_instead_of_being_turned_away(
     api: httpx.AsyncClient, store: Store, intake: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     intake.waiting_limit = 30
-    monkeypatch.setattr(ndjson, "BATCH_THINGS", 20)
+    monkeypatch.setattr(ndjson, "BATCH_ITEMS", 20)
     answers = await asyncio.gather(*(api.post("/api/events", content=in_tens(200), headers=NDJSON) for _ in range(5)))
     assert [answer.json() for answer in answers] == [{"accepted": 200, "duplicates": 0}] * 5
     assert await stored(store) == 1000
@@ -307,7 +307,7 @@ async def test_a_stream_waits_for_room_instead_of_being_turned_away(
 async def test_a_stream_the_store_left_in_the_middle_says_how_far_it_came(
     api: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ndjson, "BATCH_THINGS", 10)
+    monkeypatch.setattr(ndjson, "BATCH_ITEMS", 10)
     add_many, answers = outbox.add_many, [True, True]
 
     async def twice(*arguments: Any) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 from starlette.requests import ClientDisconnect, Request
 
 from bongsu.api.problems import ProblemError
+from bongsu.ingress.decode import Rejected, decode_json
 
 # A JSON body is held whole, parsed whole and stored whole. What is larger comes as NDJSON, which is streamed.
 BODY_LIMIT = 10 * 1024 * 1024
@@ -61,20 +62,19 @@ def content_type(request: Request) -> str:
 
 
 def parse(body: bytes, shape: TypeAdapter[_T]) -> _T:
-    """Raises the problem that names every mistake and where it stands."""
-    try:
-        return shape.validate_json(body, by_alias=True, by_name=False)
-    except ValidationError as error:
-        mistakes = error.errors(include_url=False, include_input=False, include_context=False)
-        if mistakes[0]["type"] == "json_invalid":
-            why = mistakes[0]["msg"].removeprefix("Invalid JSON: ")
-            raise ProblemError(400, f"The body cannot be read as JSON: {why}. Nothing was stored.") from None
-        count = error.error_count()
-        raise ProblemError(
-            422,
-            f"{count} mistake{'s' * (count != 1)}: correct what `errors` names. Nothing was stored.",
-            [{"loc": one["loc"], "msg": one["msg"]} for one in mistakes],
-        ) from None
+    """Raises the problem that names every mistake and where it is."""
+    decoded = decode_json(shape, body)
+    if not isinstance(decoded, Rejected):
+        return decoded
+    if not decoded.is_json:
+        why = decoded.mistakes[0].message.removeprefix("Invalid JSON: ")
+        raise ProblemError(400, f"The body cannot be read as JSON: {why}. Nothing was stored.")
+    count = len(decoded.mistakes)
+    raise ProblemError(
+        422,
+        f"{count} mistake{'s' * (count != 1)}: correct what `errors` names. Nothing was stored.",
+        [{"loc": mistake.location, "msg": mistake.message} for mistake in decoded.mistakes],
+    )
 
 
 def _too_large() -> ProblemError:

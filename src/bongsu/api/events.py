@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from bongsu.api.auth import Gate
-from bongsu.api.ingest_bodies import Shapes
+from bongsu.api.ingest import RequestBodies
 from bongsu.api.problems import PROBLEMS, ProblemError
-from bongsu.ingress.fast_parser import fast_parser
+from bongsu.ingress.decode import decode_event
 from bongsu.ingress.intake import Intake
 from bongsu.model import Event, EventStatus
 from bongsu.store import Store, outbox
@@ -52,7 +52,7 @@ _EXAMPLE = {
     "refId": "sku-1",
     "payload": {"previousPrice": 10000, "currentPrice": 8000},
 }
-events_in = Shapes(Event)
+events_in = RequestBodies(Event)
 
 
 def router(gate: Gate, intake: Intake, store: Store) -> APIRouter:
@@ -64,7 +64,7 @@ def router(gate: Gate, intake: Intake, store: Store) -> APIRouter:
         # Called here and not as a dependency: FastAPI takes 20 µs to resolve one, a third of its share of a request.
         await gate.server(request)
         if events_in.is_lines(request):
-            return await events_in.pour(request, intake.accept_in_turn, fast_parser(events_in.parse_line))
+            return await events_in.ingest_lines(request, intake.accept_in_turn, decode_event)
         return await _accept(await events_in.read(request), intake)
 
     @routes.get("/{event_id}", dependencies=[Depends(gate.server)], response_model=StoredEvent, summary="Look up an event")

@@ -10,13 +10,14 @@ from pydantic import TypeAdapter
 
 from bongsu.api.auth import Gate
 from bongsu.api.bodies import described, read_as
-from bongsu.api.ingest_bodies import Shapes
+from bongsu.api.ingest import RequestBodies
 from bongsu.api.problems import PROBLEMS, ProblemError
+from bongsu.ingress.decode import decode_behavior
 from bongsu.model import Behavior, Id, Product
 from bongsu.store import Store
 from bongsu.store.members import products
 
-behaviors_in = Shapes(Behavior)
+behaviors_in = RequestBodies(Behavior)
 _product = TypeAdapter(Product)
 _EXAMPLE = {"userId": "member-7", "productId": "sku-1", "action": "ADD_TO_CART"}
 
@@ -41,7 +42,7 @@ def router(gate: Gate, store: Store) -> APIRouter:
     )
     async def accept_behaviors(request: Request) -> Response:
         if behaviors_in.is_lines(request):
-            return await behaviors_in.pour(request, keep)
+            return await behaviors_in.ingest_lines(request, keep, decode_behavior)
         behaviors = await behaviors_in.read(request)
         if behaviors:
             await keep(behaviors)

@@ -6,9 +6,11 @@ import asyncio
 import sys
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,16 +22,17 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from bongsu.api.events import events_in
-from bongsu.api.products import behaviors_in, keep_behaviors
+from bongsu.api.products import keep_behaviors
 from bongsu.errors import BadCommand, PublishInterrupted
 from bongsu.ingress import ndjson
+from bongsu.ingress.decode import Rejected, decode_behavior, decode_json
 from bongsu.ingress.intake import Intake
 from bongsu.model import Behavior, Event
 from bongsu.service import running, runtime
 from bongsu.settings import Settings
 
 _T = TypeVar("_T")
+_event = TypeAdapter(Event)
 
 CHUNK = 256 * 1024
 # Any constant will do, but it must never change: a file published again must get the same ids.
@@ -45,17 +48,18 @@ async def publish_one(settings: Settings, event: Event) -> bool:
 async def publish_file(settings: Settings, path: Path, console: Console) -> ndjson.Tally:
     """Publish every line. If interrupted, run it again: the ids are the same."""
     identity = _identity(path)
+    numbers = count(1)
 
-    def parse(number: int, line: bytes) -> Event:
-        event = events_in.parse_line(number, line)
-        if "event_id" in event.model_fields_set or identity is None:
+    def decode(line: bytes) -> Event | Rejected:
+        event, number = decode_json(_event, line), next(numbers)
+        if isinstance(event, Rejected) or "event_id" in event.model_fields_set or identity is None:
             return event
         # An id from the file, the line's number and its text: the same file published again adds nothing.
         name = f"{identity}:{number}:{line.strip().decode()}"
         return event.model_copy(update={"event_id": uuid.uuid5(_NAMESPACE, name)})
 
     async with runtime(settings) as base, running(Intake(base.store, base.signals, "cli")) as intake:
-        return await _pour(path, console, intake.accept, parse)
+        return await _ingest(path, console, intake.accept, decode)
 
 
 async def load_behaviors(settings: Settings, path: Path, console: Console) -> ndjson.Tally:
@@ -65,16 +69,16 @@ async def load_behaviors(settings: Settings, path: Path, console: Console) -> nd
         async def keep(behaviors: Sequence[Behavior]) -> list[bool]:
             return await keep_behaviors(base.store, behaviors)
 
-        return await _pour(path, console, keep, behaviors_in.parse_line)
+        return await _ingest(path, console, keep, decode_behavior)
 
 
-async def _pour(path: Path, console: Console, accept: ndjson.Accept[_T], parse: ndjson.Parse[_T]) -> ndjson.Tally:
+async def _ingest(path: Path, console: Console, accept: ndjson.Accept[_T], decode: ndjson.Decode[_T]) -> ndjson.Tally:
     """Ingest the file's lines, with a progress bar on a terminal."""
     file, size = _opened(path)
     with file, _progress(console) as progress:
         task = progress.add_task(path.name, total=size)
         try:
-            return await ndjson.pour(_chunks(file, progress, task), accept, parse)
+            return await ndjson.ingest_lines(_chunks(file, progress, task), accept, decode)
         except ndjson.Interrupted as error:
             raise PublishInterrupted(f"{error.tally.accepted} accepted up to line {error.tally.stored_to}") from error
 

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, S
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from bongsu.errors import BongsuError
+from bongsu.ingress.decode import Mistake, Rejected
 
 # As long as one event may be by any other way in.
 LINE_LIMIT = 10 * 1024 * 1024
 # One transaction's worth: large enough that a commit is a small part of it, small enough to be held twice in memory.
-BATCH_THINGS = 5_000
+BATCH_ITEMS = 5_000
 # A batch is closed early when its lines are long, so that memory stays bounded whatever they are.
 BATCH_BYTES = 4 * 1024 * 1024
 # Enough to see what is wrong with a file; a file that is all wrong should not come back whole.
@@ -22,7 +21,7 @@ REPORTED_ERRORS = 100
 
 _T = TypeVar("_T")
 Accept = Callable[[Sequence[_T]], Awaitable[list[bool]]]
-Parse = Callable[[int, bytes], _T]
+Decode = Callable[[bytes], _T | Rejected]
 Line = bytes | None  # None in place of a line that was too long to keep
 
 
@@ -45,14 +44,15 @@ class Tally:
     rejected: int = 0
     errors: list[dict[str, Any]] = field(default_factory=list)
 
-    def reject(self, line: int, loc: list[Any], message: str) -> None:
+    def reject(self, line: int, rejected: Rejected) -> None:
         self.rejected += 1
         if len(self.errors) < REPORTED_ERRORS:
-            self.errors.append({"line": line, "loc": loc, "msg": message})
+            first = rejected.mistakes[0]
+            self.errors.append({"line": line, "loc": list(first.location), "msg": first.message})
 
 
-async def pour(chunks: AsyncIterable[bytes], accept: Accept[_T], parse: Parse[_T]) -> Tally:
-    """Parse the lines as they come and accept them batch by batch: one batch is stored while the next is read."""
+async def ingest_lines(chunks: AsyncIterable[bytes], accept: Accept[_T], decode: Decode[_T]) -> Tally:
+    """Decode the lines as they come and accept them batch by batch: one batch is stored while the next is read."""
     tally = Tally()
     storing: tuple[int, asyncio.Future[list[bool]]] | None = None
     batch: list[_T] = []
@@ -61,20 +61,20 @@ async def pour(chunks: AsyncIterable[bytes], accept: Accept[_T], parse: Parse[_T
         async for lines in _lines(chunks):
             for line in lines:
                 number += 1
-                if line is None:
-                    tally.reject(number, [], f"is longer than {LINE_LIMIT} bytes: split it")
-                elif line.strip():
-                    size += len(line)
-                    try:
-                        batch.append(parse(number, line))
-                    except ValidationError as error:
-                        _reject(tally, number, error)
-            if len(batch) >= BATCH_THINGS or size >= BATCH_BYTES:
+                if line is not None and not line.strip():
+                    continue
+                item = _too_long() if line is None else decode(line)
+                if isinstance(item, Rejected):
+                    tally.reject(number, item)
+                else:
+                    batch.append(item)
+                size += len(line or b"")
+            if len(batch) >= BATCH_ITEMS or size >= BATCH_BYTES:
                 if storing is not None:
                     await _count(tally, *storing)
                 storing = number, asyncio.ensure_future(accept(batch))
                 batch, size = [], 0
-            # Parsing never waits for anything by itself, and what is being stored needs a turn to be sent on.
+            # Decoding never waits for anything by itself, and what is being stored needs a turn to be sent on.
             await asyncio.sleep(0)
         if storing is not None:
             await _count(tally, *storing)
@@ -114,6 +114,5 @@ async def _lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[Line]]:
         yield [None if is_dropping else rest]
 
 
-def _reject(tally: Tally, line: int, error: ValidationError) -> None:
-    first = error.errors(include_url=False, include_input=False)[0]
-    tally.reject(line, list(first["loc"]), first["msg"])
+def _too_long() -> Rejected:
+    return Rejected([Mistake((), f"is longer than {LINE_LIMIT} bytes: split it")])

@@ -1,9 +1,8 @@
-"""The fast parser reads a line as the exact parser does, or leaves it to that one."""
+"""Decoding: msgspec reads a plain event as pydantic does or leaves it to pydantic, which alone rejects and says why."""
 
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -11,10 +10,10 @@ from uuid import UUID
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 
-from bongsu.api.events import events_in
-from bongsu.ingress.fast_parser import fast_parser, read_line
+from bongsu.ingress.decode import Rejected, decode_behavior, decode_event, decode_json
+from bongsu.ingress.decode import _decode_plain_event as read_line
 from bongsu.model import Event
 from bongsu.model.payload import read_payload
 from bongsu.store.outbox import NewEvent
@@ -23,10 +22,8 @@ PLAIN = b'{"eventType":"x","occurredAt":"2026-01-02T03:04:05.678901+09:00","acto
 
 
 def exactly(line: bytes) -> Event | None:
-    try:
-        return events_in.parse_line(1, line)
-    except ValidationError:
-        return None
+    event = decode_json(TypeAdapter(Event), line)
+    return None if isinstance(event, Rejected) else event
 
 
 def fields(event: Event | NewEvent) -> dict[str, Any]:
@@ -39,11 +36,11 @@ def fields(event: Event | NewEvent) -> dict[str, Any]:
 
 
 def agree(line: bytes, *, generated: frozenset[str] = frozenset()) -> NewEvent | None:
-    """What the fast parser reads: nothing, or what the exact one reads. `generated` fields are made anew by each."""
+    """What msgspec reads: nothing, or what pydantic reads. `generated` fields are made anew by each."""
     fast = read_line(line)
     if fast is not None:
         exact = exactly(line)
-        assert exact is not None, "the fast parser accepted what the exact one refuses"
+        assert exact is not None, "msgspec accepted what pydantic rejects"
         ours, theirs = fields(fast), fields(exact)
         for name in generated:
             del ours[name], theirs[name]
@@ -153,7 +150,7 @@ def test_a_damaged_line_is_read_alike_or_left_to_the_exact_parser(data: st.DataO
     ),
     st.booleans(),
 )
-def test_an_ordinary_line_is_read_by_the_fast_parser(event: dict[str, Any], is_ascii: bool) -> None:
+def test_an_ordinary_event_is_read_by_msgspec(event: dict[str, Any], is_ascii: bool) -> None:
     assert agree(json.dumps(event, ensure_ascii=is_ascii).encode()) is not None
 
 
@@ -179,8 +176,7 @@ def test_an_ordinary_line_is_read_by_the_fast_parser(event: dict[str, Any], is_a
 def test_payloads_at_the_limits_are_read_alike(payload: str) -> None:
     line = b'{"eventType":"x","payload":' + payload.encode() + b"}"
     agree(line, generated=frozenset({"event_id", "occurred_at"}))
-    with nullcontext() if exactly(line) else pytest.raises(ValidationError):
-        fast_parser(events_in.parse_line)(1, line)
+    assert isinstance(decode_event(line), Rejected) == (exactly(line) is None)
 
 
 def test_fields_left_out_get_their_defaults() -> None:
@@ -192,9 +188,21 @@ def test_fields_left_out_get_their_defaults() -> None:
     assert row[3:] == (None, None, None, "{}")
 
 
-def test_what_the_fast_parser_leaves_the_exact_parser_decides() -> None:
-    read = fast_parser(events_in.parse_line)
-    assert isinstance(read(1, PLAIN), NewEvent)
-    assert isinstance(read(1, b'{"eventType":"x","occurredAt":"2026-01-01T00:00:00.1234567Z"}'), Event)
-    with pytest.raises(ValidationError, match="eventType"):
-        read(1, b'{"eventType":""}')
+def test_what_msgspec_leaves_pydantic_decides() -> None:
+    assert isinstance(decode_event(PLAIN), NewEvent)
+    assert isinstance(decode_event(b'{"eventType":"x","occurredAt":"2026-01-01T00:00:00.1234567Z"}'), Event)
+
+
+def test_a_rejection_names_every_mistake_and_where_it_is() -> None:
+    rejected = decode_event(b'{"eventType":"","refId":7}')
+    assert isinstance(rejected, Rejected)
+    assert [tuple(mistake.location) for mistake in rejected.mistakes] == [("eventType",), ("refId",)]
+    assert rejected.reason.startswith("eventType: ")
+    assert rejected.is_json
+
+
+def test_what_is_not_json_is_rejected_as_such() -> None:
+    rejected = decode_behavior(b"{")
+    assert isinstance(rejected, Rejected)
+    assert not rejected.is_json
+    assert rejected.reason.startswith("Invalid JSON")

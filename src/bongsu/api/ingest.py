@@ -1,4 +1,4 @@
-"""The three shapes a body may have: one thing, an array of them, or lines of any number."""
+"""Bodies of POST /api/events and /api/behaviors: one item, an array of them, or NDJSON of any length."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NDJSON = {"application/x-ndjson", "application/ndjson", "application/jsonl"}
 _M = TypeVar("_M", bound=BaseModel)
 
 
-class Shapes(Generic[_M]):
-    """Reads bodies of one model. One thing is an array of one."""
+class RequestBodies(Generic[_M]):
+    """Reads bodies of one model. One item is an array of one."""
 
     def __init__(self, model: type[_M]) -> None:
         self._model = model
@@ -45,12 +45,11 @@ class Shapes(Generic[_M]):
             raise ProblemError(422, f"{most}: send more as application/x-ndjson. Nothing was stored.")
         return things
 
-    async def pour(
-        self, request: Request, accept: ndjson.Accept[Any], parse_line: ndjson.Parse[Any] | None = None
-    ) -> JSONResponse:
-        """Accept line by line; the answer tells how many, and which were bad."""
+    @staticmethod
+    async def ingest_lines(request: Request, accept: ndjson.Accept[Any], decode: ndjson.Decode[Any]) -> JSONResponse:
+        """Accept line by line; the answer says how many, and which were rejected."""
         try:
-            tally = await ndjson.pour(stream_body(request), accept, parse_line or self.parse_line)
+            tally = await ndjson.ingest_lines(stream_body(request), accept, decode)
         except ndjson.Interrupted as error:
             raise ProblemError(503, _how_far(error)) from error
         if tally.rejected and not tally.accepted + tally.duplicates:
@@ -63,10 +62,6 @@ class Shapes(Generic[_M]):
         if tally.rejected:
             answer |= {"rejected": tally.rejected, "errors": tally.errors}
         return JSONResponse(answer, status_code=202)
-
-    def parse_line(self, _number: int, line: bytes) -> _M:
-        thing: _M = self._one.validator.validate_json(line, by_alias=True, by_name=False)
-        return thing
 
     def described(self, example: dict[str, Any]) -> dict[str, Any]:
         """The request body for the API's document."""
