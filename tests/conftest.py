@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from bongsu.runtime import telemetry
@@ -26,6 +27,10 @@ for name in [name for name in os.environ if name.startswith("BONGSU_")]:
     del os.environ[name]
 
 telemetry.configure_logs()
+
+# No test says how fast anything is: on a busy machine an example takes as long as it takes.
+hypothesis.settings.register_profile("bongsu", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("bongsu")
 
 KEYS = {"jwt_secret": "a test secret of more than thirty-two bytes", "api_keys": "server-key-of-the-tests"}
 

@@ -268,7 +268,7 @@ def test_when_nothing_can_be_had_the_message_lists_what_was_tried_and_the_cures(
 # A job in the background of a shell inherits a deaf ear for SIGINT, and passes it on to us; hence the handler.
 OWNER = """
 import signal, sys
-from tests import servers
+from tests.support import servers
 signal.signal(signal.SIGINT, signal.default_int_handler)
 print(*(getattr(servers, start)().url for start in sys.argv[1:]), flush=True)
 sys.stdin.read()
@@ -299,7 +299,7 @@ def test_servers_end_with_the_process_that_started_them(end: signal.Signals, sta
 
 FORKING_OWNER = """
 import os
-from tests import servers, test_servers
+from tests.support import servers, test_servers
 url = servers.start_redis().url
 home = test_servers.home_of(url)
 if child := os.fork():

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.deliver.channels.scripted import Scripted
 from tests.simulator.conftest import running_simulator, simulator  # noqa: F401 (fixtures)
+from tests.support.providers.scripted import Scripted
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from bongsu.deliver.channels.sms.sender import Sms
 from bongsu.model import Channel
 from bongsu.model.outcome import Outgoing, Sender
 from bongsu.settings import Settings
-from tests.deliver.channels.scripted import Scripted
+from tests.support.providers.scripted import Scripted
 
 _numbers = itertools.count(1)
 

@@ -26,7 +26,7 @@ from bongsu.model.outcome import Accepted, Outcome, Outgoing, Refused, Retry, Se
 from bongsu.rules import catalogue, load_app
 from bongsu.settings import Settings
 from tests.deliver.channels.kits import outgoing
-from tests.deliver.channels.scripted import Scripted
+from tests.support.providers.scripted import Scripted
 
 
 class Pigeon:

@@ -83,7 +83,7 @@ async def test_a_migration_that_fails_leaves_nothing(empty: Store, monkeypatch: 
 
 def migrations() -> Config:
     config = Config()
-    config.set_main_option("script_location", f"{bongsu.store.__path__[0]}/migrations")
+    config.set_main_option("script_location", f"{bongsu.store.__path__[0]}/schema/migrations")
     config.set_main_option("path_separator", "os")
     return config
 

@@ -21,7 +21,7 @@ from bongsu.model import utc_now
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
 from bongsu.settings import Settings
 from tests.deliver.channels.kits import mails, outgoing, text_part
-from tests.deliver.channels.scripted import CERTIFICATE, Scripted
+from tests.support.providers.scripted import CERTIFICATE, Scripted
 
 FROM = "봉수 상점 <hi@shop.example>"
 

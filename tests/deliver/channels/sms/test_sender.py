@@ -19,7 +19,7 @@ from bongsu.errors import BadSettings
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
 from bongsu.settings import Settings
 from tests.deliver.channels.kits import outgoing
-from tests.deliver.channels.scripted import Scripted
+from tests.support.providers.scripted import Scripted
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -125,7 +125,7 @@ def _options(arguments: list[str]) -> dict[str, Any]:
 
 def _tls() -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(Path(__file__).parents[1] / "localhost.pem")
+    context.load_cert_chain(Path(__file__).with_name("localhost.pem"))
     return context
 
 
