@@ -3,7 +3,7 @@
 A delivery that waits is READY, or SENDING until its lease ends: its due time is then the end of the lease. So new, retried
 and abandoned deliveries are found by one condition over one index. A claim makes SENDING what can go, and is committed
 before anything is sent: a SENDING delivery whose lease has ended may have been sent. Every claim raises the epoch, nothing
-lowers it, and only the newest claim can be recorded (docs/decisions/0015-claim-is-intent.md).
+lowers it, and only the newest claim can be recorded (docs/decisions/0012-a-claim-commits-sending.md).
 
 A claim is open while its epoch is the newest and `leased_by` is set: claiming sets it, recording and the recovery job clear
 it. This is tested instead of the status so that PostgreSQL finds the rows by their ids and is not drawn to the index of

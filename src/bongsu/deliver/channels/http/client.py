@@ -1,4 +1,4 @@
-"""Our HTTP client (docs/decisions/0008-http-client.md): a POST ends with an answer, NotSent or ResponseLost.
+"""Our HTTP client (docs/decisions/0005-our-own-http-client.md): a POST ends with an answer, NotSent or ResponseLost.
 
 The difference between the last two decides whether a repeat can arrive twice.
 """
