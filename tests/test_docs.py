@@ -1,4 +1,4 @@
-"""The documents speak of things that exist."""
+"""The documents name things that exist."""
 
 from __future__ import annotations
 
@@ -16,15 +16,37 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-def test_every_name_on_the_tour_is_in_the_file_it_is_named_with() -> None:
-    tour = (ROOT / "docs/TOUR.md").read_text()
-    stops = re.split(r"(?=`src/[^`]+\.py`)", tour)[1:]
-    assert len(stops) > 10
-    for stop in stops:
-        file = ROOT / stop[1 : stop.index(".py`") + 3]
-        source = file.read_text()
-        for name in re.findall(r"`([A-Za-z_]+)`", stop.split("\n\n")[0]):
-            assert re.search(rf"\b(class|def|async def) {name}\b", source), f"{name} in {file}"
+def test_the_tour_takes_eight_files_or_fewer_to_a_phone_and_to_a_page() -> None:
+    sections = (ROOT / "docs/TOUR.md").read_text().split("\n## ")
+    for section in sections[1:3]:
+        files = re.findall(r"^\d\. \*\*\[(\S+)\]\(\.\./src/bongsu/(\S+)\)\*\*", section, re.M)
+        assert 4 < len(files) <= 8
+        assert len(set(files)) == len(files)
+        assert all(shown == linked for shown, linked in files)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS])
+def test_a_name_that_is_a_link_is_defined_in_the_file_it_leads_to(document: Path) -> None:
+    for name, target in re.findall(r"\[`(\w+)`\]\(([^)#]+\.py)\)", document.read_text()):
+        source = (document.parent / target).read_text()
+        defined = rf"^ *(class|def|async def) {name}\b|^{name}\b.* = "
+        # A package may take it from one of its modules.
+        exported = rf'^    "{name}",$|import .*\b{name}\b' if target.endswith("__init__.py") else defined
+        assert re.search(f"{defined}|{exported}", source, re.M), f"{name} in {target}"
+
+
+def test_guarantees_and_decisions_are_complete() -> None:
+    guarantees = (ROOT / "docs/GUARANTEES.md").read_text().split("\n## ")[1:]
+    for guarantee in guarantees:
+        assert re.search(r"\[`test_\w+`\]\(\.\./tests/", guarantee), guarantee.splitlines()[0]
+        assert "\n**Limits.** " in guarantee, guarantee.splitlines()[0]
+    index = (ROOT / "docs/decisions/README.md").read_text()
+    records = sorted((ROOT / "docs/decisions").glob("0*.md"))
+    for number, record in enumerate(records, 1):
+        assert record.name.startswith(f"{number:04}-")
+        title = record.read_text().splitlines()[0].removeprefix(f"# {number}. ")
+        assert f"| [{number}]({record.name}) | {title} |" in index
+    assert len(re.findall(r"^\| \[", index, re.M)) == len(records)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS])
