@@ -77,13 +77,13 @@ def test_the_settings_page_names_every_setting_and_its_default() -> None:
 
 def test_the_metrics_page_names_every_metric_and_no_other() -> None:
     page = (ROOT / "docs/howto/metrics.md").read_text()
-    ours = {one._name for one in vars(telemetry).values() if isinstance(one, MetricWrapperBase)}
+    ours = {metric._name for metric in vars(telemetry).values() if isinstance(metric, MetricWrapperBase)}
     assert len(ours) >= 20
     assert ours == {name.removesuffix("_total") for name in re.findall(r"\bbongsu_\w+", page)}
 
 
 def test_every_error_has_a_cure_for_a_docstring() -> None:
-    ours = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.BongsuError)]
+    ours = [error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, errors.BongsuError)]
     assert len(ours) > 10
     for error in ours:
         text = str(error("What was found"))
