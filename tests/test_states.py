@@ -84,7 +84,7 @@ async def replay_all(store: Store) -> None:
 
 
 async def cancel(store: Store, settings: Settings, event_id: UUID, *, withdraw: bool = False) -> None:
-    assert isinstance(await begin(store, settings, event_id, withdraw=withdraw), Cancellation)
+    assert isinstance(await begin(store, event_id, withdraw=withdraw), Cancellation)
     await take_steps(store)
 
 
