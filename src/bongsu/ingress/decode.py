@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
-from bongsu.model import ID_LIMIT, NAME_LIMIT, Behavior, Event, is_beyond_doubt, new_id, utc_now
+from bongsu.model import ID_LIMIT, NAME_LIMIT, Behavior, Event, has_plausible_date, new_id, utc_now
 from bongsu.model.payload import DEPTH_LIMIT, STRING_LIMIT
 from bongsu.store.outbox import NewEvent
 
@@ -109,7 +109,7 @@ def _decode_plain_event(data: bytes) -> NewEvent | None:
         written = found.occurred_at
         if written is msgspec.UNSET:
             moment = utc_now()
-        elif not _is_common_time(written) or not is_beyond_doubt(moment := datetime.fromisoformat(written)):
+        elif not _is_common_time(written) or not has_plausible_date(moment := datetime.fromisoformat(written)):
             return None
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         return None

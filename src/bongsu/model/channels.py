@@ -1,8 +1,8 @@
-"""The channels there are: everything that differs by channel, in one table. Only how a sender is built stands elsewhere, in
+"""The table of channels: everything that differs by channel. Only how a sender is built is elsewhere, in
 deliver/channels/registry.py, because it needs the senders.
 
-The built-in channels stand here. Those that apps declare (`app.channel("ALIMTALK", …)`) are rows of the store, which gives
-each its bit; `use_declared` puts them into this table at the start of a process, and again now and then.
+The built-in channels are listed here. Those that apps declare (`app.channel("ALIMTALK", …)`) are rows of the store, which
+gives each its bit; `use_declared` puts them into this table when a process starts, and refreshes them from time to time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 
 class Channel(StrEnum):
-    """The built-in channels. Where one of them may be named, the name of a channel that an app declares may stand too."""
+    """The built-in channels. Wherever one is accepted, the name of a channel that an app declares is accepted too."""
 
     PUSH = "PUSH"
     SMS = "SMS"
@@ -33,9 +33,9 @@ class Address(StrEnum):
     DEVICES = "devices"
     EMAIL = "email"
     PHONE = "phone"
-    # A row of its own for each member and channel.
+    # One row for each member and channel.
     OWN = "own"
-    # No address and no delivery: the inbox row is what the member gets.
+    # No address and no delivery: the notification is only in the inbox.
     NONE = "none"
 
 
@@ -45,11 +45,11 @@ class ChannelSpec:
     # Sets of channels are stored as a sum of these, so that SQL can intersect them: a bit must never change.
     bit: int
     address: Address
-    # The address in texts for operators: "has no phone".
+    # What the address is called in texts for operators: "has no phone".
     address_name: str
     # Slots: deliveries that a process may have claimed and not yet recorded. A provider that hangs takes no more than these.
     concurrency: int = 512
-    # Its name in sentences for operators, and the setting without which it is simulated.
+    # The channel in texts for operators, and the setting without which it is simulated.
     label: str = ""
     setting: str = ""
 
@@ -70,21 +70,21 @@ FIRST_OWN_BIT, MOST_OWN = 16, 26
 # It becomes a key of JSON, a label of metrics and an option of the command line.
 CHANNEL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 
-_specs: dict[str, ChannelSpec] = {one.name: one for one in BUILT_IN}
+_specs: dict[str, ChannelSpec] = {spec.name: spec for spec in BUILT_IN}
 
 
 def channels() -> tuple[ChannelSpec, ...]:
-    """All channels that this process knows, in the order of their bits."""
+    """All channels known to this process, in the order of their bits."""
     return tuple(_specs.values())
 
 
 def names_with_deliveries() -> tuple[str, ...]:
-    """The channels on which something is sent: all but the inbox."""
-    return tuple(one.name for one in _specs.values() if one.address is not Address.NONE)
+    """The channels that have deliveries: all but the inbox."""
+    return tuple(spec.name for spec in _specs.values() if spec.address is not Address.NONE)
 
 
 def channel_names() -> str:
-    """For messages that say what there is."""
+    """All names, for error messages."""
     return ", ".join(_specs)
 
 
@@ -96,7 +96,7 @@ def find_channel(name: str) -> ChannelSpec:
 
 
 def describe_channel(name: str) -> ChannelSpec:
-    """For texts about what was sent on it: also of a channel that this process has not learnt of yet."""
+    """For texts about past deliveries: also works for a channel that this process has not loaded yet."""
     return _specs.get(name) or _own(name, bit=0)
 
 
@@ -105,9 +105,9 @@ def _own(name: str, bit: int) -> ChannelSpec:
 
 
 def use_declared(bits: Mapping[str, int]) -> None:
-    """Know the channels of apps by what the store has: the bit of each. Replaces those known before."""
-    own = (_own(name, bit) for name, bit in sorted(bits.items(), key=lambda one: one[1]))
-    specs = {one.name: one for one in (*BUILT_IN, *own)}
+    """Replace the channels of apps in the table by those of the store, given with their bits."""
+    own = (_own(name, bit) for name, bit in sorted(bits.items(), key=lambda item: item[1]))
+    specs = {spec.name: spec for spec in (*BUILT_IN, *own)}
     if specs != _specs:
         _specs.clear()
         _specs.update(specs)
@@ -118,7 +118,7 @@ def to_bits(names: Iterable[str]) -> int:
 
 
 def from_bits(bits: int) -> tuple[str, ...]:
-    return tuple(one.name for one in _specs.values() if bits & one.bit)
+    return tuple(spec.name for spec in _specs.values() if bits & spec.bit)
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -130,15 +130,15 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _known(name: str) -> str:
-    """Says what there is as pydantic does for an enumeration."""
+    """Lists the choices as pydantic does for an enumeration."""
     if name not in _specs:
-        *others, last = (f"'{one}'" for one in _specs)
+        *others, last = (f"'{known}'" for known in _specs)
         raise PydanticCustomError("enum", "Input should be {expected}", {"expected": f"{', '.join(others)} or {last}"})
     return name
 
 
 def _with_addresses(name: str) -> str:
-    own = [one.name for one in _specs.values() if one.address is Address.OWN]
+    own = [spec.name for spec in _specs.values() if spec.address is Address.OWN]
     if name not in own:
         there_are = f"there are {', '.join(own)}" if own else "there is none"
         raise PydanticCustomError(
@@ -150,7 +150,7 @@ def _with_addresses(name: str) -> str:
 ChannelName = Annotated[
     str,
     AfterValidator(_known),
-    WithJsonSchema({"type": "string", "examples": [one.name for one in BUILT_IN], "description": "The name of a channel"}),
+    WithJsonSchema({"type": "string", "examples": [spec.name for spec in BUILT_IN], "description": "The name of a channel"}),
 ]
-# Of a channel whose addresses are given by its name.
+# The name of a channel whose addresses are rows of bongsu_addresses.
 AddressedChannel = Annotated[str, AfterValidator(_with_addresses)]

@@ -12,7 +12,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from bongsu.model import Platform, Priority
+from bongsu.model.member import Platform
+from bongsu.model.notice import Priority
 
 
 @dataclass(slots=True)
@@ -34,14 +35,14 @@ class Outgoing:
     locale: str | None = None
     # The same on every attempt: 32 characters of base64url, so that what arrives twice is shown once.
     collapse_id: str = ""
-    # After this moment it is worth nothing to the member.
+    # It is not sent after this time.
     expires_at: datetime | None = None
     # Data for the app alone: it shows nothing by itself, the app decides what to do with it.
     is_silent: bool = False
     # Which attempt this is, the first being 1: waits that a provider leaves to us double with it.
     attempt: int = 1
     is_critical: bool = False
-    # One of so many for the same notice that they did not fit into one step of deciding.
+    # Its notice has more recipients than fit into one step of deciding.
     is_bulk: bool = False
 
     @property
@@ -87,7 +88,7 @@ class Retry:
 
 @dataclass(frozen=True)
 class Gone:
-    """The address is dead. Nothing may be sent there again until it is registered anew."""
+    """The address is dead. Nothing may be sent there again until it is registered again."""
 
     code: str
     detail: str = ""
@@ -138,5 +139,5 @@ class Sender(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections. May be called twice."""
+        """Close connections. May be called twice."""
         ...

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 from pydantic_core import PydanticCustomError
 
-# Longer than any sentence that fits a push, a mail or a page; short enough that none swamps a log.
+# Longer than any text for a push, a mail or a page; short enough for a log line.
 STRING_LIMIT = 65_536
-# SQLite's JSON functions stop at 1,000 levels and the HTTP parser at 200; nobody nests a business fact deeper than this.
+# SQLite's JSON functions stop at 1,000 levels and the HTTP parser at 200; business facts are not nested deeper than this.
 DEPTH_LIMIT = 64
 
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
@@ -20,7 +20,7 @@ _AS_IS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | or
 
 
 def _values(value: Any, path: str, depth: int = 1) -> Iterator[tuple[str, str, int]]:
-    """Every string in a JSON value, keys included, with where it stands and how deep."""
+    """Every string in a JSON value, keys included, with its path and its depth."""
     match value:
         case str():
             yield path, value, depth
@@ -33,8 +33,8 @@ def _values(value: Any, path: str, depth: int = 1) -> Iterator[tuple[str, str, i
                 yield from _values(inner, f"{path}.{key[:40]}", depth + 1)
         case list() | tuple():
             yield path, "", depth
-            for place, inner in enumerate(value):
-                yield from _values(inner, f"{path}[{place}]", depth + 1)
+            for index, inner in enumerate(value):
+                yield from _values(inner, f"{path}[{index}]", depth + 1)
 
 
 def _check_strings(payload: dict[str, Any]) -> None:
@@ -59,7 +59,7 @@ class Payload(dict[str, Any]):
 
 
 def storable(payload: dict[str, Any]) -> Payload:
-    """Refuses what a database or a later reader could not take.
+    """Refuse what a database cannot store or a later reader cannot parse.
 
     orjson writes null for NaN and stops at surrogates, large numbers and foreign types. So its text is used
     only when nothing in it can be a sign of that, or of a string that needs a check; else the exact encoder decides.
@@ -85,7 +85,7 @@ def _encode_exactly(payload: dict[str, Any]) -> bytes:
     try:
         return _encode(payload).encode()
     except UnicodeEncodeError:
-        raise PydanticCustomError("surrogate", "contains a lone surrogate, which is no character: remove it") from None
+        raise PydanticCustomError("surrogate", "contains a lone surrogate, which is not a character: remove it") from None
     except RecursionError:
         raise PydanticCustomError("too_deep", "nests deeper than {limit} levels", {"limit": DEPTH_LIMIT}) from None
     except ValueError:
@@ -101,7 +101,7 @@ _LONG_NUMBER = b"0" * 19
 
 
 def read_payload(text: str) -> Payload:
-    """A stored payload as it was. Raises ValueError when it is none that we would have stored."""
+    """Parse a stored payload. Raises ValueError if it is not one that `storable` would have written."""
     encoded = text.encode()
     is_long = _LONG_NUMBER in encoded.translate(_DIGITS_ALONE)
     payload = Payload(json.loads(text) if is_long else orjson.loads(encoded))

@@ -1,0 +1,65 @@
+"""What the models share: the JSON base class, names and ids, and times that are plausible."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, date, datetime
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, StringConstraints
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+# A clock that is a day ahead is a clock that is wrong; a day covers every time zone mistake short of that.
+FUTURE_SECONDS = 86_400
+DAYS_TO_1970 = date(1970, 1, 1).toordinal()
+
+# Control characters (NUL among them, which PostgreSQL refuses) are not allowed in a name or an id.
+PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
+NAME_LIMIT, ID_LIMIT = 200, 255
+Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_LIMIT, pattern=PRINTABLE)]
+Id = Annotated[str, StringConstraints(min_length=1, max_length=ID_LIMIT, pattern=PRINTABLE)]
+
+
+class Wire(BaseModel):
+    """Base of everything that is read or written as JSON: camelCase, unknown fields refused, nothing silently converted."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, alias_generator=to_camel, populate_by_name=True, hide_input_in_errors=True
+    )
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def has_plausible_date(moment: datetime) -> bool:
+    """Whether its date is after 1970 and no later than today's. Cheaper than an exact check, and true of nearly all."""
+    return DAYS_TO_1970 + 1 < moment.toordinal() <= DAYS_TO_1970 + time.time() // 86_400
+
+
+def _plausible(moment: datetime) -> datetime:
+    if has_plausible_date(moment):
+        return moment
+    seconds = moment.timestamp()
+    if seconds < 0:
+        raise PydanticCustomError("too_early", "lies before 1970: send the moment it happened")
+    if seconds > time.time() + FUTURE_SECONDS:
+        raise PydanticCustomError("too_late", "lies more than a day in the future: check the sender's clock")
+    return moment
+
+
+# A time at which something happened.
+PastTime = Annotated[AwareDatetime, AfterValidator(_plausible)]
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: a folder, such as Asia
+        raise PydanticCustomError("timezone", "must be a time zone such as Asia/Seoul or UTC") from None
+    return name
+
+
+Zone = Annotated[str, AfterValidator(_zone)]
