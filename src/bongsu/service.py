@@ -150,7 +150,7 @@ class Service:
     ) -> None:
         """With `listens`, roles that answer no requests still answer how they are."""
         self._is_demo = is_demo
-        self._settings = settings = demo.with_room(settings) if is_demo else settings
+        self._settings = settings = demo.with_daily_limit(settings) if is_demo else settings
         self._roles = roles
         self._listens = listens or bool(roles & LISTENING)
         self._rules = catalogue(settings, demo.with_buttons(settings, app) if is_demo else app)
@@ -197,7 +197,7 @@ class Service:
         await roles.enter_async_context(running(SkewMonitor(base.store, self._roles)))
         await roles.enter_async_context(running(ChannelRefresh(base.store)))
         if self._is_demo:
-            await demo.refuse_strangers(base.store, self._settings)
+            await demo.refuse_other_members(base.store, self._settings)
         if Role.WORKER in self._roles:
             await roles.enter_async_context(_worker(base, self._rules))
         if Role.CLOCK in self._roles:
@@ -323,7 +323,7 @@ async def _gateway(base: Runtime, keys: Keys) -> AsyncIterator[Gateway]:
 @contextlib.asynccontextmanager
 async def _demo(base: Runtime) -> AsyncIterator[None]:
     await demo.fill(base.store)
-    async with running(Intake(base.store, base.signals, "demo")) as intake, running(demo.Trickle(base.store, intake)):
+    async with running(Intake(base.store, base.signals, "demo")) as intake, running(demo.Traffic(base.store, intake)):
         yield
 
 

@@ -14,7 +14,7 @@ import pytest
 from bongsu import demo
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
-from bongsu.demo import NAMES, PRODUCTS, STAR, Shop, Trickle, fill, refuse_strangers
+from bongsu.demo import NAMES, PRODUCTS, STAR, Shop, Traffic, fill, refuse_other_members
 from bongsu.errors import NotForDemo
 from bongsu.ingress.intake import EVENTS_TOPIC, Intake
 from bongsu.model import Preferences, utc_now
@@ -42,8 +42,8 @@ KINDS = {
 
 def story(seed: int, length: int = 60) -> list[tuple[Any, ...]]:
     shop = Shop(seed, Clock())
-    happenings = [shop.next() for _ in range(length)]
-    return [(one.event.event_type, one.event.ref_id, one.event.target_id, one.event.payload, one.said) for one in happenings]
+    happenings = [(happening.event, happening.summary) for happening in (shop.next() for _ in range(length))]
+    return [(event.event_type, event.ref_id, event.target_id, event.payload, summary) for event, summary in happenings]
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
@@ -56,7 +56,7 @@ def test_everything_that_happens_is_of_use_to_somebody_and_all_kinds_do() -> Non
     kinds = Counter[str]()
     for _ in range(300):
         happening = shop.next()
-        assert rules.detect(happening.event), happening.said
+        assert rules.detect(happening.event), happening.summary
         kinds[happening.event.event_type] += 1
     assert set(kinds) == KINDS
 
@@ -84,14 +84,14 @@ def test_a_product_is_news_again_after_an_hour_and_rarely_before() -> None:
 
 
 def test_the_people_are_of_many_kinds() -> None:
-    people = list(demo.crowd())
+    people = list(demo.people())
     assert len(people) == 40
     assert Counter(one.member.locale for one in people) == {"ko": 26, "en": 14}
     assert len({one.member.timezone for one in people}) > 10
     for some in (
         [one for one in people if one.devices],
-        [one for one in people if one.wish.quiet_hours],
-        [one for one in people if one.wish.types],
+        [one for one in people if one.preferences.quiet_hours],
+        [one for one in people if one.preferences.types],
         [one for one in people if one.member.phone],
     ):
         assert 3 < len(some) < 40
@@ -101,8 +101,8 @@ def test_the_people_are_of_many_kinds() -> None:
 
 
 def test_the_daily_limit_is_wide_unless_the_user_has_set_one() -> None:
-    assert demo.with_room(Settings.load({})).daily_limit == 1_000
-    assert demo.with_room(Settings.load({"BONGSU_DAILY_LIMIT": "10"})).daily_limit == 10
+    assert demo.with_daily_limit(Settings.load({})).daily_limit == 1_000
+    assert demo.with_daily_limit(Settings.load({"BONGSU_DAILY_LIMIT": "10"})).daily_limit == 10
 
 
 # --- into the store ---------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ async def test_two_at_once_fill_it_once(store: Store) -> None:
     assert sorted(await asyncio.gather(fill(store), fill(store))) == [False, True]
 
 
-async def test_the_trickle_leads_to_notifications(store: Store, settings: Settings) -> None:
+async def test_the_traffic_leads_to_notifications(store: Store, settings: Settings) -> None:
     await fill(store)
     decided = asyncio.Event()
     signals = LocalSignals()
@@ -145,7 +145,7 @@ async def test_the_trickle_leads_to_notifications(store: Store, settings: Settin
     worker = EventWorker(store, catalogue(settings), settings, decider, on_decided=lambda _decision: decided.set())
     async with running(signals), running(Intake(store, signals, "demo")) as intake:
         with signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
-            async with running(worker), running(Trickle(store, intake, Shop(1), pace_seconds=0.01)):
+            async with running(worker), running(Traffic(store, intake, Shop(1), pace_seconds=0.01)):
                 # The first is about a product that she has looked at, and the next are about her.
                 for _ in range(20):
                     await decided.wait()
@@ -164,26 +164,26 @@ async def test_interest_is_kept_fresh_however_long_it_runs(store: Store) -> None
     await fill(store, clock())
     signals = LocalSignals()
     async with running(signals), running(Intake(store, signals, "demo")) as intake:
-        trickle = Trickle(store, intake, Shop(1, clock), clock=clock)
+        traffic = Traffic(store, intake, Shop(1, clock), clock=clock)
         interest = await newest_interest(store)
         clock.forward(hours=1)
-        await trickle.tick()
+        await traffic.tick()
         assert await newest_interest(store) == interest
         clock.forward(days=3)
-        await trickle.tick()
+        await traffic.tick()
         assert await newest_interest(store) > interest
 
 
 async def test_a_shared_database_with_strangers_is_refused(store: Store, settings: Settings) -> None:
-    await refuse_strangers(store, settings)
+    await refuse_other_members(store, settings)
     await fill(store)
-    await refuse_strangers(store, settings)
+    await refuse_other_members(store, settings)
     await members(store, "a-real-person")
     if settings.is_embedded:
-        await refuse_strangers(store, settings)  # the newcomer's own file, and what they have tried out in it
+        await refuse_other_members(store, settings)  # the newcomer's own file, and what they have tried out in it
         return
     with pytest.raises(NotForDemo, match="such as a-real-person.* an empty database"):
-        await refuse_strangers(store, settings)
+        await refuse_other_members(store, settings)
 
 
 # --- as a newcomer runs it --------------------------------------------------------------------------------------------
@@ -211,9 +211,8 @@ def test_a_newcomer_sees_an_inbox_fill_by_what_the_greeting_says(migrated: dict[
         assert STAR in bongsu(*line.split()[1:], environment=migrated).stdout
         assert served.terminate() == 0
         served.wait_for("stopped")
-    said = [line["event"] for line in served.lines]
-    assert any(one.startswith("demo: ") and " falls from " in one for one in said)
-    assert any("the daily limit is 1,000" in one for one in said)
+    assert any(line["event"] == "demo event" and " falls from " in line["summary"] for line in served.lines)
+    assert any(line["event"] == "demo raises the daily limit" and line["limit"] == 1_000 for line in served.lines)
 
 
 def test_beside_real_people_only_the_embedded_store_is_served(migrated: dict[str, str]) -> None:

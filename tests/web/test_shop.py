@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from bongsu.demo import BUTTONS, PRESSED, PRODUCTS, crowd, with_buttons
+from bongsu.demo import BUTTONS, PRESSED, PRODUCTS, people, with_buttons
 from bongsu.model import Event
 from bongsu.rules import catalogue
 from bongsu.settings import Settings
@@ -127,9 +127,9 @@ def test_the_usual_events_are_said_as_usual() -> None:
 
 
 def test_every_button_reaches_every_visitor() -> None:
-    people = {one.member_id: one for one in crowd()}
+    by_id = {person.member_id: person for person in people()}
     for visitor in VISITORS:
-        person = people[visitor]
+        person = by_id[visitor]
         assert any(device.push_consent for device in person.devices.values()) or person.member.phone, visitor
-        assert set(person.wish.types) <= {"FOLLOW"}, visitor
+        assert set(person.preferences.types) <= {"FOLLOW"}, visitor
     assert all(product.price for product in PRODUCTS.values())

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from bongsu.model import Member, Preferences, QuietHours, TypePreference
 from bongsu.model.channels import Address, ChannelSpec, from_bits, to_bits
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Statement, Table, Transaction, in_both, same
+from bongsu.store.core.query import Statement, Table, Transaction, fetch_one, in_both, same
 from bongsu.store.core.sqlite import SQLITE
 
 # --- members ----------------------------------------------------------------------------------------------------------
@@ -57,6 +57,15 @@ _FIND_MEMBER = same("""
     WHERE m.member_id = $1
     ORDER BY a.channel""")
 
+# One member that is not among those given, or none. Locks nothing. $1 the given members.
+_FIND_OTHER_MEMBER = in_both(
+    lambda d: (
+        f"""
+    SELECT member_id FROM bongsu_members
+    WHERE member_id NOT IN (SELECT given.member_id FROM {d.table("given", _MEMBER_ID, 1)}) LIMIT 1"""
+    )
+)
+
 
 async def ensure_members(tx: Transaction, member_ids: Iterable[str]) -> None:
     """Insert the members that are not stored yet, with no address and default preferences."""
@@ -82,6 +91,12 @@ async def find_member(tx: Transaction, member_id: str) -> Member | None:
     known = {name: rows[0][name] for name in ("locale", "timezone", "email", "phone")}
     addresses = {row["channel"]: row["address"] for row in rows if row["channel"] is not None}
     return Member.model_construct(**known, addresses=addresses)
+
+
+async def find_other_member(tx: Transaction, member_ids: Iterable[str]) -> str | None:
+    """The id of some member who is not among these."""
+    row = await fetch_one(tx, _FIND_OTHER_MEMBER(Table(_MEMBER_ID, [(member_id,) for member_id in member_ids])))
+    return None if row is None else str(row["member_id"])
 
 
 def address_of(member: Member, channel: ChannelSpec) -> str | None:
