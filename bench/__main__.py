@@ -16,7 +16,7 @@ from bench.ground import Ground
 from bench.measure import QUICK_ROUNDS, ROUNDS, Contest
 from bench.report import RESULTS, Report, write_readme
 from bongsu.cli.main import run
-from bongsu.runtime.process import settle_memory
+from bongsu.runtime.process import tune_gc
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 # Where no terminal says how wide it is, as wide as the table.
@@ -69,7 +69,7 @@ def main(
 async def _measure(name: str, prepared: Ground, rounds: int) -> Report:
     bench = BENCHES[name]
     # As our service does, for whatever of both sides runs in this process.
-    settle_memory()
+    tune_gc()
     with _progress() as progress:
         async with contextlib.aclosing(bench.contests(prepared)) as contests:
             comparisons = [await contest.hold(progress, rounds) async for contest in contests]

@@ -19,10 +19,11 @@ from bench.serving import Server, listening, serving
 from bench.streams import Readers, readers
 from bongsu.api.stream import PATH
 from bongsu.live import frames
-from bongsu.live.messages import MESSAGES_TOPIC, write_messages
+from bongsu.live.messages import write_messages
 from bongsu.model import new_id, utc_now
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.redis_signals import RedisSignals
+from bongsu.runtime.topics import MESSAGES_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.query import same

@@ -9,11 +9,12 @@ from uuid import UUID
 
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
-from bongsu.ingress.intake import EVENTS_TOPIC, Intake
+from bongsu.ingress.intake import Intake
 from bongsu.model import Event
 from bongsu.render.templates import Templates
 from bongsu.rules import catalogue
 from bongsu.runtime.signals import LocalSignals
+from bongsu.runtime.topics import EVENTS_TOPIC
 from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store

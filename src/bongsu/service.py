@@ -21,10 +21,10 @@ from bongsu.decide.progress import Decision
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
 from bongsu.deliver.channels.registry import senders
-from bongsu.deliver.dispatcher import DELIVERIES_TOPIC, Dispatcher
-from bongsu.desk.cancel import CANCELLATIONS_TOPIC, CancelWorker
+from bongsu.deliver.dispatcher import Dispatcher
+from bongsu.desk.cancel import CancelWorker
 from bongsu.errors import AddressTaken, StoreBusy, StoreUnreachable
-from bongsu.ingress.intake import EVENTS_TOPIC, Intake
+from bongsu.ingress.intake import Intake
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
 from bongsu.live.stream import StreamingProtocol
@@ -33,10 +33,11 @@ from bongsu.rules import Rules, catalogue
 from bongsu.runtime import telemetry
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.loop import Loop
-from bongsu.runtime.process import address_of, settle_memory, told_by_signals
+from bongsu.runtime.process import address_of, stop_on_signals, tune_gc
 from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.runtime.roles import ALL_ROLES, LISTENING, Role
 from bongsu.runtime.signals import LocalSignals, Signals
+from bongsu.runtime.topics import CANCELLATIONS_TOPIC, DELIVERIES_TOPIC, EVENTS_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Share, Store, check, migrate
 from bongsu.store.core.dead_claims import in_use
@@ -166,7 +167,7 @@ class Service:
         listener = self._listen() if self._listens else None
         async with contextlib.AsyncExitStack() as stack:
             # First in, last out: a second SIGTERM during the drain changes nothing.
-            stack.enter_context(told_by_signals(self._stopping))
+            stack.enter_context(stop_on_signals(self._stopping))
             if listener is not None:
                 stack.callback(listener.close)
             _make_room_for_connections()
@@ -178,7 +179,7 @@ class Service:
                 _log.info("released the claims of processes that died", claims=released)
             async with contextlib.AsyncExitStack() as roles:
                 address = await self._start(roles, base, keys, listener)
-                settle_memory()
+                tune_gc()
                 _log.info("ready", address=address, roles=sorted(self._roles))
                 on_ready(address or "")
                 if self._is_demo and Role.API in self._roles:

@@ -17,15 +17,15 @@ from rich.console import Console
 
 from bongsu.api.bodies import BODY_LIMIT
 from bongsu.decide.worker import EventWorker
-from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.desk import cancel as module
-from bongsu.desk.cancel import CANCELLATIONS_TOPIC, CancelWorker
+from bongsu.desk.cancel import CancelWorker
 from bongsu.desk.why import explain
 from bongsu.errors import StoreUnreachable
 from bongsu.model import Everyone, Listed, NoticeType, new_id, utc_now
 from bongsu.rules import catalogue
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.signals import LocalSignals
+from bongsu.runtime.topics import CANCELLATIONS_TOPIC, DELIVERIES_TOPIC
 from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 
 from bongsu.api.dead import wrapped
-from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.model import new_id, utc_now
 from bongsu.runtime.signals import LocalSignals
+from bongsu.runtime.topics import DELIVERIES_TOPIC
 from bongsu.store import Store
 from bongsu.store.core.query import in_both, same
 from bongsu.store.desk.dead_letters import Kind, Place

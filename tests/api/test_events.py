@@ -14,8 +14,9 @@ import pytest
 from bongsu.api.bodies import BODY_LIMIT
 from bongsu.errors import StoreUnreachable
 from bongsu.ingress import ndjson
-from bongsu.ingress.intake import EVENTS_TOPIC, Intake
+from bongsu.ingress.intake import Intake
 from bongsu.runtime.signals import LocalSignals
+from bongsu.runtime.topics import EVENTS_TOPIC
 from bongsu.store import Store, outbox
 from bongsu.store.core.query import same
 

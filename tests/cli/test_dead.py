@@ -19,8 +19,8 @@ from rich.console import Console
 from bongsu.api.dead import DeadFilter
 from bongsu.cli import main as cli
 from bongsu.cli.dead_view import Replaying, facts, look, told
-from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.runtime.redis_signals import RedisSignals
+from bongsu.runtime.topics import DELIVERIES_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from bongsu.store.core.query import in_both, same
@@ -183,7 +183,7 @@ async def test_workers_elsewhere_hear_of_a_replay_over_redis(
     await elsewhere.start()
     try:
         with elsewhere.listen(DELIVERIES_TOPIC, lambda data: heard.set() if data is not None else None):
-            await elsewhere.heard(DELIVERIES_TOPIC)
+            await elsewhere.wait_subscribed(DELIVERIES_TOPIC)
             replaying = Replaying(
                 settings.model_copy(update={"redis_url": url}), DeadFilter.model_validate({"state": "FAIL"})
             )

@@ -7,11 +7,11 @@ from uuid import uuid4
 from bongsu.api.inbox import Inbox, PageQuery
 from bongsu.decide.worker import EventWorker
 from bongsu.live.announce import Announcer
-from bongsu.live.messages import member_topic
 from bongsu.model import Event
 from bongsu.rules import catalogue
 from bongsu.rules.direct import DIRECT
 from bongsu.runtime.signals import LocalSignals
+from bongsu.runtime.topics import member_topic
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
 from bongsu.store.desk import history

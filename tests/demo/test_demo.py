@@ -16,11 +16,12 @@ from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
 from bongsu.demo import NAMES, PRODUCTS, STAR, Shop, Traffic, fill, refuse_other_members
 from bongsu.errors import NotForDemo
-from bongsu.ingress.intake import EVENTS_TOPIC, Intake
+from bongsu.ingress.intake import Intake
 from bongsu.model import Preferences, utc_now
 from bongsu.render.templates import Templates
 from bongsu.rules import catalogue
 from bongsu.runtime.signals import LocalSignals
+from bongsu.runtime.topics import EVENTS_TOPIC
 from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store

@@ -12,8 +12,9 @@ import pytest
 import redis.asyncio
 
 from bongsu.errors import RedisUnreachable
-from bongsu.live.registry import DISCONNECT_TOPIC, LocalRegistry, RedisRegistry, Registry, key_of
+from bongsu.live.registry import LocalRegistry, RedisRegistry, Registry, key_of
 from bongsu.runtime.signals import LocalSignals
+from bongsu.runtime.topics import DISCONNECT_TOPIC
 from bongsu.settings import Settings
 from tests.support.servers import RedisServer, start_redis
 

@@ -16,10 +16,10 @@ from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
 from bongsu.errors import StoreUnreachable
 from bongsu.live import announce, catchup, hub
-from bongsu.live.messages import MESSAGES_TOPIC
 from bongsu.live.stream import LONG_AGO, StreamingProtocol
 from bongsu.model import Listed
 from bongsu.render.templates import Templates
+from bongsu.runtime.topics import MESSAGES_TOPIC
 from bongsu.store import Transaction, outbox
 from bongsu.store.core.query import same
 from bongsu.store.inbox import live as live_statements

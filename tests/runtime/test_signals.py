@@ -54,7 +54,7 @@ async def settled(*signals: Signals) -> None:
     for kind in signals:
         if isinstance(kind, RedisSignals):
             async with asyncio.timeout(20):
-                await kind.heard_by_redis()
+                await kind.wait_all_subscribed()
 
 
 async def test_every_listener_of_a_topic_hears_a_signal_and_no_other_does(signals: Signals) -> None:
@@ -125,8 +125,8 @@ async def test_who_has_waited_to_be_heard_misses_nothing(signals: Signals) -> No
     with contextlib.ExitStack() as stack:
         for number, ear in enumerate(ears):
             stack.enter_context(signals.listen(f"member:{number}", ear))
-        assert all(await asyncio.gather(*(signals.heard(f"member:{number}") for number in range(200))))
-        assert signals.is_together
+        assert all(await asyncio.gather(*(signals.wait_subscribed(f"member:{number}") for number in range(200))))
+        assert signals.is_connected
         for number in range(200):
             signals.send(f"member:{number}", str(number).encode())
         assert [await ear.next_data() for ear in ears] == [str(number).encode() for number in range(200)]
@@ -139,8 +139,8 @@ async def test_topics_come_and_go_in_any_order_and_only_those_open_hear(signals:
     ear, second = Ear(), Ear()
     with signals.listen("a", ear):
         with signals.listen("a", second):
-            assert await signals.heard("a")
-        assert await signals.heard("a")
+            assert await signals.wait_subscribed("a")
+        assert await signals.wait_subscribed("a")
         signals.send("a", b"x")
         assert await ear.next_data() == b"x"
 
@@ -173,7 +173,7 @@ async def test_a_topic_left_and_taken_up_again_is_heard_from_other_processes(red
         for number in range(30):
             ear = Ear()
             with there.listen("a", ear):
-                assert await there.heard("a")
+                assert await there.wait_subscribed("a")
                 here.send("a", str(number).encode())
                 assert await ear.next_data() == str(number).encode()
     finally:
@@ -186,8 +186,8 @@ async def test_a_topic_taken_up_again_before_redis_has_answered_waits_for_the_an
     receiver = signals._receiver
     with signals.listen("t", Ear()):
         # As when Redis has been asked for it.
-        receiver._fresh.remove("t")
-        receiver._asked["t"] += 1
+        receiver._to_subscribe.remove("t")
+        receiver._requested["t"] += 1
     with signals.listen("t", Ear()):
         assert receiver._unconfirmed == {"t"}
         receiver._confirm("t")
@@ -202,22 +202,22 @@ async def test_a_watcher_is_told_when_redis_goes_and_when_it_is_back() -> None:
     await signals.start()
     try:
         with signals.watch(told.put_nowait), signals.listen("a", Ear()):
-            assert await signals.heard("a")
+            assert await signals.wait_subscribed("a")
             server.crash()
             async with asyncio.timeout(20):
                 assert await told.get() is False
-            assert not signals.is_together
-            assert not await signals.heard("a")
+            assert not signals.is_connected
+            assert not await signals.wait_subscribed("a")
             server.start()
             async with asyncio.timeout(20):
                 assert await told.get() is True
-                while not await signals.heard("a"):
+                while not await signals.wait_subscribed("a"):
                     pass
-            assert signals.is_together
+            assert signals.is_connected
             # A connection that broke alone is no reason to tell anybody.
             async with redis.asyncio.Redis.from_url(server.url) as operator:
                 await operator.client_kill_filter(_type="pubsub")
-            assert await signals.heard("a")
+            assert await signals.wait_subscribed("a")
             assert told.empty()
     finally:
         await signals.stop()

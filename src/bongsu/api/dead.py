@@ -26,12 +26,11 @@ from bongsu.api.bodies import described, read_as
 from bongsu.api.history import Moment, refuse_repeats
 from bongsu.api.paging import is_id, no_cursor, unwrap, wrap
 from bongsu.api.problems import PROBLEMS
-from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.errors import ReplayWithoutFilter
-from bongsu.ingress.intake import EVENTS_TOPIC
 from bongsu.model import Id, Name
 from bongsu.model.channels import ChannelName
 from bongsu.runtime.signals import Signals
+from bongsu.runtime.topics import DELIVERIES_TOPIC, EVENTS_TOPIC
 from bongsu.store import Store, Transaction
 from bongsu.store.desk import dead_letters as statements
 from bongsu.store.desk.dead_letters import DeadPage, DeadRow, Filters, Kind, Place, State

@@ -46,8 +46,6 @@ CLAIM_SECONDS = 30.0
 # again: within two seconds of a cancellation nothing of it goes out.
 CANCELLED_SECONDS = 0.5
 
-DELIVERIES_TOPIC = "deliveries"
-
 _LATE = Unknown("TIMEOUT", "the channel did not come back")
 _WAITED = Retry("NO_TURN", detail="connections or quota were short: it waits to be claimed again", is_held=True)
 

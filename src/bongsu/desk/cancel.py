@@ -9,19 +9,18 @@ import contextlib
 import time
 from uuid import UUID
 
-from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.errors import NoSuchEvent, NothingToCancel, StoreError
 from bongsu.live.announce import announce_withdrawn
 from bongsu.model import EventStatus
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.signals import Signals
+from bongsu.runtime.topics import CANCELLATIONS_TOPIC, DELIVERIES_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.desk import cancel_steps, cancellations
 from bongsu.store.desk.cancel_steps import Step
 from bongsu.store.desk.cancellations import Cancellation, NothingLeft
 
-CANCELLATIONS_TOPIC = "cancellations"
 # Members whose rows one step changes: it holds their locks for a fraction of a second.
 MEMBERS = 1_000
 # An answer waits so long for the rows to be changed. That of a small event finds them all changed.

@@ -11,11 +11,9 @@ from bongsu.model import Event
 from bongsu.runtime import telemetry
 from bongsu.runtime.group_commit import GroupCommit
 from bongsu.runtime.signals import Signals
+from bongsu.runtime.topics import EVENTS_TOPIC
 from bongsu.store import Store, outbox
 from bongsu.store.outbox import NewEvent
-
-# Wakes every worker: there may be due events.
-EVENTS_TOPIC = "events"
 
 # Events in one statement. More gains nothing, and all requests of a batch wait for its last row.
 BATCH_LIMIT = 2_000

@@ -16,10 +16,7 @@ from bongsu.errors import StoreError
 from bongsu.live.message_cache import MessageCache, encode_notifications
 from bongsu.live.messages import (
     LOOK,
-    MESSAGES_TOPIC,
-    WITHDRAWN_TOPIC,
     WithdrawnMessage,
-    member_topic,
     write_messages,
     write_notification,
     write_withdrawn,
@@ -28,6 +25,7 @@ from bongsu.live.messages import (
 from bongsu.model import Channel
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.signals import Signals
+from bongsu.runtime.topics import MESSAGES_TOPIC, WITHDRAWN_TOPIC, member_topic
 from bongsu.store import Store
 from bongsu.store.core.query import Transaction
 from bongsu.store.inbox import live as statements

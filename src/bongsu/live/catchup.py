@@ -139,7 +139,7 @@ class CatchUp(Loop):
             member.send_badge(unread, found.as_of)
             if number % PIECE == 0:
                 await asyncio.sleep(0)
-        telemetry.LIVE_TOLD.inc(sent)
+        telemetry.LIVE_NOTIFICATIONS_SENT.inc(sent)
         if found.is_full:
             # Some members may have more, and others were not reached.
             self.mark(one.member_id for one in found.members)

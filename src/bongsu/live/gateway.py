@@ -10,14 +10,14 @@ from starlette.types import Receive, Send
 
 from bongsu.live import frames
 from bongsu.live.hub import Hub
-from bongsu.live.messages import MESSAGES_TOPIC, WITHDRAWN_TOPIC
 from bongsu.live.pings import Wheel
-from bongsu.live.registry import DISCONNECT_TOPIC, LocalRegistry, RedisRegistry, Registry
+from bongsu.live.registry import LocalRegistry, RedisRegistry, Registry
 from bongsu.live.sse import Reader, SseEndpoint
 from bongsu.live.stream import Stream
 from bongsu.live.withdrawals import MissedWithdrawals
 from bongsu.runtime import telemetry
 from bongsu.runtime.signals import Signals
+from bongsu.runtime.topics import DISCONNECT_TOPIC, MESSAGES_TOPIC, WITHDRAWN_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Store
 
@@ -47,7 +47,7 @@ class Gateway:
         self._open = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
-        self._open.enter_context(self._signals.watch(self._together))
+        self._open.enter_context(self._signals.watch(self._on_connection))
         self._open.enter_context(self._signals.listen(DISCONNECT_TOPIC, self.hub.disconnect))
         self._open.enter_context(self._signals.listen(MESSAGES_TOPIC, self.hub.catch_up.on_broadcast))
         self._open.enter_context(self._signals.listen(WITHDRAWN_TOPIC, self.hub.catch_up.on_message_withdrawn))
@@ -78,13 +78,13 @@ class Gateway:
     def _refusal(self) -> bytes | None:
         if self._is_draining:
             return frames.bye("restart", frames.retry_milliseconds(self._sent_away))
-        if not self._signals.is_together:
+        if not self._signals.is_connected:
             return frames.unavailable(frames.retry_milliseconds(self._sent_away))
         return None
 
-    def _together(self, is_together: bool) -> None:
-        """Without Redis the other processes cannot tell us anything: nobody is to believe that all is well."""
-        if is_together:
+    def _on_connection(self, is_connected: bool) -> None:
+        """Without Redis, signals of other processes do not arrive: close the streams, so that pages show it."""
+        if is_connected:
             return
         self._sent_away = len(self.hub)
         telemetry.log("bongsu.live").warning("streams are sent away until Redis is back", streams=self._sent_away)

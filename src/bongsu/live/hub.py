@@ -25,11 +25,12 @@ from bongsu.live import frames
 from bongsu.live.catchup import CatchUp
 from bongsu.live.member_streams import MemberStreams
 from bongsu.live.message_cache import MessageCache, Messages, encode_notifications
-from bongsu.live.messages import NOTIFICATION, WITHDRAWN, member_topic, read_notification, read_withdrawn
+from bongsu.live.messages import NOTIFICATION, WITHDRAWN, read_notification, read_withdrawn
 from bongsu.live.registry import Registry
 from bongsu.live.stream import LONG_AGO, Stream
 from bongsu.runtime import telemetry
 from bongsu.runtime.signals import Signals
+from bongsu.runtime.topics import member_topic
 from bongsu.store import Share, Store, Transaction
 from bongsu.store.inbox import live as statements
 from bongsu.store.inbox.live import InboxState, NewNotification
@@ -78,7 +79,7 @@ class Hub:
 
     async def _attach(self, stream: Stream, after: int | None) -> None:
         self._register(stream)
-        if not await self._signals.heard(member_topic(stream.member_id)):
+        if not await self._signals.wait_subscribed(member_topic(stream.member_id)):
             raise RedisUnreachable
         await self._registry.enter(stream.member_id, stream.connection_id)
         async with self._readers, self._store.read() as tx:
@@ -164,7 +165,7 @@ class Hub:
                 if not announced.chunk:
                     stream.send_badge(announced.unread, announced.as_of)
                 elif stream.send_notification(announced.notification_id, announced.chunk, announced.unread, announced.as_of):
-                    telemetry.LIVE_TOLD.inc()
+                    telemetry.LIVE_NOTIFICATIONS_SENT.inc()
         elif data and data[:1] == WITHDRAWN:
             self.catch_up.on_withdrawn(member_id, read_withdrawn(data))
         else:

@@ -1,4 +1,4 @@
-"""The content of signals about members, and their topics.
+"""The content of signals to gateways.
 
 A member's topic carries a notification, the id of one that was withdrawn, or nothing, which means: something changed, read
 the store. A gateway that does not know a signal's kind reads the store as well: a newer version may have sent it.
@@ -13,18 +13,9 @@ import orjson
 
 from bongsu.store.inbox.live import Recipient
 
-# Names messages with many recipients, by id. Every gateway listens to it.
-MESSAGES_TOPIC = "live:messages"
-# Names a message that was withdrawn from many members. Every gateway listens to it.
-WITHDRAWN_TOPIC = "live:withdrawn"
-
 NOTIFICATION = b"n"
 WITHDRAWN = b"w"
 LOOK = b""
-
-
-def member_topic(member_id: str) -> str:
-    return f"live:member:{member_id}"
 
 
 @dataclass(frozen=True)

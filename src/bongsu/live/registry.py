@@ -12,12 +12,10 @@ from typing import Any, Protocol
 
 from bongsu.errors import RedisUnreachable
 from bongsu.runtime.loop import Loop
-from bongsu.runtime.redis_signals import AWAY, redis_client
+from bongsu.runtime.redis import AWAY, redis_client
 from bongsu.runtime.signals import Signals
+from bongsu.runtime.topics import DISCONNECT_TOPIC
 from bongsu.settings import Settings
-
-# Where it is announced that a connection has to go: {"memberId", "connectionId"}.
-DISCONNECT_TOPIC = "sse:notification:disconnect"
 
 # An instance that says nothing for this long is taken for dead; three chances to speak, and ghosts are gone within 20 s.
 LEASE_SECONDS = 15.0

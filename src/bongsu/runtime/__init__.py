@@ -1,1 +1,1 @@
-"""What everything that runs is built on: the loop, signals, logs and metrics, the process itself, backoff."""
+"""What everything that runs is built on: loop, group commit, signals and their topics, logs and metrics, the process."""

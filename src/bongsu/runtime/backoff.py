@@ -1,4 +1,4 @@
-"""How long to wait before the next try. Pure but for the dice."""
+"""How long to wait before the next try: exponential backoff with jitter."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The secrets calls are checked against: the server's API keys and the secret that signs member tokens.
+"""The keys that calls are checked against: the API keys and the secret that signs member tokens.
 
-Given by settings, or, for the embedded store, made once and kept in the data dir for the owner's eyes alone.
+They come from the settings. For the embedded store they are generated once and kept in the data dir, readable by its owner
+only.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ KEY_LENGTH = 16
 
 _member_id: TypeAdapter[str] = TypeAdapter(Id)
 
-# We say it ourselves, once, in the log and in `bongsu doctor`.
+# The log and `bongsu doctor` report it once.
 warnings.filterwarnings("ignore", category=jwt.warnings.InsecureKeyLengthWarning)
 
 
@@ -40,8 +41,8 @@ class Keys:
     def load(cls, settings: Settings) -> Keys:
         if settings.is_embedded:
             return cls(
-                settings.keys or (_kept(settings.made_data_dir() / "api-key", "bongsu_"),),
-                settings.jwt_secret or _kept(settings.made_data_dir() / "jwt-secret"),
+                settings.keys or (_read_secret(settings.made_data_dir() / "api-key", "bongsu_"),),
+                settings.jwt_secret or _read_secret(settings.made_data_dir() / "jwt-secret"),
             )
         if not (settings.keys and settings.jwt_secret):
             missing = [
@@ -62,7 +63,7 @@ class Keys:
         return None
 
     def is_api_key(self, given: str) -> bool:
-        """Compares with every key, each in constant time, so that time tells nothing of how near a guess was."""
+        """Compare with every key in constant time, so that the time taken does not reveal how near a guess was."""
         matches = [hmac.compare_digest(given.encode(), key.encode()) for key in self.api_keys]
         return any(matches)
 
@@ -85,35 +86,35 @@ class Keys:
         try:
             member_id = _member_id.validate_python(claims["sub"], strict=True)
         except ValidationError:
-            raise BadKey("The member token's `sub` is no member id: 1 to 255 characters, none of them a control") from None
+            raise BadKey("The member token's `sub` is not a member id: 1 to 255 characters, no control characters") from None
         try:
             return member_id, datetime.fromtimestamp(int(claims["exp"]), UTC)
         except (OverflowError, ValueError):
-            return member_id, datetime.max.replace(tzinfo=UTC)  # so far away that no calendar has it
+            return member_id, datetime.max.replace(tzinfo=UTC)  # later than a datetime can hold
 
 
-def _kept(path: Path, prefix: str = "") -> str:
-    """Read the secret at `path`, making it first if need be. Of several processes at once, one makes it, all read it."""
+def _read_secret(path: Path, prefix: str = "") -> str:
+    """Read the secret at `path`; create it if it is missing. Of several processes at once, one creates it, all read it."""
     try:
-        return _read_or_make(path, prefix)
+        return _read_or_create(path, prefix)
     except OSError as error:
-        raise BadSettings(f"{path} cannot be kept: {error.strerror}") from None
+        raise BadSettings(f"{path} cannot be stored: {error.strerror}") from None
 
 
-def _read_or_make(path: Path, prefix: str) -> str:
+def _read_or_create(path: Path, prefix: str) -> str:
     if not path.exists():
         draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(prefix + secrets.token_urlsafe(32) + "\n")
             file.flush()
-            os.fsync(descriptor)  # or a power cut could leave the name without the secret
+            os.fsync(descriptor)  # a power cut must not leave an empty file
         try:
-            os.link(draft, path)  # atomic, and refuses to replace what another process made first
+            os.link(draft, path)  # atomic, and does not replace the file of another process
         except FileExistsError:
             pass
         finally:
             draft.unlink()
     if kept := path.read_text().strip():
         return kept
-    raise BadSettings(f"{path} is empty: remove it, and a new one is made")
+    raise BadSettings(f"{path} is empty: remove it, and a new one is created")

@@ -1,8 +1,8 @@
-"""The one shape of everything that runs: start, stop, tick.
+"""Everything that runs is a Loop: start, stop, tick.
 
-A Loop ticks while ticks find work, then waits for a wake or the poll interval. One that knows when there is hardly more
-waits a moment before it looks. A tick that crashes is logged, counted and backed off; the loop goes on. One whose
-transaction the database rolled back is repeated after a moment. Nothing else in Bongsu has a `while True`.
+A Loop ticks while ticks find work, then waits for a wake or the poll interval. With `pause_seconds` it also waits after a
+tick that found work, to gather more for the next. A tick that crashes is logged, counted and backed off; the loop goes on.
+One whose transaction the database rolled back is repeated after a moment. Nothing else in Bongsu has a `while True`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from bongsu.errors import BongsuError, StoreRolledBack
 from bongsu.runtime import telemetry
 from bongsu.runtime.backoff import doubling
 
-# The first retry is quick because most faults are a connection that broke once. The longest is what an outage costs after
-# its end: every loop on a notification's path may wait that long before it sees that the store is back.
+# The first retry is quick because most faults are a connection that broke once. The longest is how long a loop may take to
+# notice that an outage is over, once for every loop on a notification's path.
 FIRST_BACKOFF = 0.1
 LAST_BACKOFF = 2.0
 # Before a transaction that the database rolled back is repeated. At once, it might be faster than the one that it gave way
@@ -27,7 +27,7 @@ LOGGED_EVERY = 16
 
 
 class Loop(ABC):
-    """Subclass it, say what one `tick` does and return how much it did: more than nothing means 'again', mostly at once."""
+    """Subclasses define `tick`, which returns how much it did: if more than 0, it is called again at once."""
 
     def __init__(self, name: str, poll_seconds: float) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class Loop(ABC):
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait after a tick that found work, woken or not: what comes meanwhile is done together."""
+        """How long to wait after a tick that found work, woken or not, so that the next tick has a larger batch."""
         return 0.0
 
     def wake(self) -> None:
@@ -104,7 +104,7 @@ class Loop(ABC):
     def _log_crash(self, error: Exception, crashes: int) -> None:
         is_power_of_two = crashes & (crashes - 1) == 0
         if crashes % LOGGED_EVERY == 0 or (is_power_of_two and crashes < LOGGED_EVERY):
-            # Our own errors name their cure; a traceback would only bury it.
+            # Our own errors name their cure; they need no traceback.
             self._log.error("tick crashed", error=str(error), crashes=crashes, exc_info=not isinstance(error, BongsuError))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What all processes that serve have in common: they are told to stop, say where they listen, and settle their memory."""
+"""What every serving process does: stop on signals, name its address, tune the garbage collector."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import signal
 import socket
 from collections.abc import Iterator
 
-# New objects between two looks for garbage among them; Python's own 700 are gone with every seventh of a portion of rows.
-GARBAGE_LOOKS = 50_000
+# New objects between two garbage collections. Python's default of 700 would collect many times within one batch of rows.
+GC_THRESHOLD = 50_000
 
 
 def process_name() -> str:
-    """`host:pid`: who holds a claim or runs a job."""
+    """`host:pid`, to show which process holds a claim or runs a job."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 @contextlib.contextmanager
-def told_by_signals(stopping: asyncio.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set the event, as often as they come, and do nothing else."""
+def stop_on_signals(stopping: asyncio.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set the event, and do nothing else, however often they come."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
@@ -37,11 +37,9 @@ def address_of(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def settle_memory() -> None:
-    """What is loaded by now stays. Python would look through all of it again and again for garbage, 60 ms at a time.
-
-    And of what comes, thousands of rows at once are no sign of garbage: it looks after so many more.
-    """
+def tune_gc() -> None:
+    """Exclude what is loaded by now from garbage collection, which would take 60 ms each time, and collect less often:
+    thousands of new rows are ordinary work, not garbage."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GARBAGE_LOOKS, 20, 20)
+    gc.set_threshold(GC_THRESHOLD, 20, 20)

@@ -1,6 +1,7 @@
 """Signals: hints that there is work or news. Losing one costs time, never data, so sending never fails and never waits.
 
-A listener is called with the signal's data, or with None for "some may have been missed": after Redis was away, say.
+A listener is called with the signal's data, or with None if signals may have been missed, for example while Redis was
+unreachable.
 """
 
 from __future__ import annotations
@@ -13,32 +14,32 @@ from typing import Protocol
 from bongsu.runtime import telemetry
 
 Listener = Callable[[bytes | None], None]
-# Told False when other processes are out of reach, and True when they are back.
+# Called with False when other processes become unreachable, and with True when they are reachable again.
 Watcher = Callable[[bool], None]
 
 
 class Signals(Protocol):
-    """What both kinds promise. `start` and `stop` may be called twice, `stop` before `start`."""
+    """The interface of LocalSignals and RedisSignals. `start` and `stop` may be called twice, `stop` before `start`."""
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
 
     def send(self, topic: str, data: bytes = b"") -> None:
-        """Tell every listener of the topic, in every process, soon. Never raises, never blocks."""
+        """Call every listener of the topic, in every process, soon. Never raises, never blocks."""
 
     def listen(self, topic: str, listener: Listener) -> contextlib.AbstractContextManager[None]:
         """Call the listener for each signal while the context is open. A listener must be quick."""
 
-    async def heard(self, topic: str) -> bool:
-        """Wait until listeners of the topic miss nothing more. False when other processes are out of reach."""
+    async def wait_subscribed(self, topic: str) -> bool:
+        """Wait until listeners of the topic miss no more signals. False if other processes are unreachable."""
 
     @property
-    def is_together(self) -> bool:
-        """Whether other processes can be heard, as far as is known."""
+    def is_connected(self) -> bool:
+        """Whether signals of other processes arrive, as far as is known."""
 
     def watch(self, watcher: Watcher) -> contextlib.AbstractContextManager[None]:
-        """Tell the watcher, while the context is open, when other processes get out of reach or are back."""
+        """While the context is open, call the watcher when other processes become unreachable or reachable."""
 
 
 class LocalSignals:
@@ -66,11 +67,11 @@ class LocalSignals:
             if not self._listeners[topic]:
                 del self._listeners[topic]
 
-    async def heard(self, topic: str) -> bool:
+    async def wait_subscribed(self, topic: str) -> bool:
         return True
 
     @property
-    def is_together(self) -> bool:
+    def is_connected(self) -> bool:
         return True
 
     @contextlib.contextmanager
@@ -88,9 +89,9 @@ class LocalSignals:
             except Exception:
                 self._log.exception("listener crashed", topic=topic)
 
-    def _tell_watchers(self, is_together: bool) -> None:
+    def _notify_watchers(self, is_connected: bool) -> None:
         for watcher in tuple(self._watchers):
             try:
-                watcher(is_together)
+                watcher(is_connected)
             except Exception:
                 self._log.exception("watcher crashed")

@@ -19,7 +19,7 @@ import httptools
 
 from bongsu.errors import AddressTaken
 from bongsu.runtime import telemetry
-from bongsu.runtime.process import address_of, settle_memory, told_by_signals
+from bongsu.runtime.process import address_of, stop_on_signals, tune_gc
 from bongsu.simulator import replies
 from bongsu.simulator.config import BadConfig, Config, read_config, read_config_file
 from bongsu.simulator.provider import Provider
@@ -53,9 +53,9 @@ async def serve(
     except (OSError, UnicodeError) as error:
         raise AddressTaken(f"Cannot listen on {host}:{port}: {error}") from None
     stopping = asyncio.Event()
-    with told_by_signals(stopping):
+    with stop_on_signals(stopping):
         address = address_of(server.sockets[0])
-        settle_memory()
+        tune_gc()
         _log.info("ready", address=address, simulates="FCM")
         on_ready(address)
         await stopping.wait()

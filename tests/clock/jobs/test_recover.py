@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bongsu.clock.jobs.recover import Recovery
-from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.deliver.transitions import unsent
 from bongsu.errors import StoreTooSlow
 from bongsu.model import Channel, Device, Platform
 from bongsu.runtime.signals import LocalSignals
+from bongsu.runtime.topics import DELIVERIES_TOPIC
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.core.query import same

@@ -80,10 +80,10 @@ async def test_push_tells_of_brake_breaker_pace_and_quota(simulator: Simulator) 
     before = sends("PUSH", "accepted"), sends("PUSH", "gone")
     async with pushing(simulator.address, clock=clock, pace=pace, token_guard=token_guard, breaker=breaker) as push:
         await push.send(outgoing())
-        assert value("bongsu_brake", channel="PUSH") == 0
+        assert value("bongsu_token_guard_active", channel="PUSH") == 0
         for number in range(3):
             await push.send(outgoing(f"bad-{number}"))
-        assert value("bongsu_brake", channel="PUSH") == 1
+        assert value("bongsu_token_guard_active", channel="PUSH") == 1
         assert (sends("PUSH", "accepted"), sends("PUSH", "gone")) == (before[0] + 1, before[1] + 3)
         assert value("bongsu_pace_waiting", channel="PUSH") == 0
         # The clock stands still: 600 may go at once, the others wait.

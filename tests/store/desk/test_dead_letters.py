@@ -12,11 +12,10 @@ from uuid import UUID
 import pytest
 
 from bongsu.api.dead import FEW, DeadFilter, DeadQuery, Replay, count_dead, find_dead
-from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.errors import ReplayWithoutFilter
-from bongsu.ingress.intake import EVENTS_TOPIC
 from bongsu.model import Channel, Event, new_id, utc_now
 from bongsu.runtime.signals import LocalSignals
+from bongsu.runtime.topics import DELIVERIES_TOPIC, EVENTS_TOPIC
 from bongsu.store import Store, Transaction, outbox
 from bongsu.store.core.query import in_both, same
 from bongsu.store.deliveries.recovery import FIND_RETRYABLE, SETTLE_ABANDONED

@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from bongsu.clock.job import Job
-from bongsu.deliver.dispatcher import DELIVERIES_TOPIC
 from bongsu.errors import StoreError
 from bongsu.model.channels import names_with_deliveries
 from bongsu.runtime import telemetry
 from bongsu.runtime.signals import Signals
+from bongsu.runtime.topics import DELIVERIES_TOPIC
 from bongsu.store import Store
 from bongsu.store.deliveries import Contact
 from bongsu.store.deliveries import recovery as statements

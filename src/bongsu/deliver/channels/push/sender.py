@@ -95,7 +95,7 @@ class Push:
         self._today = today
         # A task that only the event loop refers to may be collected.
         self._repeats: set[asyncio.Task[None]] = set()
-        telemetry.BRAKE.labels(self.channel).set_function(lambda: float(self._token_guard.is_on))
+        telemetry.TOKEN_GUARD_ACTIVE.labels(self.channel).set_function(lambda: float(self._token_guard.is_on))
         telemetry.PACE_WAITING.labels(self.channel).set_function(lambda: float(self._pace.waiting))
         self._log = telemetry.log("bongsu.push")
 
