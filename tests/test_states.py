@@ -80,7 +80,8 @@ async def recorded(store: Store, table: str) -> Transitions:
 
 async def replay_all(store: Store) -> None:
     async with store.transaction() as tx:
-        await dead_letters.replay(tx, await dead_letters.find_page(tx, Filters()))
+        found, _ = await dead_letters.find_page(tx, Filters())
+        await dead_letters.replay(tx, found)
 
 
 async def cancel(store: Store, settings: Settings, event_id: UUID, *, withdraw: bool = False) -> None:

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from bongsu import demo
 from bongsu.api.app import build_api
-from bongsu.clock import clock
+from bongsu.clock import build_jobs, clock
 from bongsu.clock.skew import SkewMonitor
 from bongsu.decide.progress import Decision
 from bongsu.decide.step import Decider
@@ -201,8 +201,9 @@ class Service:
             await demo.refuse_other_members(base.store, self._settings)
         if Role.WORKER in self._roles:
             await roles.enter_async_context(_worker(base, self._rules))
+        jobs = build_jobs(base.settings, base.store, base.signals)
         if Role.CLOCK in self._roles:
-            await roles.enter_async_context(running(clock(base.settings, base.store, base.signals)))
+            await roles.enter_async_context(running(clock(base.settings, base.store, jobs)))
         if listener is None:
             return None
         intake = None
@@ -222,6 +223,7 @@ class Service:
             gateway=gateway,
             on_read=lambda member_id, _unread: announce_read(base.signals, member_id),
             types=self._rules.types,
+            scheduled_jobs=jobs,
             is_demo=self._is_demo,
         )
         return await roles.enter_async_context(_serving(app, listener, gateway.drain if gateway else None))

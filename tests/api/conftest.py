@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from bongsu.api.app import build_api
+from bongsu.clock import build_jobs
 from bongsu.ingress.intake import Intake
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.signals import LocalSignals
@@ -31,7 +32,8 @@ async def intake(store: Store, signals: LocalSignals) -> AsyncIterator[Intake]:
 @pytest.fixture
 async def api(store: Store, settings: Settings, signals: LocalSignals, intake: Intake) -> AsyncIterator[httpx.AsyncClient]:
     """A client with the server key; take the header away to call without."""
-    app = build_api(store, intake, Keys.load(settings), settings, lambda: False, signals)
+    jobs = build_jobs(settings, store, signals)
+    app = build_api(store, intake, Keys.load(settings), settings, lambda: False, signals, scheduled_jobs=jobs)
     transport = httpx.ASGITransport(app)
     headers = {"Authorization": "Bearer server-key-of-the-tests"}
     async with httpx.AsyncClient(transport=transport, base_url="http://bongsu", headers=headers) as client:

@@ -53,7 +53,7 @@ def clock(store: Store, wall: Wall, *jobs: Counted) -> Clock:
 
 async def turn(*clocks: Clock) -> None:
     await asyncio.gather(*(one.tick() for one in clocks))
-    await asyncio.gather(*(one.settled() for one in clocks))
+    await asyncio.gather(*(one.wait_finished() for one in clocks))
 
 
 async def runs(store: Store) -> list[tuple[Any, ...]]:
@@ -182,10 +182,10 @@ async def test_a_job_that_takes_long_keeps_no_other_waiting_and_is_not_begun_twi
     for wall.now in (NINE, NINE + 5 * MINUTE):
         await running.tick()
         await begun.wait()
-        await running.settled("quick")
+        await running.wait_finished("quick")
     assert (starts, quick.runs) == ([NINE], 2)
     go.set()
-    await running.settled()
+    await running.wait_finished()
     await turn(running)
     assert starts == [NINE, NINE + 5 * MINUTE]
 

@@ -76,7 +76,7 @@ LATER = datetime.now(UTC) + timedelta(hours=1)
         (_token({"sub": "m", "exp": datetime.now(UTC) - timedelta(seconds=1)}), "expired"),
         (_token({"sub": "m"}), "has no `exp`"),
         (_token({"exp": LATER}), "has no `sub`"),
-        (_token({"sub": "", "exp": LATER}), "no member id"),
+        (_token({"sub": "", "exp": LATER}), "not a member id"),
         (_token({"sub": 7, "exp": LATER}), "not valid"),
         (_token({"sub": "m", "exp": "soon"}), "not valid"),
         (_token({"sub": "m", "exp": LATER}, "another secret, just as long as it"), "not valid"),

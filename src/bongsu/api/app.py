@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -27,6 +27,7 @@ from bongsu.api import (
 from bongsu.api.auth import Gate
 from bongsu.api.cors import Cors
 from bongsu.api.request_log import RequestLog
+from bongsu.clock import Job
 from bongsu.desk.cancel import Cancellations
 from bongsu.ingress.intake import Intake
 from bongsu.live.gateway import Gateway
@@ -50,6 +51,7 @@ def build_api(
     gateway: Gateway | None = None,
     on_read: inbox.OnRead | None = None,
     types: Mapping[str, NoticeType] | None = None,
+    scheduled_jobs: Sequence[Job] = (),
     is_demo: bool = False,
 ) -> ASGIApp:
     """Without an intake and a gateway, only what every process answers: how it is."""
@@ -75,7 +77,7 @@ def build_api(
         app.include_router(history.router(gate, operators))
         app.include_router(admin_events.router(gate, operators, cancellations))
         app.include_router(dead.router(gate, operators, signals or LocalSignals()))
-        app.include_router(jobs.router(gate, settings, operators, signals or LocalSignals()))
+        app.include_router(jobs.router(gate, settings, operators, scheduled_jobs))
     if intake is not None or gateway is not None:
         # A proxy may send nothing but the stream itself to the gateways.
         app.include_router(session.router(gate, settings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from fastapi import APIRouter, Depends
@@ -10,9 +11,9 @@ from pydantic.alias_generators import to_camel
 
 from bongsu.api.auth import Gate
 from bongsu.api.problems import PROBLEMS
-from bongsu.clock.listing import Listed, find_job, jobs, list_jobs
+from bongsu.clock.job import Job
+from bongsu.clock.listing import JobStatus, find_job, list_jobs
 from bongsu.clock.scheduler import run_by_hand
-from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
 from bongsu.store import Share, Store
 from bongsu.store.job_runs import Run
@@ -43,32 +44,31 @@ class JobList(_Wire):
     items: list[JobItem]
 
 
-def router(gate: Gate, settings: Settings, store: Store, signals: Signals) -> APIRouter:
+def router(gate: Gate, settings: Settings, store: Store, jobs: Sequence[Job]) -> APIRouter:
     """Any process that answers requests can list and run jobs, whether or not it has the clock."""
     routes = APIRouter(prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=PROBLEMS)
     # A job does the same work as by the clock, and waits as long for it.
     work = store.share(Share.WORK)
-    known = jobs(settings, work, signals)
 
     @routes.get("/jobs", summary="List scheduled jobs with their next slot and last run")
     async def list_all() -> JobList:
-        return JobList(items=[_item(settings, one) for one in await list_jobs(settings, store, known)])
+        return JobList(items=[_item(settings, status) for status in await list_jobs(settings, store, jobs)])
 
     @routes.post("/jobs/{name}/run", summary="Run a job now and wait for it; if it fails, `error` says why")
     async def run(name: str) -> RunItem:
-        return _run(await run_by_hand(work, find_job(known, name)))
+        return _run(await run_by_hand(work, find_job(jobs, name)))
 
     return routes
 
 
-def _item(settings: Settings, one: Listed) -> JobItem:
+def _item(settings: Settings, status: JobStatus) -> JobItem:
     return JobItem(
-        name=one.job.name,
-        does=one.job.does,
-        cron=one.job.cron,
+        name=status.job.name,
+        does=status.job.does,
+        cron=status.job.cron,
         timezone=settings.timezone,
-        next_at=one.next_at,
-        last_run=None if one.last is None else _run(one.last),
+        next_at=status.next_at,
+        last_run=None if status.last_run is None else _run(status.last_run),
     )
 
 

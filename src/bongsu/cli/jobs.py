@@ -41,17 +41,18 @@ async def _list(settings: Settings, console: Console) -> None:
     from bongsu.service import runtime  # noqa: PLC0415
 
     async with runtime(settings) as base:
-        listed = await clock.list_jobs(settings, base.store, clock.jobs(settings, base.store, base.signals))
+        jobs = clock.build_jobs(settings, base.store, base.signals)
+        statuses = await clock.list_jobs(settings, base.store, jobs)
     table = Table("job", "cron", "next", "last", "result", box=None, padding=(0, 2, 0, 0))
-    for one in listed:
+    for status in statuses:
         times = [
             moment.astimezone(settings.zone).strftime("%Y-%m-%d %H:%M:%S") if moment else "never"
-            for moment in (one.next_at, one.last and one.last.started_at)
+            for moment in (status.next_at, status.last_run and status.last_run.started_at)
         ]
-        table.add_row(one.job.name, one.job.cron, *times, _outcome(one.last))
+        table.add_row(status.job.name, status.job.cron, *times, _outcome(status.last_run))
     show(console, table)
-    for one in listed:
-        console.print(f"{one.job.name}: {one.job.does}", highlight=False, soft_wrap=not console.is_terminal)
+    for status in statuses:
+        console.print(f"{status.job.name}: {status.job.does}", highlight=False, soft_wrap=not console.is_terminal)
 
 
 def _outcome(last: Run | None) -> Text:
@@ -68,5 +69,5 @@ async def _run(settings: Settings, name: str) -> Run:
     from bongsu.service import runtime  # noqa: PLC0415
 
     async with runtime(settings) as base:
-        job = clock.find_job(clock.jobs(settings, base.store, base.signals), name)
+        job = clock.find_job(clock.build_jobs(settings, base.store, base.signals), name)
         return await run_by_hand(base.store, job)

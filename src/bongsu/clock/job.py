@@ -1,4 +1,4 @@
-"""What a job is."""
+"""A scheduled job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Job:
     cron: str
     # One sentence for the list of jobs.
     does: str
-    # Returns in a few words what was done.
+    # Returns a short text about what was done.
     run: Callable[[], Awaitable[str]]
-    # How late a missed slot is still worth running.
-    good_for: timedelta = timedelta(hours=1)
+    # A missed slot is still run within this time (misfire grace).
+    misfire_grace: timedelta = timedelta(hours=1)

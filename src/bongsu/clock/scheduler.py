@@ -1,8 +1,8 @@
 """The clock: runs each slot of each job once, however many processes have a clock.
 
 There is no leader. A slot is a row in the store: the process that inserts it runs the job, the others skip it. Which slot is
-due is decided by the store's time, so a process with a wrong clock neither runs early nor late. Of the slots missed while no
-clock ran only the newest of each job is run, and only within the job's `good_for`.
+due is decided by the store's time, so a process with a wrong clock runs nothing early or late. Of the slots missed while no
+clock ran, only the newest of each job is run, and only within the job's `misfire_grace`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bongsu.store.job_runs import Run
 
 # How long a running job gets when the process stops; orchestrators kill at 30 s. The next slot does the rest.
 DRAIN_SECONDS = 10
-_NEVER = datetime.max.replace(tzinfo=UTC)
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 _log = telemetry.log("bongsu.clock")
 
@@ -51,10 +51,10 @@ class Clock(Loop):
         self._store = store
         self._zone = zone
         self._now = now or partial(store_time, store)
-        # When this clock first knew the time: a job that never ran has missed no slot before.
+        # The time of the first tick: slots of a job that never ran count as missed only after it.
         self._began: datetime | None = None
-        # The next slot of each job that this process has to look at; those before it are done or claimed.
-        self._awaited: dict[str, datetime] = {}
+        # The next slot of each job; those before it are claimed or finished, so the store is not read until then.
+        self._next_slots: dict[str, datetime] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def tick(self) -> int:
@@ -67,7 +67,7 @@ class Clock(Loop):
         # Slots are minutes apart: there is nothing to do before the next poll.
         return 0
 
-    async def settled(self, *names: str) -> None:
+    async def wait_finished(self, *names: str) -> None:
         """Wait until none of these jobs is running here; without names, until no job is."""
         while tasks := [task for name, task in self._running.items() if not names or name in names]:
             await asyncio.wait(tasks)
@@ -83,25 +83,25 @@ class Clock(Loop):
 
     async def _find_due_slot(self, job: Job, now: datetime, began: datetime) -> datetime | None:
         """The slot to run now, if there is one that no process has run yet."""
-        if now < self._awaited.get(job.name, now):
+        if now < self._next_slots.get(job.name, now):
             return None
         slot = newest_slot(job.cron, self._zone, now)
         async with self._store.read() as tx:
             last = await job_runs.find_last(tx, job.name)
-        self._awaited[job.name] = next_slot(job.cron, self._zone, now) or _NEVER
+        self._next_slots[job.name] = next_slot(job.cron, self._zone, now) or _END_OF_TIME
         # A run by hand counts for the slots before it.
         since = began if last is None else last.slot
-        return slot if slot is not None and slot > since and now - slot <= job.good_for else None
+        return slot if slot is not None and slot > since and now - slot <= job.misfire_grace else None
 
     async def _run_job(self, job: Job, slot: datetime) -> None:
         try:
             await run_slot(self._store, job, slot)
         except BongsuError as error:
             # Whether the slot was claimed is not known, so look again.
-            _log.error("a run could not be recorded", job=job.name, error=str(error))
-            self._awaited.pop(job.name, None)
+            _log.error("job run not recorded", job=job.name, error=str(error))
+            self._next_slots.pop(job.name, None)
         except Exception:
-            _log.error("a run could not be recorded", job=job.name, exc_info=True)
+            _log.error("job run not recorded", job=job.name, exc_info=True)
         finally:
             del self._running[job.name]
 
@@ -119,9 +119,9 @@ async def run_slot(store: Store, job: Job, slot: datetime) -> Run | None:
         raise
     except Exception as raised:
         error = str(raised) if isinstance(raised, BongsuError) else f"{type(raised).__name__}: {raised}"
-        _log.error("a job failed", job=job.name, error=error, exc_info=not isinstance(raised, BongsuError))
+        _log.error("job failed", job=job.name, error=error, exc_info=not isinstance(raised, BongsuError))
     else:
-        _log.info("a job has run", job=job.name, result=result)
+        _log.info("job finished", job=job.name, result=result)
     return await _finish(store, job, slot, result, error)
 
 

@@ -1,7 +1,7 @@
 """How far this process's clock is from the store's.
 
-Due times, windows, caps, schedules and leases use the store's time, so a wrong clock harms none of them. It still shows in
-log lines and in tokens (`exp`), so the skew is a metric, a warning in the log, and a row in the store, from which
+Due times, windows, caps, schedules and leases use the store's time, so a wrong clock does not affect them. It does affect
+log lines and the expiry of tokens (`exp`), so the skew is a metric, a warning in the log, and a row in the store, from which
 `bongsu doctor` lists the skew of every process.
 """
 
@@ -73,5 +73,5 @@ class SkewMonitor(Loop):
     def _warn_once(self, skew: float) -> None:
         is_wrong = abs(skew) > WARN_SECONDS
         if is_wrong and not self._is_warned:
-            self._log.warning("this machine's clock differs from the store's: correct it (NTP)", skew_seconds=round(skew, 3))
+            self._log.warning("clock skew: correct this machine's clock (NTP)", skew_seconds=round(skew, 3))
         self._is_warned = is_wrong

@@ -13,20 +13,20 @@ from zoneinfo import ZoneInfo
 
 from croniter import croniter
 
-# Local time jumps by an hour or, in one zone, by half of one: within two hours the order of slots may change.
+# Local time jumps by an hour, in one zone by half an hour: slots within two hours may change their order.
 _JUMP = timedelta(hours=2)
 
 
 def newest_slot(cron: str, zone: ZoneInfo, now: datetime) -> datetime | None:
-    """The last slot that has come, this moment included; None for a cron that never comes."""
-    # From later than the local time: if it was just set back, slots of the next hours have come already.
+    """The last slot up to now, now included; None for a cron that never matches."""
+    # From later than the local time: if clocks were just set back, slots of the next hours are in the past already.
     begin = now.astimezone(zone).replace(tzinfo=None) + _JUMP
     found = _first_fitting(cron, zone, begin, "get_prev", lambda moment: moment <= now)
     return max(found, default=None)
 
 
 def next_slot(cron: str, zone: ZoneInfo, now: datetime) -> datetime | None:
-    """The first slot that is still to come."""
+    """The first slot after now."""
     begin = now.astimezone(zone).replace(tzinfo=None) - _JUMP
     found = _first_fitting(cron, zone, begin, "get_next", lambda moment: moment > now)
     return min(found, default=None)
@@ -42,7 +42,7 @@ def _first_fitting(
     while True:
         try:
             wall: datetime = getattr(slots, step)(datetime)
-        except ValueError:  # croniter has looked years far
+        except ValueError:  # croniter found no match within its horizon of years
             return found
         if first is not None and abs(wall - first) > _JUMP:
             return found

@@ -79,7 +79,7 @@ class Recovery:
             "Retries deliveries that failed for a while, settles those of crashed dispatchers, ends expired ones.",
             self.run,
             # The next slot does the same work. If the last slot of the day was missed, nothing is retried at night.
-            good_for=timedelta(minutes=5),
+            misfire_grace=timedelta(minutes=5),
         )
 
     async def run(self) -> str:
