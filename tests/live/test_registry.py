@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 import redis.asyncio
 
-from bongsu.errors import RedisUnreachable
+from bongsu.errors import RedisUnreachable, TooBusy
 from bongsu.live.registry import LocalRegistry, RedisRegistry, Registry, key_of
 from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import DISCONNECT_TOPIC
@@ -97,6 +97,16 @@ async def test_who_left_makes_room(registry: Registry, told: Told, member: str) 
     assert await registry.connections(member) == [ids[0], ids[2], *more]
 
 
+async def test_one_that_enters_right_after_another_left_closes_none(registry: Registry, told: Told, member: str) -> None:
+    """A page that is reloaded leaves and enters in the same moment."""
+    ids = await arrive(registry, member, 3)
+    for _ in range(10):
+        registry.leave(member, ids.pop(0))
+        ids += await arrive(registry, member)
+    assert told.gone == []
+    assert await registry.connections(member) == ids
+
+
 async def test_leaving_twice_or_without_having_come_is_fine(registry: Registry, member: str) -> None:
     [one] = await arrive(registry, member)
     registry.leave(member, one)
@@ -141,7 +151,7 @@ async def test_what_an_instance_leaves_behind_when_it_is_killed_is_forgotten(
         killed = RedisRegistry(redis_server.url, told, Settings(), lease_seconds=0.2)
         entering = [asyncio.create_task(killed.enter(member, killed.new_id())) for _ in range(2)]
         await asyncio.sleep(0)
-        await killed.tick()  # and never again
+        await killed._arrivals.tick()  # and never again
         await asyncio.gather(*entering)
         [own] = await arrive(here, member)
         assert len(await here.connections(member)) in (3, 1)
@@ -164,6 +174,32 @@ async def test_what_is_older_than_any_stream_is_a_ghost_whatever_its_instance_sa
         assert told.gone == []
         assert await here.connections(member) == [f"{here._instance}:real", *ids]
         assert 0 < await operator.ttl(key_of(member)) <= 3600
+
+
+async def test_one_whose_caller_gave_up_while_it_was_entered_is_removed(
+    redis_server: RedisServer, told: Told, member: str
+) -> None:
+    async with over(redis_server.url, told) as here:
+        async with here._writing:
+            given_up = asyncio.create_task(here.enter(member, here.new_id()))
+            async with asyncio.timeout(WAIT_SECONDS):
+                # Until its batch is taken and waits to be written.
+                while not here._arrivals._room.is_set():
+                    await asyncio.sleep(0)
+            given_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await given_up
+        [other] = await arrive(here, member)  # written after the first
+        await eventually(here, member, [other])
+
+
+async def test_one_that_enters_while_the_instance_stops_is_refused(
+    redis_server: RedisServer, told: Told, member: str
+) -> None:
+    async with over(redis_server.url, told) as here:
+        await arrive(here, member)
+    with pytest.raises(TooBusy):
+        await here.enter(member, here.new_id())
 
 
 async def test_after_redis_was_emptied_everybody_is_entered_again_as_old_as_they_are(told: Told, member: str) -> None:

@@ -1,4 +1,4 @@
-"""Who is connected: a member may have so many streams, over all instances. One more closes the oldest, wherever it is."""
+"""The connection registry: a member may have so many streams over all instances. One more closes the oldest of them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,31 @@ import asyncio
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bongsu.errors import RedisUnreachable
+from bongsu.runtime.group_commit import GroupCommit
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.redis import AWAY, redis_client
 from bongsu.runtime.signals import Signals
 from bongsu.runtime.topics import DISCONNECT_TOPIC
 from bongsu.settings import Settings
 
-# An instance that says nothing for this long is taken for dead; three chances to speak, and ghosts are gone within 20 s.
+# An instance that has not renewed its lease for this long counts as dead. It renews three times as often, and its entries
+# are gone within 20 s.
 LEASE_SECONDS = 15.0
-# Connections and disconnections told to Redis at once.
+# Arrivals, departures or re-entries sent to Redis in one round trip.
 BATCH = 500
-# Departures that Redis has not been told of. Beyond these they are forgotten: the lifetime of an entry is a second net.
+# Arrivals waiting for Redis, more than one process serves. Beyond these a stream is refused, and the page comes back later.
+ARRIVING_LIMIT = 20_000
+# Departures not sent to Redis yet. Beyond these they are dropped: their entries expire (see `_lifetime`).
 DEPARTED_LIMIT = 100_000
 
 
 class Registry(Protocol):
-    """What both kinds promise."""
+    """The interface of LocalRegistry and RedisRegistry."""
 
     async def start(self) -> None: ...
 
@@ -36,21 +40,21 @@ class Registry(Protocol):
         """A connection id no other connection has, on any instance."""
 
     async def enter(self, member_id: str, connection_id: str) -> list[str]:
-        """The connection is there; those that have to go for it were announced. Raises RedisUnreachable."""
+        """Add a connection; announce and return those that have to be closed for it. Raises RedisUnreachable, TooBusy."""
 
     def leave(self, member_id: str, connection_id: str) -> None:
-        """The connection is gone. Told soon, and never fails."""
+        """Remove a connection, soon. Never fails."""
 
     def enter_again(self) -> None:
-        """Announcements may have been missed: make sure of every connection of this instance."""
+        """Announcements may have been missed: enter every connection of this instance again."""
 
     async def connections(self, member_id: str) -> list[str]:
-        """Those of a member that are there, oldest first."""
+        """The open connections of a member, oldest first."""
 
 
 def announce_disconnect(signals: Signals, member_id: str, connection_ids: Iterable[str]) -> None:
-    for one in connection_ids:
-        signals.send(DISCONNECT_TOPIC, json.dumps({"memberId": member_id, "connectionId": one}).encode())
+    for connection_id in connection_ids:
+        signals.send(DISCONNECT_TOPIC, json.dumps({"memberId": member_id, "connectionId": connection_id}).encode())
 
 
 class LocalRegistry:
@@ -75,8 +79,8 @@ class LocalRegistry:
         held = self._members[member_id]
         held[connection_id] = None
         evicted = list(held)[: -self._limit]
-        for one in evicted:
-            del held[one]
+        for evicted_id in evicted:
+            del held[evicted_id]
         announce_disconnect(self._signals, member_id, evicted)
         return evicted
 
@@ -92,9 +96,10 @@ class LocalRegistry:
         return list(self._members.get(member_id, ()))
 
 
-# A member's connections in the order they came, "instance:number" by its time in microseconds. In one step: forget those
-# of dead instances and those too old to be true, add the new one, take out the oldest beyond the limit.
-# Every key a script touches has the member in braces, so that a Redis cluster keeps them together.
+# A member's connections are a sorted set of "instance:number" by arrival time in microseconds. In one atomic step: remove
+# those of dead instances and those older than a stream can be, add the new one, remove the oldest beyond the limit.
+# The key has the member in braces, which is the hash tag of a Redis cluster.
+# ARGV: connection id, score (0 for now), limit, lifetime in seconds, dead instances.
 _ENTER = """
 local now = redis.call('TIME')
 local micros = now[1] * 1000000 + now[2]
@@ -102,9 +107,9 @@ local score = tonumber(ARGV[2])
 if score == 0 then score = micros end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', micros - tonumber(ARGV[4]) * 1000000)
 if #ARGV > 4 then
-  for _, one in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  for _, entry in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
     for dead = 5, #ARGV do
-      if string.sub(one, 1, #ARGV[dead] + 1) == ARGV[dead] .. ':' then redis.call('ZREM', KEYS[1], one) end
+      if string.sub(entry, 1, #ARGV[dead] + 1) == ARGV[dead] .. ':' then redis.call('ZREM', KEYS[1], entry) end
     end
   end
 end
@@ -119,16 +124,16 @@ end
 return {string.format('%.0f', score), evicted}
 """
 
-# This instance lives for another lease. Answers whether it was known to live until now, and which ones have died. The dead
-# are remembered as long as an entry of theirs may be there.
+# Renew this instance's lease. Returns whether the lease was valid until now, and the instances whose leases have expired,
+# which are kept as long as an entry of theirs may exist. ARGV: instance, lease and lifetime in milliseconds.
 _RENEW = """
 local now = redis.call('TIME')
 local millis = now[1] * 1000 + math.floor(now[2] / 1000)
-local until_now = redis.call('ZSCORE', KEYS[1], ARGV[1])
+local valid_until = redis.call('ZSCORE', KEYS[1], ARGV[1])
 redis.call('ZADD', KEYS[1], millis + tonumber(ARGV[2]), ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', millis - tonumber(ARGV[3]))
-local lived = until_now and tonumber(until_now) >= millis
-return {lived and 1 or 0, redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', millis)}
+local was_valid = valid_until and tonumber(valid_until) >= millis
+return {was_valid and 1 or 0, redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', millis)}
 """
 
 _INSTANCES = "bongsu:sse:instances"
@@ -138,20 +143,22 @@ def key_of(member_id: str) -> str:
     return f"bongsu:sse:{{{member_id}}}"
 
 
-@dataclass
+@dataclass(eq=False)
 class _Entry:
     member_id: str
     connection_id: str
-    # When it came, by Redis's clock: it keeps its age if it has to be entered again.
+    # When it was entered, by Redis's clock: it keeps its age when it is entered again.
     score: int = 0
-    entered: asyncio.Future[list[str]] | None = None
+    # Its caller was cancelled while it was being entered.
+    is_abandoned: bool = False
 
 
 class RedisRegistry(Loop):
-    """For any number of instances. Each renews one lease, and who finds a lease ended forgets that instance's connections.
+    """For any number of instances. Each renews one lease; entries of an instance whose lease has expired do not count.
 
-    Arrivals and departures of the same moment travel together. After Redis was emptied, or after this instance was taken
-    for dead, its connections are entered again with the age they have.
+    Arrivals are a group commit. Departures and renewals are sent by the loop, or by the next arrivals before themselves, so
+    that a page that reloads is not counted twice. After Redis has lost its data, or after this instance was taken for dead,
+    its connections are entered again with the age they have.
     """
 
     def __init__(self, url: str, signals: Signals, settings: Settings, lease_seconds: float | None = None) -> None:
@@ -160,25 +167,38 @@ class RedisRegistry(Loop):
         self._redis = redis_client(url, retries=1)
         self._signals = signals
         self._limit = settings.sse_max_connections
-        # The second net: nothing lives this long, so what is older is a ghost whatever else is believed of it.
+        # No stream lives this long: an older entry is wrong, whatever its instance's lease says.
         self._lifetime = max(1, round(2 * settings.sse_timeout_seconds))
         self._instance = os.urandom(6).hex()
         self._count = 0
         self._here: dict[str, _Entry] = {}
-        self._arriving: list[_Entry] = []
+        self._arrivals: GroupCommit[_Entry, list[str]] = GroupCommit(
+            "connection-arrivals",
+            self._write_arrivals,
+            batch_limit=BATCH,
+            waiting_limit=ARRIVING_LIMIT,
+            common_errors=(RedisUnreachable,),
+        )
+        self._entering_again: list[_Entry] = []
         self._departed: list[_Entry] = []
         self._dead: list[str] = []
         self._renew_at = 0.0
+        # Held while Redis is written, so that departures sent by the loop are there before later arrivals.
+        self._writing = asyncio.Lock()
 
     def new_id(self) -> str:
         self._count += 1
         return f"{self._instance}:{self._count}"
 
     async def enter(self, member_id: str, connection_id: str) -> list[str]:
-        entered: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
-        self._arriving.append(_Entry(member_id, connection_id, entered=entered))
-        self.wake()
-        return await entered
+        entry = _Entry(member_id, connection_id)
+        try:
+            (evicted,) = await self._arrivals.submit([entry])
+        except asyncio.CancelledError:
+            entry.is_abandoned = True
+            self.leave(member_id, connection_id)
+            raise
+        return evicted
 
     def leave(self, member_id: str, connection_id: str) -> None:
         entry = self._here.pop(connection_id, None)
@@ -189,62 +209,90 @@ class RedisRegistry(Loop):
     async def connections(self, member_id: str) -> list[str]:
         try:
             await self._renew()
-            held: Any = await self._redis.zrange(key_of(member_id), 0, -1)
+            entered: Any = await self._redis.zrange(key_of(member_id), 0, -1)
         except AWAY as error:
             raise RedisUnreachable(str(error)) from error
-        return [one for one in (each.decode() for each in held) if one.partition(":")[0] not in self._dead]
+        ids = [connection_id.decode() for connection_id in entered]
+        return [connection_id for connection_id in ids if connection_id.partition(":")[0] not in self._dead]
 
     def enter_again(self) -> None:
-        """Each with the age it has: one that had to go, and did not hear of it, is the oldest still and is told again."""
-        # Redis may have been restarted: whoever it knows from now on has to have a lease, or could not be found dead.
+        """A connection that missed its disconnect is still the oldest, and is announced again."""
+        # Redis may have been restarted without data: renew the lease first, or other instances could not see it expire.
         self._renew_at = 0.0
-        self._arrive_again()
+        self._enter_all_again()
 
-    def _arrive_again(self) -> None:
-        waiting = {entry.connection_id for entry in self._arriving}
-        self._arriving += [entry for entry in self._here.values() if entry.connection_id not in waiting]
+    def _enter_all_again(self) -> None:
+        self._entering_again = list(self._here.values())
         self.wake()
 
+    async def start(self) -> None:
+        await super().start()
+        await self._arrivals.start()
+
     async def stop(self) -> None:
+        await self._arrivals.stop()
         await super().stop()
-        self._refuse(self._arriving, "this instance is stopping")
-        self._arriving = []
         try:
-            await self._tell_departures(self._departed)
+            await self._send_departures(self._departed)
             await self._redis.zrem(_INSTANCES, self._instance)
         except AWAY:
-            self._log.info("Redis is away: it will find out by itself that this instance has gone")
+            self._log.info("Redis unreachable, leaving the lease to expire")
         await self._redis.aclose()
 
     async def tick(self) -> int:
-        arriving, self._arriving = self._arriving[:BATCH], self._arriving[BATCH:]
-        departed, self._departed = self._departed[:BATCH], self._departed[BATCH:]
+        async with self._writing:
+            try:
+                return await self._catch_up() + await self._write_again()
+            except AWAY:
+                self._renew_at = 0.0
+                return 0
+
+    async def _write_arrivals(self, arriving: Sequence[_Entry]) -> list[list[str]]:
+        async with self._writing:
+            try:
+                await self._catch_up()
+                evicted = await self._send_arrivals(arriving)
+            except AWAY as error:
+                self._renew_at = 0.0
+                raise RedisUnreachable(str(error)) from error
+        for entry in arriving:
+            self._here[entry.connection_id] = entry
+            if entry.is_abandoned:
+                self.leave(entry.member_id, entry.connection_id)
+        return evicted
+
+    async def _write_again(self) -> int:
+        batch, self._entering_again = self._entering_again[:BATCH], self._entering_again[BATCH:]
         try:
-            if asyncio.get_running_loop().time() >= self._renew_at:
-                await self._renew()
-            await self._tell_departures(departed)
-            await self._tell_arrivals(arriving)
-        except AWAY as error:
-            # Who arrives is sent away for a moment. Who has gone is told of when Redis is back.
-            self._refuse(arriving, str(error))
-            self._arriving = [entry for entry in arriving if entry.entered is None] + self._arriving
-            self._departed = departed + self._departed
-            self._renew_at = 0.0
-            return 0
-        return len(arriving) + len(departed)
+            await self._send_arrivals([entry for entry in batch if entry.connection_id in self._here])
+        except AWAY:
+            self._entering_again = batch + self._entering_again
+            raise
+        return len(batch)
+
+    async def _catch_up(self) -> int:
+        """Renew the lease if it is time, and send departures. Returns how many departures."""
+        if asyncio.get_running_loop().time() >= self._renew_at:
+            await self._renew()
+        batch, self._departed = self._departed[:BATCH], self._departed[BATCH:]
+        try:
+            await self._send_departures(batch)
+        except AWAY:
+            self._departed = batch + self._departed
+            raise
+        return len(batch)
 
     async def _renew(self) -> None:
-        keep = self._lifetime * 1000
-        lease = round(self._lease * 1000)
-        answer: Any = await self._redis.eval(_RENEW, 1, _INSTANCES, self._instance, lease, keep)
-        lived, dead = answer
-        self._dead = [one.decode() for one in dead]
+        lease, lifetime = round(self._lease * 1000), self._lifetime * 1000
+        answer: Any = await self._redis.eval(_RENEW, 1, _INSTANCES, self._instance, lease, lifetime)
+        was_valid, dead = answer
+        self._dead = [instance.decode() for instance in dead]
         self._renew_at = asyncio.get_running_loop().time() + self._lease / 3
-        if not lived and self._here:
-            self._log.info("Redis did not know this instance any more: its connections are entered again")
-            self._arrive_again()
+        if not was_valid and self._here:
+            self._log.info("lease unknown to Redis, entering connections again", connections=len(self._here))
+            self._enter_all_again()
 
-    async def _tell_departures(self, departed: list[_Entry]) -> None:
+    async def _send_departures(self, departed: Sequence[_Entry]) -> None:
         if not departed:
             return
         pipeline = self._redis.pipeline(transaction=False)
@@ -252,35 +300,17 @@ class RedisRegistry(Loop):
             pipeline.zrem(key_of(entry.member_id), entry.connection_id)
         await pipeline.execute()
 
-    async def _tell_arrivals(self, arriving: list[_Entry]) -> None:
-        # Those who gave up waiting never came, and those entered again may have gone meanwhile.
-        arriving = [
-            one
-            for one in arriving
-            if (one.connection_id in self._here if one.entered is None else not one.entered.cancelled())
-        ]
+    async def _send_arrivals(self, arriving: Sequence[_Entry]) -> list[list[str]]:
+        """Enter them, announce whom they evict, and return that for each."""
         if not arriving:
-            return
+            return []
         pipeline = self._redis.pipeline(transaction=False)
         for entry in arriving:
             own: tuple[str | int, ...] = (entry.connection_id, entry.score, self._limit, self._lifetime, *self._dead)
             pipeline.eval(_ENTER, 1, key_of(entry.member_id), *own)
-        for entry, (score, evicted) in zip(arriving, await pipeline.execute(), strict=True):
-            self._entered(entry, int(score), [one.decode() for one in evicted])
-
-    def _entered(self, entry: _Entry, score: int, evicted: list[str]) -> None:
-        entry.score = score
-        entered, entry.entered = entry.entered, None
-        announce_disconnect(self._signals, entry.member_id, evicted)
-        if entered is None:
-            return
-        self._here[entry.connection_id] = entry
-        if entered.cancelled():
-            self.leave(entry.member_id, entry.connection_id)
-        else:
-            entered.set_result(evicted)
-
-    def _refuse(self, arriving: list[_Entry], why: str) -> None:
-        for entry in arriving:
-            if entry.entered is not None and not entry.entered.done():
-                entry.entered.set_exception(RedisUnreachable(why))
+        evicted = []
+        for entry, (score, gone) in zip(arriving, await pipeline.execute(), strict=True):
+            entry.score = int(score)
+            evicted.append([connection_id.decode() for connection_id in gone])
+            announce_disconnect(self._signals, entry.member_id, evicted[-1])
+        return evicted

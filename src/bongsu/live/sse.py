@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from starlette.types import Receive, Send
 
-from bongsu.errors import RedisUnreachable, StoreError
+from bongsu.errors import RedisUnreachable, StoreError, TooBusy
 from bongsu.live import frames
 from bongsu.live.hub import Hub
 from bongsu.live.pings import Wheel
@@ -85,7 +85,7 @@ class SseEndpoint:
         try:
             async with asyncio.timeout(ATTACH_SECONDS):
                 await self._hub.attach(stream, after)
-        except (RedisUnreachable, StoreError, TimeoutError) as error:
+        except (RedisUnreachable, StoreError, TooBusy, TimeoutError) as error:
             if stream.is_behind:
                 stream.cut()
                 return
