@@ -27,7 +27,7 @@ STREAMS = 5_000
 IDLE_STREAMS = 5_000
 QUICK_IDLE_STREAMS = 1_000
 MANY_STREAMS = 10_000
-# A whole turn of the wheel, so that everybody is pinged and looked after once.
+# One ping interval, so that every stream is pinged and read for once.
 IDLE_SECONDS = 20.0
 # Messages whose cost is looked at from the side.
 LOOKED_AT = 20

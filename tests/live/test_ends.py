@@ -250,8 +250,8 @@ async def test_streams_that_come_and_go_leave_nothing_behind(embedded: Embedded)
                 await asyncio.sleep(0)
         signals = live.signals
         assert [topic for topic in signals._listeners if "member" in topic] == []  # type: ignore[attr-defined]
-        assert not any(live.gateway._wheel._slots)
-        assert not live.gateway._wheel._ends
+        assert not any(live.gateway._pings._slots)
+        assert not live.gateway._pings._ends
         assert live.gateway._registry._members == {}  # type: ignore[attr-defined]
 
 

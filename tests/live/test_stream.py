@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
-from bongsu.decide.step import Decider
+from bongsu.decide.step import CHUNK, Decider
 from bongsu.decide.worker import EventWorker
 from bongsu.errors import StoreUnreachable
 from bongsu.live import announce, catchup, hub
 from bongsu.live.stream import LONG_AGO, StreamingProtocol
-from bongsu.model import Listed
+from bongsu.model import Event, Listed
 from bongsu.render.templates import Templates
+from bongsu.rules import Rules
 from bongsu.runtime.topics import MESSAGES_TOPIC
 from bongsu.store import Transaction, outbox
 from bongsu.store.core.query import same
@@ -191,7 +193,7 @@ async def test_a_signal_that_was_lost_costs_a_ping_and_no_more(live: Live) -> No
     async with live.open() as page:
         await page.until_live()
         ids, _ = await write(live.store, "m-1", 2)
-        live.gateway.hub.catch_up.mark(["m-1"])  # as the wheel does with every ping
+        live.gateway.hub.catch_up.mark(["m-1"])  # as the PingSchedule does with every ping
         await page.until_told(ids)
 
 
@@ -446,30 +448,72 @@ async def test_what_a_step_has_written_is_announced_in_the_stores_words_without_
     assert looked_for
 
 
+class Counting:
+    """Remembers which messages had their recipients counted in the store."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.messages: list[int] = []
+        count = live_statements.count_recipients
+
+        async def count_recipients(tx: Transaction, messages: Sequence[int], limit: int) -> dict[int, int]:
+            self.messages.extend(messages)
+            return await count(tx, messages, limit)
+
+        monkeypatch.setattr(live_statements, "count_recipients", count_recipients)
+
+
+async def decide_and_announce(live: Live, rules: Rules, events: Sequence[Event], chunk: int = CHUNK) -> None:
+    async with live.store.transaction() as tx:
+        await outbox.add(tx, events)
+    decider = Decider(live.store, Templates.load(), live.settings, chunk)
+    await work(EventWorker(live.store, rules, live.settings, decider, live.ringer.announcer.decided))
+
+
 @pytest.mark.parametrize("readers", [1, announce.FEW, announce.FEW + 1])
-async def test_a_step_that_told_few_is_announced_to_each_without_counting(
+async def test_the_recipients_of_a_message_decided_in_one_step_are_not_counted_again(
     live: Live, monkeypatch: pytest.MonkeyPatch, readers: int
 ) -> None:
     named: list[bytes | None] = []
-    counted: list[int] = []
-    count = live_statements.count_recipients
-
-    async def count_recipients(tx: Transaction, messages: Sequence[int], limit: int) -> dict[int, int]:
-        counted.extend(messages)
-        return await count(tx, messages, limit)
-
-    monkeypatch.setattr(live_statements, "count_recipients", count_recipients)
+    counting = Counting(monkeypatch)
     members = tuple(f"m-{number}" for number in range(readers))
     with live.signals.listen(MESSAGES_TOPIC, named.append):
         async with live.open(members[-1]) as page:
             await page.until_live()
-            async with live.store.transaction() as tx:
-                await outbox.add(tx, [said("1")])
-            decider = Decider(live.store, Templates.load(), live.settings)
-            await work(EventWorker(live.store, says(Listed(members)), live.settings, decider, live.ringer.announcer.decided))
+            await decide_and_announce(live, says(Listed(members)), [said("1")])
             await page.until_seen("notification")
-    is_many = readers > announce.FEW
-    assert (bool(named), bool(counted)) == (is_many, is_many)
+    assert bool(named) == (readers > announce.FEW)
+    assert counting.messages == []
+
+
+async def test_each_message_of_a_step_is_announced_by_its_own_number_of_recipients(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message for one member beside one for many: their average would be few, or many, for both."""
+    named: list[bytes | None] = []
+    counting = Counting(monkeypatch)
+    many = tuple(f"m-{number}" for number in range(announce.FEW + 1))
+    audiences = {"1": Listed(many), "2": Listed(("alone",))}
+    with live.signals.listen(MESSAGES_TOPIC, named.append):
+        async with live.open(many[0]) as page, live.open("alone") as other:
+            await page.until_live()
+            await other.until_live()
+            await decide_and_announce(live, says(lambda event: audiences[str(event.ref_id)]), [said("1"), said("2")])
+            await page.until_seen("notification")
+            await other.until_seen("notification")
+    assert [len(json.loads(data)) for data in named if data] == [1]
+    assert counting.messages == []
+
+
+async def test_the_recipients_of_a_message_decided_in_several_steps_are_counted(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Counting(monkeypatch)
+    members = tuple(f"m-{number}" for number in range(5))
+    async with live.open(members[-1]) as page:
+        await page.until_live()
+        await decide_and_announce(live, says(Listed(members)), [said("1")], chunk=2)
+        await page.until_seen("notification")
+    assert counting.messages
 
 
 async def test_a_connection_that_has_ended_is_gone_without_being_looked_for(live: Live) -> None:

@@ -131,6 +131,15 @@ class Decision:
         return [message for _, message in self.new_messages]
 
     @property
+    def notified_by_message(self) -> Counter[int]:
+        """Members notified, by message."""
+        counts: Counter[int] = Counter()
+        for count in self.rows.counts if self.rows is not None else ():
+            if count.reason is None and count.message_id is not None:
+                counts[count.message_id] += count.recipients
+        return counts
+
+    @property
     def cursors(self) -> dict[tuple[UUID, int], str]:
         return {event.claim: json.dumps(position, ensure_ascii=False) for event, position in self.unfinished}
 

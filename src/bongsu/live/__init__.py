@@ -1,1 +1,1 @@
-"""Live: open pages hear of a notification at once, on whatever instance they are connected to, without gap or repeat."""
+"""Live: open pages get notifications at once, on any instance they are connected to, without gaps or repeats."""

@@ -15,7 +15,7 @@ from bongsu.decide.progress import Decision
 from bongsu.errors import StoreError
 from bongsu.live.message_cache import MessageCache, encode_notifications
 from bongsu.live.messages import (
-    LOOK,
+    READ_STORE,
     WithdrawnMessage,
     write_messages,
     write_notification,
@@ -48,33 +48,41 @@ class Announcer(Loop):
         self._store = store
         self._signals = signals
         self._message_cache = MessageCache()
-        # By message id, its number of recipients (the average of its step); None where they have to be counted.
+        # The number of recipients by message id; None where they have to be counted.
         self._waiting: dict[int, int | None] = {}
 
     def decided(self, decision: Decision) -> None:
-        """For the event worker, after each commit."""
-        notified = sum(count for (_, reason), count in decision.counts.items() if reason is None)
+        """Queue the messages of a step. For the event worker, after each commit."""
+        notified = decision.notified_by_message
         if not notified:
             return
         self._message_cache.add(decision.contents)
-        events = decision.events
-        messages = [
-            message_id
-            for event in events
+        # The step has all recipients of a message if it was written in this step and its audience ends there.
+        new = {message.message_id for message in decision.contents}
+        is_complete = {
+            message_id: message_id in new and not event.is_long
+            for event in decision.events
             for (notice, _), message_id in event.messages.items()
             if Channel.IN_APP in event.notices[notice].type.channels
-        ]
-        # Events that were decided whole in this one step have no recipients besides those of the step.
-        is_whole = all(event.notice == 0 and not event.is_long for event in events)
-        if messages:
-            self.announce(messages, -(-notified // len(messages)) if is_whole and notified <= FEW else None)
+        }
+        self._enqueue(
+            {
+                message_id: count if is_complete[message_id] else None
+                for message_id, count in notified.items()
+                if message_id in is_complete
+            }
+        )
 
-    def announce(self, message_ids: Iterable[int], recipients: int | None = None) -> None:
-        """These messages have new recipients. Announcing one twice sends nothing twice."""
-        self._waiting.update(dict.fromkeys(message_ids, recipients))
+    def announce(self, message_ids: Iterable[int]) -> None:
+        """These messages have new recipients, to be counted. Announcing one twice sends nothing twice."""
+        self._enqueue(dict.fromkeys(message_ids))
+
+    def _enqueue(self, recipients: Mapping[int, int | None]) -> None:
+        self._waiting.update(recipients)
         while len(self._waiting) > WAITING_LIMIT:
             del self._waiting[next(iter(self._waiting))]
-        self.wake()
+        if self._waiting:
+            self.wake()
 
     async def stop(self) -> None:
         """Announce what was decided last; if the store fails, streams find it at their next ping."""
@@ -85,8 +93,8 @@ class Announcer(Loop):
 
     async def tick(self) -> int:
         messages = dict(islice(self._waiting.items(), BATCH))
-        for one in messages:
-            del self._waiting[one]
+        for message_id in messages:
+            del self._waiting[message_id]
         if messages:
             try:
                 await self._announce(messages)
@@ -99,18 +107,18 @@ class Announcer(Loop):
         async with self._store.read() as tx:
             few, many = await self._split(tx, messages)
             recipients = await statements.find_recipients(tx, few) if few else []
-            contents = await self._message_cache.load(tx, {one.notification.message_id for one in recipients})
+            contents = await self._message_cache.load(tx, {recipient.notification.message_id for recipient in recipients})
         if many:
             self._signals.send(MESSAGES_TOPIC, write_messages(many))
-        chunks = dict(encode_notifications((one.notification for one in recipients), contents, None))
-        for one in recipients:
-            chunk = chunks.get(one.notification.notification_id, b"")
-            self._signals.send(member_topic(one.notification.member_id), write_notification(one, chunk))
+        chunks = dict(encode_notifications((recipient.notification for recipient in recipients), contents, None))
+        for recipient in recipients:
+            chunk = chunks.get(recipient.notification.notification_id, b"")
+            self._signals.send(member_topic(recipient.notification.member_id), write_notification(recipient, chunk))
 
     async def _split(self, tx: Transaction, messages: Mapping[int, int | None]) -> tuple[list[int], list[int]]:
         """The messages with few recipients, and those with many."""
-        counts = {one: count for one, count in messages.items() if count is not None}
-        if uncounted := [one for one in messages if one not in counts]:
+        counts = {message_id: count for message_id, count in messages.items() if count is not None}
+        if uncounted := [message_id for message_id in messages if message_id not in counts]:
             counts |= await statements.count_recipients(tx, uncounted, FEW + 1)
         few: list[int] = []
         many: list[int] = []
@@ -125,8 +133,8 @@ class Announcer(Loop):
 
 
 async def announce_read(signals: Signals, member_id: str) -> None:
-    """The member has read something: their streams read the unread count. Sent as a number, two counts could overtake."""
-    signals.send(member_topic(member_id), LOOK)
+    """The member has read something: their streams read the unread count, which is not sent because signals may overtake."""
+    signals.send(member_topic(member_id), READ_STORE)
 
 
 def announce_withdrawn(signals: Signals, message_id: int, withdrawn: Sequence[tuple[str, int]]) -> None:

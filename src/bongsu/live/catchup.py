@@ -23,15 +23,15 @@ from bongsu.store.core.clock import find_now
 from bongsu.store.inbox import live as statements
 from bongsu.store.inbox.live import NotificationGroup
 
-# Members read in one statement: some milliseconds of work, which others who use the store or this loop do not notice. The
-# first batch is smaller, because nothing is sent while it is read.
+# Members read in one statement: some milliseconds of work for the store and for this event loop. The first batch is
+# smaller, because nothing is sent while it is read.
 MEMBERS = 500
 FIRST_MEMBERS = 50
 # Batches that are read while one is sent: the store is late with one now and then.
 AHEAD = 2
 # The most notifications read for one batch of members.
 NOTIFICATIONS = 2_000
-# Notifications sent before other tasks have their turn, the reading of the next batch among them.
+# Notifications sent before other tasks run, the reading of the next batch among them.
 PIECE = 100
 
 
@@ -62,7 +62,7 @@ class CatchUp(Loop):
     def on_broadcast(self, data: bytes | None) -> None:
         """A signal names messages with many recipients; None: signals may have been missed.
 
-        All members here are read: to ask first which of them are recipients would take as long as to read what they have.
+        All members with open streams are read: finding out first which are recipients would take as long.
         """
         if data is None:
             self._mark_everyone()
@@ -92,18 +92,18 @@ class CatchUp(Loop):
             done += await self._catch_up(self._take_marked, len(self._marked), with_counts=True)
             return done + await self._catch_up(self._take_everyone, len(self._everyone), with_counts=False)
         except StoreError:
-            # A worker may have committed without learning of it, and so without a signal: once the store is back, read all.
+            # A worker may have committed without getting the answer, so without a signal: read all once the store is back.
             self._mark_everyone()
             raise
 
     def _mark_everyone(self) -> None:
-        self.mark(one.member_id for one in self._open_streams.members())
+        self.mark(member.member_id for member in self._open_streams.members())
 
     def _take_marked(self, count: int) -> list[MemberStreams]:
         taken = list(islice(self._marked, count))
-        for one in taken:
-            del self._marked[one]
-        return [member for one in taken if (member := self._open_streams.member(one)) is not None]
+        for member_id in taken:
+            del self._marked[member_id]
+        return [member for member_id in taken if (member := self._open_streams.member(member_id)) is not None]
 
     def _take_everyone(self, count: int) -> list[MemberStreams]:
         return [self._everyone.popleft() for _ in range(count)]
@@ -125,7 +125,7 @@ class CatchUp(Loop):
             finally:
                 for batch in ahead:
                     batch.reading.cancel()
-                    self.mark(one.member_id for one in batch.members)
+                    self.mark(member.member_id for member in batch.members)
                 if ahead:
                     await asyncio.wait({batch.reading for batch in ahead})
         return count
@@ -142,7 +142,7 @@ class CatchUp(Loop):
         telemetry.LIVE_NOTIFICATIONS_SENT.inc(sent)
         if found.is_full:
             # Some members may have more, and others were not reached.
-            self.mark(one.member_id for one in found.members)
+            self.mark(member.member_id for member in found.members)
 
     def _send_piece(self, notifications: Sequence[MemberFrame], found: _Found) -> int:
         """Send the next notifications; return to how many streams. Cursors also move past those a member does not want."""
@@ -196,7 +196,7 @@ class _Found:
         if content is None or not (group.is_enabled or content.is_critical or group.is_enabled is None):
             return repeat(b"")
         rest = frames.after_id(group.created_at, content)
-        return (frames.notification(one, rest) for one in group.notification_ids)
+        return (frames.notification(notification_id, rest) for notification_id in group.notification_ids)
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class _Reader:
         """The unread counts of members without new notifications."""
         with_new = {position for group in groups for position in group.positions}
         others = [member for position, member in enumerate(members) if position not in with_new]
-        unread = await statements.find_unread_counts(self._tx, [one.member_id for one in others]) if others else {}
+        unread = await statements.find_unread_counts(self._tx, [member.member_id for member in others]) if others else {}
         return [(member, unread[member.member_id]) for member in others if member.member_id in unread]
 
 

@@ -10,11 +10,11 @@ import orjson
 
 from bongsu.store.inbox.live import MessageContent
 
-# A browser comes back after this long by itself. Randomised, so that those who lost the same server do not return together.
+# A browser reconnects after this long. Randomised, so that those that lost the same server do not return together.
 RETRY_SECONDS = (1.0, 3.0)
-# For every further thousand disconnected together, the time within which they come back grows by this much.
+# For every thousand disconnected together, the time within which they reconnect grows by this much.
 SPREAD_SECONDS = 2.0
-# A page that was closed in favour of a newer one would close that one in turn by coming back at once.
+# A page that was closed in favour of a newer one would close that one in turn if it reconnected at once.
 REPLACED_RETRY_SECONDS = (60.0, 120.0)
 
 
@@ -24,7 +24,7 @@ def chunk(frame: bytes) -> bytes:
 
 
 def retry_milliseconds(together: int = 0) -> int:
-    """When a browser comes back, one of so many disconnected together."""
+    """When a browser reconnects that is one of so many disconnected together."""
     first, last = RETRY_SECONDS
     return _between(first, last + SPREAD_SECONDS * together / 1000)
 
@@ -46,7 +46,7 @@ def opening(retry: int) -> bytes:
 
 
 def cursor(notification_id: int) -> bytes:
-    """Without data it is no event, but a browser sends the id when it comes back."""
+    """Without data it is not an event, but a browser sends the id when it reconnects."""
     return chunk(b"id: %d\n\n" % notification_id)
 
 

@@ -55,7 +55,7 @@ class Missed:
 
 class Hub:
     def __init__(self, store: Store, signals: Signals, registry: Registry, replay: int) -> None:
-        # A page that is being opened would rather be refused than wait: it comes back by itself.
+        # A page that is being opened is refused rather than kept waiting: it comes back by itself.
         self._store = store.share(Share.MEMBERS)
         self._signals = signals
         self._registry = registry
@@ -84,7 +84,7 @@ class Hub:
         await self._registry.enter(stream.member_id, stream.connection_id)
         async with self._readers, self._store.read() as tx:
             missed = await self._find_missed(tx, stream.member_id, after)
-            messages = await self._message_cache.load(tx, {one.message_id for one in missed.notifications})
+            messages = await self._message_cache.load(tx, {notification.message_id for notification in missed.notifications})
         await self._send_missed(stream, missed, messages)
         stream.become_live()
         if stream.has_missed:
@@ -94,7 +94,7 @@ class Hub:
         member = self._members.get(stream.member_id)
         if member is None or stream not in member.streams:
             return
-        member.streams = tuple(one for one in member.streams if one is not stream)
+        member.streams = tuple(other for other in member.streams if other is not stream)
         self._count -= 1
         telemetry.LIVE_STREAMS.dec()
         if not member.streams:
@@ -152,7 +152,7 @@ class Hub:
         if data and data[:1] == NOTIFICATION:
             announced = read_notification(data)
             if announced.notification_id in self.catch_up.withdrawals:
-                # It was sent before the withdrawal and comes after it: signals of two processes may overtake each other.
+                # It was sent before the withdrawal and arrives after it: signals of two processes may overtake each other.
                 self.catch_up.mark([member_id])
                 return
             for stream in self.streams_of(member_id):
@@ -196,7 +196,7 @@ class Hub:
         return self._attaching
 
     def disconnect(self, data: bytes | None) -> None:
-        """A connection has to go for a newer one of its member. The signal goes to all processes."""
+        """Close a connection in favour of a newer one of its member. The signal goes to all processes."""
         if data is None:
             self._registry.enter_again()
             return

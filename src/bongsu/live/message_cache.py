@@ -1,4 +1,4 @@
-"""The content of the messages that were sent last, so that what is announced is not read again, and its notifications."""
+"""A cache of message content, so that what was just written is not read again, and the frames of notifications."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class MessageCache:
 
     async def load(self, tx: Transaction, message_ids: Set[int]) -> Messages:
         """These messages, read from the store where they are not cached. Messages that were deleted are left out."""
-        found = {one: self._cached[one] for one in message_ids if one in self._cached}
-        if missing := [one for one in message_ids if one not in found]:
+        found = {message_id: self._cached[message_id] for message_id in message_ids if message_id in self._cached}
+        if missing := [message_id for message_id in message_ids if message_id not in found]:
             found |= await statements.find_content(tx, missing)
         self._keep(found.values())
         return found
@@ -34,14 +34,22 @@ class MessageCache:
     def add(self, messages: Iterable[Message]) -> None:
         """Messages that were just stored, so that they need not be read."""
         self._keep(
-            MessageContent(one.message_id, one.type, one.title, one.body, one.ref_id, one.data, one.is_critical)
-            for one in messages
+            MessageContent(
+                message.message_id,
+                message.type,
+                message.title,
+                message.body,
+                message.ref_id,
+                message.data,
+                message.is_critical,
+            )
+            for message in messages
         )
 
     def _keep(self, messages: Iterable[MessageContent]) -> None:
-        for one in messages:
-            self._cached[one.message_id] = one
-            self._cached.move_to_end(one.message_id)
+        for message in messages:
+            self._cached[message.message_id] = message
+            self._cached.move_to_end(message.message_id)
         while len(self._cached) > CACHED_MESSAGES:
             self._cached.popitem(last=False)
 
@@ -51,9 +59,10 @@ def encode_notifications(
 ) -> list[tuple[int, bytes]]:
     """Ids and frames. A member who wants no notifications gets the critical ones only; without a state, all."""
     encoded = []
-    for one in notifications:
-        content = messages.get(one.message_id)
+    for notification in notifications:
+        content = messages.get(notification.message_id)
         if content is not None and (state is None or state.is_enabled or content.is_critical):
-            rest = frames.after_id(one.created_at, content)
-            encoded.append((one.notification_id, frames.notification(one.notification_id, rest)))
+            rest = frames.after_id(notification.created_at, content)
+            frame = frames.notification(notification.notification_id, rest)
+            encoded.append((notification.notification_id, frame))
     return encoded

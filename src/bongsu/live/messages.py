@@ -15,7 +15,7 @@ from bongsu.store.inbox.live import Recipient
 
 NOTIFICATION = b"n"
 WITHDRAWN = b"w"
-LOOK = b""
+READ_STORE = b""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One timer for all streams: pings, and the end of each stream's time."""
+"""One timer for all streams: pings, and the end of each stream's lifetime."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bongsu.live import frames
 from bongsu.live.stream import Stream
 from bongsu.runtime.loop import Loop
 
-# Streams are spread over so many moments between two pings, so that no moment is a busy one.
+# Streams are spread over so many slots within a ping interval, so that they are not all pinged at once.
 SLOTS = 20
 
 
-class Wheel(Loop):
-    """Pings a twentieth of the streams at a time, and looks for what a lost signal may have kept from them."""
+class PingSchedule(Loop):
+    """Pings one slot of streams at a time. `on_ping` reads the store for them, in case a signal was lost."""
 
     def __init__(
         self,
@@ -24,9 +24,9 @@ class Wheel(Loop):
         on_ping: Callable[[Iterable[str]], None],
         on_timeout: Callable[[Stream], None],
     ) -> None:
-        # Fine enough for both, and never coarser than a second: a token's end is not to be overstayed by more.
+        # Fine enough for both, and at most a second: a stream may outlive its token by no more.
         self._step = min(ping_seconds / SLOTS, timeout_seconds / SLOTS, 1.0)
-        super().__init__("live-wheel", poll_seconds=self._step)
+        super().__init__("live-pings", poll_seconds=self._step)
         self._ping_seconds = ping_seconds
         self._on_ping = on_ping
         self._on_timeout = on_timeout
@@ -37,12 +37,12 @@ class Wheel(Loop):
         self._ended: int | None = None
 
     def add(self, stream: Stream, ends_at: float) -> None:
-        """Ping it from now on, and tell when that moment of the loop's clock has come."""
+        """Ping it from now on, and call `on_timeout` at that time of the event loop's clock."""
         if self._ended is None:
             self._ended = self._step_now()
         self._next_slot = (self._next_slot + 1) % SLOTS
         stream.slot = self._next_slot
-        # Rounded up: never before its time. What is past already has its end at the next step.
+        # Rounded up: never too early. A time in the past ends at the next step.
         stream.last_step = max(int(ends_at / self._step), self._ended) + 1
         self._slots[stream.slot].add(stream)
         self._ends[stream.last_step].add(stream)
@@ -60,8 +60,8 @@ class Wheel(Loop):
         self._end(self._step_now())
         turn = int(now * SLOTS / self._ping_seconds)
         first = turn if self._turn is None else max(self._turn + 1, turn - SLOTS + 1)
-        for one in range(first, turn + 1):
-            streams = self._slots[one % SLOTS]
+        for number in range(first, turn + 1):
+            streams = self._slots[number % SLOTS]
             for stream in streams:
                 stream.send_best_effort(frames.PING)
             self._on_ping([stream.member_id for stream in streams])
@@ -69,8 +69,8 @@ class Wheel(Loop):
         return 0
 
     def _end(self, step: int) -> None:
-        for one in range(step if self._ended is None else self._ended + 1, step + 1):
-            for stream in list(self._ends.get(one, ())):
+        for ended in range(step if self._ended is None else self._ended + 1, step + 1):
+            for stream in list(self._ends.get(ended, ())):
                 self._on_timeout(stream)
         self._ended = step
 

@@ -1,7 +1,7 @@
 """Serving one SSE stream, from the response's first byte to its last.
 
-A status other than 200 ends a browser's EventSource for good. So who has a right to a stream always gets one; at a bad
-moment it says so, says when to come back, and ends.
+A status other than 200 ends a browser's EventSource for good. So everyone with a valid token gets a stream; if it cannot be
+served now, the stream says so, gives the time to reconnect, and ends.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from starlette.types import Receive, Send
 from bongsu.errors import RedisUnreachable, StoreError, TooBusy
 from bongsu.live import frames
 from bongsu.live.hub import Hub
-from bongsu.live.pings import Wheel
+from bongsu.live.pings import PingSchedule
 from bongsu.live.registry import Registry
 from bongsu.live.stream import Stream
 from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 
-# A reader who does not take what it missed within this time takes nothing. One who has not been told by then, because too
-# many come at once or the store hangs, is better told to come back.
+# A reader that has not taken what it missed within this time has stalled. One that was not served within it, because too
+# many come at once or the store hangs, is asked to come back.
 ATTACH_SECONDS = 30.0
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
-    # The answer's end is the connection's end, so that nothing is kept of one that is over.
+    # The connection ends with the response, so that nothing of an ended stream stays in memory.
     (b"connection", b"close"),
 ]
 _log = telemetry.log("bongsu.live")
@@ -51,12 +51,12 @@ class Reader:
 
 class SseEndpoint:
     def __init__(
-        self, hub: Hub, registry: Registry, wheel: Wheel, settings: Settings, refusal: Callable[[], bytes | None]
+        self, hub: Hub, registry: Registry, pings: PingSchedule, settings: Settings, refusal: Callable[[], bytes | None]
     ) -> None:
         """`refusal` gives the frame to send instead when no stream can be served now."""
         self._hub = hub
         self._registry = registry
-        self._wheel = wheel
+        self._pings = pings
         self._settings = settings
         self._refusal = refusal
 
@@ -69,9 +69,9 @@ class SseEndpoint:
             while (await receive())["type"] != "http.disconnect":
                 pass
         finally:
-            self._wheel.remove(stream)
+            self._pings.remove(stream)
             self._hub.detach(stream)
-            _log.info("stream ended", connection=stream.connection_id, why=stream.end_reason or "left")
+            _log.info("stream ended", connection=stream.connection_id, reason=stream.end_reason or "left")
 
     async def _open(self, stream: Stream, after: int | None, expires_at: datetime) -> None:
         stream.write(frames.opening(frames.retry_milliseconds()))
@@ -81,7 +81,7 @@ class SseEndpoint:
         left = (expires_at - datetime.now(UTC)).total_seconds()
         most = self._settings.sse_timeout_seconds
         stream.time_limit = "timeout" if most <= left else "expired"
-        self._wheel.add(stream, asyncio.get_running_loop().time() + min(left, most))
+        self._pings.add(stream, asyncio.get_running_loop().time() + min(left, most))
         try:
             async with asyncio.timeout(ATTACH_SECONDS):
                 await self._hub.attach(stream, after)
@@ -89,5 +89,5 @@ class SseEndpoint:
             if stream.is_behind:
                 stream.cut()
                 return
-            _log.warning("a stream could not be opened", error=str(error) or "it took too long")
+            _log.warning("stream not opened", error=str(error) or "timed out")
             stream.end(frames.unavailable(frames.retry_milliseconds(self._hub.attaching)), "unavailable")

@@ -1,8 +1,8 @@
 """One open stream: its cursor, and the connection to its reader.
 
-Bytes go to the connection's transport directly: a framework's path there costs more than the rest of a fan-out. What a
-reader has not taken waits in the transport's buffer. Above SLOW_BYTES only what must arrive is added; above STALLED_BYTES
-the connection is closed, and the reader comes back with Last-Event-ID when it can.
+Bytes are written to the connection's transport directly: going through the framework costs more than the rest of a fan-out.
+Bytes that a reader has not taken wait in the transport's buffer. Above SLOW_BYTES only what must arrive is added; above
+STALLED_BYTES the connection is closed, and the reader comes back with Last-Event-ID when it can.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from bongsu.runtime import telemetry
 
 SLOW_BYTES = 64 * 1024
 STALLED_BYTES = 1024 * 1024
-# A reader that does not take the last frame within this time is not waited for.
-FAREWELL_SECONDS = 5.0
+# The connection is closed if the reader has not taken the last frame within this time.
+LAST_FRAME_SECONDS = 5.0
 
 TRANSPORT = "bongsu.transport"
 _NO_LINGER = struct.pack("ii", 1, 0)
@@ -45,7 +45,7 @@ class Stream:
 
     __slots__ = (
         "_as_of",
-        "_farewell",
+        "_finishing",
         "_send",
         "_transport",
         "_unread",
@@ -74,7 +74,7 @@ class Stream:
         self.has_missed = False
         self.is_ended = False
         self.end_reason = ""
-        # Its places on the wheel, and what limits its time.
+        # Its slots in the PingSchedule, and what limits its lifetime.
         self.time_limit = "timeout"
         self.last_step = 0
         self.slot = 0
@@ -83,10 +83,10 @@ class Stream:
         self._as_of = LONG_AGO
         # Frames about what was withdrawn before it is live, which takes ATTACH_SECONDS at most.
         self._withdrawn = b""
-        self._farewell: asyncio.Task[None] | None = None
+        self._finishing: asyncio.Task[None] | None = None
 
     def send_notification(self, notification_id: int, chunk: bytes, unread: int | None, as_of: datetime) -> bool:
-        """Send this one, and the unread count if that is new. False if it was sent before, is empty, or cannot be sent."""
+        """Send a notification, and the unread count if it changed. False if it was sent before, is empty, or failed."""
         if notification_id <= self.cursor or not chunk:
             self.cursor = max(self.cursor, notification_id)
             if unread is not None:
@@ -162,14 +162,14 @@ class Stream:
         """Wait while the reader is behind: for callers with much to send at once."""
         await self._send(_EMPTY)
 
-    def end(self, farewell: bytes, reason: str) -> None:
+    def end(self, last_frame: bytes, reason: str) -> None:
         """Send the last frame, then end the response. The request's own task notices that and returns."""
         if self.is_ended:
             return
-        self.write(farewell)
+        self.write(last_frame)
         self.is_ended, self.end_reason = True, reason
         if not self._transport.is_closing():
-            self._farewell = asyncio.create_task(self._finish())
+            self._finishing = asyncio.create_task(self._finish())
 
     def cut(self) -> None:
         """Close the connection at once, without what still waits for the reader."""
@@ -177,13 +177,13 @@ class Stream:
             return
         self.is_ended, self.end_reason = True, "stalled"
         telemetry.LIVE_CUT.inc()
-        # Without this the kernel keeps megabytes that the reader does not take, and goes on offering them for minutes.
+        # Without this the kernel keeps megabytes for the reader, and retransmits them for minutes.
         connection = self._transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._transport.abort()
 
     async def _finish(self) -> None:
-        # Also when everything was given to the transport: a reader that never takes it would keep it for ever.
-        asyncio.get_running_loop().call_later(FAREWELL_SECONDS, self._transport.abort)
+        # Even if everything was written to the transport: a reader that never reads would keep it open for ever.
+        asyncio.get_running_loop().call_later(LAST_FRAME_SECONDS, self._transport.abort)
         await self._send(_END)

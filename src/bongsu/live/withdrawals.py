@@ -20,7 +20,7 @@ from bongsu.store.inbox import live as statements
 
 # Members read in one statement, as CatchUp reads them.
 MEMBERS = 500
-# Frames sent before other tasks have their turn.
+# Frames sent before other tasks run.
 PIECE = 100
 # Ids remembered, so that none is sent twice and a signal that carries the notification itself and comes late is not sent.
 # It is late by milliseconds; a withdrawal from every member with a stream here fits.
@@ -71,16 +71,16 @@ class Withdrawals:
                 sent += await self._send_message(store, message)
                 del messages[message.message_id]
         except StoreError:
-            for one in messages.values():
-                self.add_message(one)
+            for unsent in messages.values():
+                self.add_message(unsent)
             raise
         return sent
 
     async def _send_message(self, store: Store, message: WithdrawnMessage) -> int:
         members = [
-            one.member_id
-            for one in self._open_streams.members()
-            if message.first_member <= one.member_id <= message.last_member
+            member.member_id
+            for member in self._open_streams.members()
+            if message.first_member <= member.member_id <= message.last_member
         ]
         if not members:
             return 0
@@ -88,7 +88,7 @@ class Withdrawals:
         async with store.read() as tx:
             for first in range(0, len(members), MEMBERS):
                 found = await statements.find_withdrawn(tx, message.message_id, members[first : first + MEMBERS])
-                new = {one: member_id for one, member_id in found.items() if self._is_new(one)}
+                new = {withdrawn: member_id for withdrawn, member_id in found.items() if self._is_new(withdrawn)}
                 await self._send(new)
                 sent += len(new)
         return sent
