@@ -181,7 +181,7 @@ def test_a_start_that_cannot_be_says_why_in_one_line(tmp_path: Path, postgres_ur
     assert "did you mean BONGSU_PORT?" in refused({**embedded, "BONGSU_PROT": "1"})
     assert "BONGSU_TIMEZONE" in refused({**embedded, "BONGSU_TIMEZONE": "Mars"})
     assert "takes all, or some of api, gateway, worker, clock" in refused(embedded, "--role", "boss")
-    assert "BONGSU_DATA_DIR /proc/x cannot be made" in refused({"BONGSU_DATA_DIR": "/proc/x"})
+    assert "BONGSU_DATA_DIR /proc/x cannot be created" in refused({"BONGSU_DATA_DIR": "/proc/x"})
     shared = {**embedded, "BONGSU_DATABASE_URL": postgres_url}
     assert "set BONGSU_JWT_SECRET and BONGSU_API_KEYS" in refused(shared)
     shared |= {"BONGSU_JWT_SECRET": "x" * 32, "BONGSU_API_KEYS": "k" * 16}

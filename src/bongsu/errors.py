@@ -22,7 +22,7 @@ class BadSettings(BongsuError):
 
 
 class BadCommand(BongsuError):
-    """`bongsu --help` and `bongsu COMMAND --help` say what there is."""
+    """`bongsu --help` and `bongsu COMMAND --help` list commands and options."""
 
 
 class KeysMissing(BongsuError):
@@ -30,7 +30,7 @@ class KeysMissing(BongsuError):
 
 
 class StoreError(BongsuError):
-    """The store cannot be used now, through no fault of what was to be stored."""
+    """The store cannot be used now. Nothing is wrong with the data."""
 
 
 class StoreUnreachable(StoreError):
@@ -54,7 +54,7 @@ class StoreTooNew(StoreError):
 
 
 class StoreBusy(StoreError):
-    """Others have kept what was needed locked for too long. Try again; nothing was stored."""
+    """Rows were locked by others for too long. Try again; nothing was stored."""
 
 
 class StoreRolledBack(StoreBusy):
@@ -62,7 +62,7 @@ class StoreRolledBack(StoreBusy):
 
 
 class StoreTooSlow(StoreBusy):
-    """A statement took longer than is allowed and was stopped. If it is your own SELECT, see whether it has an index."""
+    """A statement took longer than is allowed and was stopped. If it is your own SELECT, check that it uses an index."""
 
 
 class BadAudience(BongsuError):
@@ -74,13 +74,13 @@ class BadEvent(BongsuError):
 
 
 class NotATransaction(BongsuError):
-    """publish() writes inside a transaction of yours. Hand it an open SQLAlchemy Session, AsyncSession, Connection or
+    """publish() writes inside a transaction of yours. Pass an open SQLAlchemy Session, AsyncSession, Connection or
     AsyncConnection, a psycopg 3, asyncpg, sqlite3 or aiosqlite connection, or Django's connection."""
 
 
 class NoTransactionOpen(BongsuError):
-    """The connection is in autocommit mode with no transaction open, so the event would not share the fate of your own
-    rows. Begin a transaction first."""
+    """The connection is in autocommit mode with no transaction open, so the event would not commit or roll back with
+    your own rows. Begin a transaction first."""
 
 
 class BadKey(BongsuError):
@@ -93,7 +93,7 @@ class WrongKind(BongsuError):
 
 
 class TooBusy(BongsuError):
-    """More is waiting to be stored than fits. Send it again in a moment; nothing was stored."""
+    """The queue is full. Send it again in a moment; nothing was stored."""
 
 
 class PublishInterrupted(BongsuError):
@@ -101,7 +101,7 @@ class PublishInterrupted(BongsuError):
 
 
 class StoreRefused(StoreError):
-    """The database does not let us. Give the user of BONGSU_DATABASE_URL the right to use, and for `bongsu migrate` to
+    """The database denies permission. Give the user of BONGSU_DATABASE_URL the right to use, and for `bongsu migrate` to
     create, tables in its schema."""
 
 
@@ -118,24 +118,25 @@ class NotForDemo(BongsuError):
 
 
 class NoSuchJob(BongsuError):
-    """`bongsu job list` and `GET /api/admin/jobs` name the jobs there are."""
+    """`bongsu job list` and `GET /api/admin/jobs` list the jobs."""
 
 
 class NoSuchDeadLetter(BongsuError):
-    """`bongsu dead list` and `GET /api/admin/dead` show the dead letters; what was replayed or carried is none any more."""
+    """`bongsu dead list` and `GET /api/admin/dead` list the dead letters. One that was replayed or recovered
+    is no longer listed."""
 
 
 class NoSuchEvent(BongsuError):
-    """`bongsu event list` and `GET /api/admin/events` show the events there are."""
+    """`bongsu event list` and `GET /api/admin/events` list the events."""
 
 
 class ReplayWithoutFilter(BongsuError):
-    """Replaying everything there is has to be said: name what to replay by at least one of id, kind, state, code, channel,
-    type, userId, eventId, from and to."""
+    """A replay needs a filter, so that not everything is replayed by mistake: give at least one of id, kind, state, code,
+    channel, type, userId, eventId, from and to."""
 
 
 class NothingToCancel(BongsuError):
-    """`GET /api/admin/events/{eventId}` and `bongsu event show` say what became of it."""
+    """`GET /api/admin/events/{eventId}` and `bongsu event show` show its state."""
 
 
 class ClockSkewed(BongsuError):
@@ -143,7 +144,7 @@ class ClockSkewed(BongsuError):
 
 
 class ProviderUnreachable(BongsuError):
-    """Start what should answer there, or correct its setting."""
+    """Start the service at that address, or correct its setting."""
 
 
 class RedisUnreachable(BongsuError):
@@ -155,7 +156,7 @@ class BrokerUnreachable(BongsuError):
 
 
 class BadCredentials(BongsuError):
-    """BONGSU_FCM_CREDENTIALS takes the service-account file that the Firebase console gives out."""
+    """BONGSU_FCM_CREDENTIALS takes the service-account file from the Firebase console."""
 
 
 class BadApp(BongsuError):
@@ -163,4 +164,4 @@ class BadApp(BongsuError):
 
 
 class BadTemplate(BongsuError):
-    """Correct the text's file; `bongsu doctor` looks at them all. Then replay the event."""
+    """Correct the template file; `bongsu doctor` checks them all. Then replay the event."""

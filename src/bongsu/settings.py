@@ -30,12 +30,12 @@ def _checked_url(value: str, *schemes: str) -> str:
         return value
     try:
         url = urlsplit(value)
-        url.port  # noqa: B018 (raises when it is no number)
+        url.port  # noqa: B018 (raises if it is not a number)
     except ValueError:
-        raise PydanticCustomError("url", "is no URL: its host or port cannot be read") from None
+        raise PydanticCustomError("url", "is not a URL: its host or port cannot be read") from None
     if url.scheme not in schemes or "://" not in value:
         raise PydanticCustomError("url", "must begin with {schemes}://", {"schemes": ":// or ".join(schemes)})
-    return f"{url.scheme}{value[len(url.scheme) :]}"  # the scheme in lower case, as everyone else expects it
+    return f"{url.scheme}{value[len(url.scheme) :]}"  # drivers expect the scheme in lower case
 
 
 def _url(*schemes: str) -> AfterValidator:
@@ -43,7 +43,7 @@ def _url(*schemes: str) -> AfterValidator:
 
 
 def _cron(value: str) -> str:
-    from croniter import croniter  # noqa: PLC0415 (most programs that read settings have no use for it)
+    from croniter import croniter  # noqa: PLC0415 (slow to import, and most programs do not need it)
 
     if len(value.split()) != 5 or not croniter.is_valid(value):
         raise PydanticCustomError("cron", "must be five cron fields: minute hour day month weekday")
@@ -98,8 +98,8 @@ def _sms_url(value: str) -> str:
     return value
 
 
-# What BONGSU_SMS_TEMPLATE may speak of.
-SMS_PLACES = frozenset({"to", "from", "text", "title", "body", "id"})
+# The placeholders that BONGSU_SMS_TEMPLATE may use.
+SMS_PLACEHOLDERS = frozenset({"to", "from", "text", "title", "body", "id"})
 
 
 def _sms_template(value: str) -> str:
@@ -111,17 +111,17 @@ def _sms_template(value: str) -> str:
         template = None
     if not isinstance(template, dict):
         raise PydanticCustomError("template", "must be a JSON object")
-    places = set(re.findall(r"\{(\w+)\}", json.dumps(template)))
-    for place in sorted(places - SMS_PLACES):
-        raise PydanticCustomError("template", "speaks of {place}, which there is not", {"place": f"{{{place}}}"})
-    if "to" not in places or not places & {"text", "body"}:
-        raise PydanticCustomError("template", "must hold {both}", {"both": "{to} and {text}"})
+    used = set(re.findall(r"\{(\w+)\}", json.dumps(template)))
+    for name in sorted(used - SMS_PLACEHOLDERS):
+        raise PydanticCustomError("template", "has an unknown placeholder {name}", {"name": f"{{{name}}}"})
+    if "to" not in used or not used & {"text", "body"}:
+        raise PydanticCustomError("template", "must contain {both}", {"both": "{to} and {text}"})
     return value
 
 
 def _origins(value: str) -> str:
-    """As browsers send them. One that is written otherwise would never match, and nobody would be told."""
-    for origin in (one.strip() for one in value.split(",") if one.strip()):
+    """As browsers send them: one that is written differently would never match, silently."""
+    for origin in (part.strip() for part in value.split(",") if part.strip()):
         _checked_url(origin, "http", "https")
         url = urlsplit(origin)
         if not url.hostname or origin != f"{url.scheme}://{url.netloc.lower()}" or "@" in origin:
@@ -138,7 +138,7 @@ Listed = Annotated[str, AfterValidator(_comma_separated)]
 Http = Annotated[str, _url("http", "https")]
 
 
-# Checked, so that a deployment can be prepared, but without effect: the parts that will read them do not exist yet.
+# Validated, so that a deployment can be prepared, but without effect: the features that use them do not exist yet.
 NOT_USED_YET = frozenset(
     {
         "kafka_servers", "schema_registry_url", "kafka_format", "transport", "rabbitmq_url", "outbox_urls", "opensearch_url",
@@ -149,7 +149,7 @@ NOT_USED_YET = frozenset(
 
 
 class Settings(BaseModel):
-    """All that can be set. CONTRACT: an unknown name or a bad value stops the start with one line."""
+    """All settings. An unknown name or a bad value stops the start with one line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -179,7 +179,7 @@ class Settings(BaseModel):
     cors_origins: Annotated[Listed, AfterValidator(_origins)] = ""
     timezone: Zone = "Asia/Seoul"
     price_drop_threshold: float = Field(10, ge=0, le=100, allow_inf_nan=False)
-    # A century is the most that a date bears.
+    # A century; more would overflow a date.
     interested_user_days: int = Field(7, ge=1, le=36_500)
     cart_user_days: int = Field(30, ge=1, le=36_500)
     duplicate_hours: float = Field(1, ge=0, le=876_000, allow_inf_nan=False)
@@ -218,14 +218,14 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(from_file | from_environment)
         except ValidationError as error:
-            raise BadSettings("; ".join(_complaint(one, sources) for one in error.errors())) from None
+            raise BadSettings("; ".join(_describe(found, sources) for found in error.errors())) from None
 
-    def made_data_dir(self) -> Path:
-        """The data dir, there from now on; readable by its owner alone, because keys lie in it."""
+    def create_data_dir(self) -> Path:
+        """The data dir, created if missing; readable by its owner only, because it holds keys."""
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise BadSettings(f"BONGSU_DATA_DIR {self.data_dir} cannot be made: {error.strerror}") from None
+            raise BadSettings(f"BONGSU_DATA_DIR {self.data_dir} cannot be created: {error.strerror}") from None
         return self.data_dir
 
     @property
@@ -260,7 +260,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise BadSettings(f"{file} cannot be read: {error}") from None
 
 
-def _complaint(error: Any, sources: Mapping[str, str]) -> str:
+def _describe(error: Any, sources: Mapping[str, str]) -> str:
     field = str(error["loc"][0])
     name, source = PREFIX + field.upper(), sources.get(field, "the environment")
     if error["type"] == "extra_forbidden":
@@ -268,6 +268,6 @@ def _complaint(error: Any, sources: Mapping[str, str]) -> str:
         hint = f"did you mean {PREFIX}{near[0].upper()}?" if near else "remove it"
         return f"{name} in {source} is not a setting: {hint}"
     rule = error["msg"].removeprefix("Input ").replace("should be", "must be", 1)
-    # A secret is never repeated, not even in a complaint about it.
+    # A secret is never repeated, not even in an error about it.
     shown = "" if field in {"jwt_secret", "api_keys", "sms_template"} or "url" in field else f", not {error['input']!r}"
     return f"{name} in {source} {rule}{shown}"

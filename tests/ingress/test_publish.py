@@ -284,7 +284,7 @@ class Unrelated:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_what_is_no_connection_is_refused_by_name(given: Any, named: str) -> None:
-    with pytest.raises(NotATransaction, match=f"publish was handed a {re.escape(named)}. .* Hand it an open SQLAlchemy"):
+    with pytest.raises(NotATransaction, match=f"publish was handed a {re.escape(named)}. .* Pass an open SQLAlchemy"):
         publish(given, an_event())
 
 

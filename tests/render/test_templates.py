@@ -153,9 +153,9 @@ def test_a_notices_own_words_stand_as_they_are(own: Path) -> None:
 
 
 def test_a_type_without_text_says_which_file_to_write(own: Path) -> None:
-    with pytest.raises(BadTemplate, match=r"^SHIPPED has no text: write texts/ko/SHIPPED\.txt, the title in its first line"):
+    with pytest.raises(BadTemplate, match=r"^SHIPPED has no template: write texts/ko/SHIPPED\.txt, the title in its first"):
         Templates.load(own).render("SHIPPED", "en", {})
-    with pytest.raises(BadTemplate, match="has no text"):
+    with pytest.raises(BadTemplate, match="has no template"):
         Templates.load(own).render("../../../etc/passwd", "ko", {})
 
 

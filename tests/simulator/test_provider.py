@@ -44,7 +44,7 @@ def error_code(reply: Reply) -> str:
 
 
 def only_entry(provider: Provider) -> dict[str, Any]:
-    (entry,) = provider.ledger.told()["messages"]
+    (entry,) = provider.ledger.to_json()["messages"]
     assert isinstance(entry, dict)
     return entry
 
@@ -299,10 +299,10 @@ def test_messages_can_be_looked_up_and_forgotten() -> None:
     provider = played()
     for number, token in enumerate(["a", "b"]):
         send(provider, token, number)
-    assert [one["token"] for one in provider.ledger.told(token="b")["messages"]] == ["b"]
-    assert [one["token"] for one in provider.ledger.told(message="n0")["messages"]] == ["a"]
+    assert [one["token"] for one in provider.ledger.to_json(token="b")["messages"]] == ["b"]
+    assert [one["token"] for one in provider.ledger.to_json(message="n0")["messages"]] == ["a"]
     provider.reset()
-    assert provider.ledger.told()["messages"] == []
+    assert provider.ledger.to_json()["messages"] == []
     assert provider.stats()["sends"] == 0
 
 

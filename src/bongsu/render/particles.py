@@ -1,7 +1,7 @@
 """Korean particles: 이/가, 을/를, 은/는, 과/와, 으로/로 follow the sound a word ends in.
 
-For Hangul that is written down in the letter; digits, units and Latin words are taken as Koreans read them aloud. Where
-nobody can know (other scripts, nothing but symbols), both forms are written, as a careful writer would: 이(가).
+For Hangul it follows from the last letter; digits, units and Latin words are read as Koreans read them aloud. Where it
+cannot be known (other scripts, only symbols), both forms are written: 이(가).
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def ending(text: str) -> Ending:
 
 
 def _spoken(text: str) -> str:
-    """The text up to the last thing in it that is read aloud."""
+    """The text up to the last character that is read aloud."""
     text = _BRACKET.sub("", text)
     end = len(text)
     while end and not (text[end - 1].isalnum() or text[end - 1] in _SYMBOLS):
         end -= 1
-    # The last word is all that counts; a bound keeps the patterns quick on whatever somebody calls a name.
+    # The last word is all that counts; a bound keeps the patterns fast on long input.
     return text[max(0, end - LONGEST_WORD) : end]
 
 

@@ -1,8 +1,8 @@
-"""What a notice says: title and body per type and locale, from small text files.
+"""Templates: the title and body of a notice by type and locale, from small text files.
 
 The first line of `texts/LOCALE/TYPE.txt` is the title, the rest the body, both Jinja2. A folder `texts` in the directory
 Bongsu runs in (beside bongsu.toml) comes before the one in the package, file by file. All are read once, at the start; a bad
-one speaks up when it is used, and before that to `bongsu doctor`.
+one is reported when it is used, and by `bongsu doctor`.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ SHIPPED = Path(__file__).parent / "texts"
 FOLDER = Path("texts")
 WORDS = "words.toml"
 
-# Folders of another meaning may be called texts too: only what is named like a locale is read.
+# A folder called texts may have other content: only subfolders named like a locale are read.
 _LOCALE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8})*")
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """What a member reads."""
+    """The text of one message."""
 
     title: str
     body: str
 
 
 class Templates:
-    """All texts there are, ready to be filled in."""
+    """All templates, compiled."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        """A later folder's file takes the place of the same file in an earlier one."""
+        """A file of a later folder replaces the same file of an earlier one."""
         self._texts: dict[tuple[str, str], _Text] = {}
         self._words: dict[str, dict[str, str]] = {}
-        self._unread: list[str] = []
+        self._unreadable: list[str] = []
         for folder in folders:
             for locale, file in _files(folder):
                 self._add(locale, file)
@@ -57,13 +57,13 @@ class Templates:
 
     def render(self, name: str, locale: str | None, context: Mapping[str, Any]) -> Rendered:
         """Title and body of a type for a member of that locale. Raises BadTemplate naming the file and the cause."""
-        spoken = self.locale_for(name, locale)
-        text = self._texts[name, spoken]
+        found_locale = self.locale_for(name, locale)
+        text = self._texts[name, found_locale]
         named = {key: value for key, value in context.items() if value or key not in ("product", "actor")}
-        return text.fill_in({**self._words_for(spoken), **named})
+        return text.fill_in({**self._words_for(found_locale), **named})
 
     def phrase(self, notice: Notice, event: Event, locale: str | None, product_name: str | None = None) -> Rendered:
-        """What the notice says: its own title and body as they stand, else those of its type's text."""
+        """The notice's own title and body as they are, else those of its type's template."""
         if notice.title is not None and notice.body is not None:
             return Rendered(notice.title, notice.body)
         made = self.render(notice.type.name, locale, context_of(notice, event, product_name))
@@ -76,26 +76,26 @@ class Templates:
         for candidate in (*_nearer_first(locale or ""), DEFAULT_LOCALE):
             if (name, candidate) in self._texts:
                 return candidate
-        # A house that speaks one language, and not the default one, has its texts in that alone.
+        # Not even in the default locale: a user's own types may have templates in another language only.
         for known, candidate in sorted(self._texts):
             if known == name:
                 return candidate
-        raise BadTemplate(f"{name} has no text: write {FOLDER / DEFAULT_LOCALE / name}.txt, the title in its first line")
+        raise BadTemplate(f"{name} has no template: write {FOLDER / DEFAULT_LOCALE / name}.txt, the title in its first line")
 
     def check(self) -> list[str]:
-        """What is wrong, one line each. Types we know are filled in with what their rules give, and nothing more."""
-        problems = list(self._unread)
+        """What is wrong with the templates, one line each. Built-in types are rendered with what their rules provide."""
+        problems = list(self._unreadable)
         for (name, locale), text in sorted(self._texts.items()):
             for sample in SAMPLES.get(name, [None]):
                 try:
-                    text.prove() if sample is None else self.render(name, locale, sample)
+                    text.raise_if_bad() if sample is None else self.render(name, locale, sample)
                 except BadTemplate as error:
                     problems.append(error.detail)
         return list(dict.fromkeys(problems))
 
     @property
     def own(self) -> list[str]:
-        """The files that are not the package's."""
+        """The user's own files."""
         return sorted(str(text.file) for text in self._texts.values() if SHIPPED not in text.file.parents)
 
     def _words_for(self, locale: str) -> dict[str, str]:
@@ -111,13 +111,13 @@ class Templates:
             try:
                 words = tomllib.loads(file.read_text(encoding="utf-8-sig"))
             except (OSError, ValueError) as error:
-                self._unread.append(f"{file}: {error}")
+                self._unreadable.append(f"{file}: {error}")
             else:
                 self._words[locale] = self._words.get(locale, {}) | words
 
 
 def context_of(notice: Notice, event: Event, product_name: str | None = None) -> dict[str, Any]:
-    """What a text may speak of: the event's payload, over it the notice's data, over both the names we give a meaning to."""
+    """The variables of a template: the event's payload, overridden by the notice's data, overridden by our own names."""
     given = {**event.payload, **notice.data}
     actor_name = given.get("actorName")
     return given | {
@@ -133,7 +133,7 @@ def context_of(notice: Notice, event: Event, product_name: str | None = None) ->
 
 
 def number(value: object) -> str:
-    """12000 is 12,000; 1234.50 is 1,234.5; what is no number stays as it is."""
+    """12000 is 12,000; 1234.50 is 1,234.5; what is not a number stays as it is."""
     match value:
         case bool():
             return str(value)
@@ -160,19 +160,19 @@ class _Text:
             title, _, body = file.read_text(encoding="utf-8-sig").partition("\n")
             if not title.strip():
                 return cls(file, problem=f"{file}: its first line is empty, and that is the title")
-            # The line break in front keeps the numbers of the lines in messages those of the file.
+            # The line break in front keeps line numbers in error messages right.
             return cls(file, _environment.from_string(title), _environment.from_string("\n" + body))
         except TemplateSyntaxError as error:
             return cls(file, problem=f"{file}, line {error.lineno}: {error.message}")
         except (OSError, ValueError, TemplateError) as error:
             return cls(file, problem=f"{file}: {error}")
 
-    def prove(self) -> None:
+    def raise_if_bad(self) -> None:
         if self.problem:
             raise BadTemplate(self.problem)
 
     def fill_in(self, context: Mapping[str, Any]) -> Rendered:
-        self.prove()
+        self.raise_if_bad()
         assert self.title is not None
         assert self.body is not None
         try:
@@ -214,7 +214,7 @@ def _make_environment() -> ImmutableSandboxedEnvironment:
 _environment = _make_environment()
 
 
-# What the built-in rules give each type, with as little as there may be, and with all.
+# What the built-in rules provide for each type: the minimum, and everything.
 _LEAST: dict[str, Any] = {
     "eventType": "event.type",
     "actorId": None,
@@ -229,7 +229,7 @@ _NAMED = _LEAST | {"actorId": "m-1", "targetId": "m-2", "refId": "42", "product"
 
 
 def _samples(**data: Any) -> list[dict[str, Any]]:
-    return [each | data | {"data": data} for each in (_LEAST, _NAMED)]
+    return [context | data | {"data": data} for context in (_LEAST, _NAMED)]
 
 
 SAMPLES = {

@@ -1,4 +1,4 @@
-"""Detect: rules, plain functions from an Event to the Notices it gives rise to."""
+"""Rules: pure functions from an Event to the Notices to be sent."""
 
 from bongsu.rules.booking import booking
 from bongsu.rules.commerce import commerce
@@ -12,6 +12,6 @@ __all__ = ["CRITICAL_DIRECT", "DIRECT", "App", "Rule", "Rules", "catalogue", "lo
 
 
 def catalogue(settings: Settings, app: Rules | None = None) -> Rules:
-    """All rules there are: the built-in ones, and those of the user's app on top."""
+    """All rules: the built-in ones and those of the user's app."""
     known = Rules(commerce(settings), social, booking, app or Rules())
     return Rules(known, direct(known.types))

@@ -1,4 +1,4 @@
-"""Rules of a house that takes reservations: what is confirmed and what it announces must arrive."""
+"""Rules for bookings: confirmed reservations and published notices. Both are critical."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTICE = booking.type("NOTICE", channels=[Channel.PUSH, Channel.IN_APP], guarant
 
 @booking.rule("reservation.confirmed", critical=True)
 def confirmed(event: Event) -> Iterable[Notice]:
-    """Also to whoever confirmed it themselves: it is a receipt, not news of somebody else."""
+    """Also sent if the actor is the target: it is a receipt."""
     if event.target_id is None:
         return ()
     return [Notice(RESERVATION_CONFIRMED, Listed((event.target_id,)), subject=event.ref_id or "", ref_id=event.ref_id)]
@@ -28,10 +28,10 @@ def confirmed(event: Event) -> Iterable[Notice]:
 
 @booking.rule("notice.published", critical=True)
 def published(event: Event) -> Iterable[Notice]:
-    """To the members it names, or to all when it names no list. An empty list is a list: nobody."""
-    told = fields.member_ids(event.payload, "memberIds")
-    audience: Audience = Everyone() if told is None else Listed(told)
-    title, body = fields.title_of(event.payload), fields.needed_text(event.payload, "body")
-    if told == ():
+    """To the listed members, or to everyone without a list. An empty list means no recipients."""
+    recipients = fields.member_ids(event.payload, "memberIds")
+    audience: Audience = Everyone() if recipients is None else Listed(recipients)
+    title, body = fields.title_of(event.payload), fields.required_text(event.payload, "body")
+    if recipients == ():
         return ()
     return [Notice(NOTICE, audience, subject=event.ref_id or "", ref_id=event.ref_id, title=title, body=body)]

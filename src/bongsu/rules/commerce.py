@@ -1,4 +1,4 @@
-"""Rules of a shop: a price that falls, a product that is back, and what the clock recommends."""
+"""Rules of a shop: price drops and restocked products; and the type of recommendations."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bongsu.settings import Settings
 _types = Rules()
 PRICE_DROP = _types.type("PRICE_DROP", channels=[Channel.PUSH, Channel.IN_APP], priority=Priority.HIGH)
 BACK_IN_STOCK = _types.type("BACK_IN_STOCK", channels=[Channel.PUSH, Channel.SMS], priority=Priority.HIGH)
-# Said by the clock, not because of an event.
+# Sent by a scheduled job, not by a rule.
 RECOMMENDATION = _types.type("RECOMMENDATION", channels=[Channel.PUSH, Channel.IN_APP])
 
-LOOKED = frozenset({Action.VIEW, Action.CLICK, Action.ADD_TO_CART})
+INTERESTED = frozenset({Action.VIEW, Action.CLICK, Action.ADD_TO_CART})
 CARTED = frozenset({Action.ADD_TO_CART})
 
 
@@ -34,7 +34,7 @@ def commerce(settings: Settings) -> Rules:
         return [
             Notice(
                 PRICE_DROP,
-                Interested(event.ref_id, LOOKED, settings.interested_user_days),
+                Interested(event.ref_id, INTERESTED, settings.interested_user_days),
                 subject=event.ref_id,
                 ref_id=event.ref_id,
                 product_id=event.ref_id,
@@ -67,7 +67,7 @@ def commerce(settings: Settings) -> Rules:
 
 
 def drop_percentage(previous: object, current: object) -> Fraction | None:
-    """By how many per cent the price fell, exactly; None when it did not, or when one of the two is no price."""
+    """By how many per cent the price fell, exactly; None when it did not, or if one of them is not a price."""
     before, after = _exact(previous), _exact(current)
     if before is None or after is None or before <= 0 or not 0 <= after < before:
         return None
@@ -75,7 +75,7 @@ def drop_percentage(previous: object, current: object) -> Fraction | None:
 
 
 def back_in_stock(previous: object, current: object) -> int | None:
-    """How many there are again, when there were none; else None."""
+    """The new stock if there was none before; else None."""
     before, after = _exact(previous), _exact(current)
     if before is None or after is None or before != 0 or after <= 0 or after.denominator != 1:
         return None

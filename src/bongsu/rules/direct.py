@@ -1,4 +1,4 @@
-"""A notice somebody asked for by `POST /api/notifications`, which writes it into the outbox as an event of its own."""
+"""The rule for `POST /api/notifications`, which writes its request into the outbox as an event."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ UNDECLARED_CHANNELS = (Channel.PUSH, Channel.IN_APP)
 
 
 def direct(types: Mapping[str, NoticeType]) -> Rules:
-    """What the request leaves out is as the declared type of that name has it."""
+    """Fields that the request leaves out come from the declared type of that name."""
     rules = Rules()
 
     @rules.rule(DIRECT, critical=False)
     @rules.rule(CRITICAL_DIRECT, critical=True)
-    def asked_for(event: Event) -> Iterable[Notice]:
+    def requested(event: Event) -> Iterable[Notice]:
         payload = event.payload
-        told = fields.member_ids(payload, "userIds")
-        if told is None:
-            raise ValueError("payload.userIds is missing: name the members to be told")
+        recipients = fields.member_ids(payload, "userIds")
+        if recipients is None:
+            raise ValueError("payload.userIds is missing: list the members to notify")
         notice = Notice(
             _type(payload, types),
-            Listed(told),
-            # Nothing said of a subject: a request of its own, and no duplicate of the one before.
+            Listed(recipients),
+            # Without a subject, no request is a duplicate of another.
             subject=fields.text(payload, "subject") or str(event.event_id),
             ref_id=event.ref_id,
             data=fields.mapping(payload, "data"),
             title=fields.title_of(payload),
-            body=fields.needed_text(payload, "body"),
+            body=fields.required_text(payload, "body"),
         )
-        return [notice] if told else ()
+        return [notice] if recipients else ()
 
     return rules
 
 
 def _type(payload: Mapping[str, Any], types: Mapping[str, NoticeType]) -> NoticeType:
-    name = fields.needed_text(payload, "type")
+    name = fields.required_text(payload, "type")
     if not name:
         raise ValueError("payload.type is empty: name the notification's type")
     base = types.get(name) or NoticeType(name, UNDECLARED_CHANNELS)

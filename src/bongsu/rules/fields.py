@@ -1,4 +1,4 @@
-"""Reading a payload: what is missing is None, what has the wrong shape is a ValueError that names the field."""
+"""Reading a payload: a missing field is None, a wrong one is a ValueError that names the field."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bongsu.model.channels import channels
 
 _Enum = TypeVar("_Enum", bound=StrEnum)
 
-# More a minute is no pace: no provider takes as many.
+# Faster than any provider, so a higher pace would have no effect.
 MOST_A_MINUTE = 10_000_000
 
-# As model.Id has it: what passes here can be a member's key on either database.
+# The same as model.Id: valid as a member's key on both databases.
 _ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 
 
@@ -25,7 +25,7 @@ def text(payload: Mapping[str, Any], key: str) -> str | None:
     return value
 
 
-def needed_text(payload: Mapping[str, Any], key: str) -> str:
+def required_text(payload: Mapping[str, Any], key: str) -> str:
     value = text(payload, key)
     if value is None:
         raise ValueError(f"payload.{key} is missing: give a text")
@@ -33,9 +33,9 @@ def needed_text(payload: Mapping[str, Any], key: str) -> str:
 
 
 def title_of(payload: Mapping[str, Any]) -> str:
-    title = needed_text(payload, "title")
+    title = required_text(payload, "title")
     if not title.strip():
-        raise ValueError("payload.title is empty: say what it is about")
+        raise ValueError("payload.title is empty: give a title")
     return title
 
 
@@ -46,9 +46,10 @@ def member_ids(payload: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
         return None
     if not isinstance(value, list | tuple):
         raise ValueError(f"payload.{key} must be a list of member ids, not {value!r:.100}")
-    for place, one in enumerate(value):
-        if not (isinstance(one, str) and _ID.fullmatch(one)):
-            raise ValueError(f"payload.{key}[{place}] must be a member id (a text of 1 to 255 characters), not {one!r:.100}")
+    for index, member_id in enumerate(value):
+        if not (isinstance(member_id, str) and _ID.fullmatch(member_id)):
+            shown = f"{member_id!r:.100}"
+            raise ValueError(f"payload.{key}[{index}] must be a member id (a text of 1 to 255 characters), not {shown}")
     return tuple(dict.fromkeys(value))
 
 
@@ -76,7 +77,7 @@ def mapping(payload: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def member_of(kind: type[_Enum], value: object, name: str) -> _Enum:
-    known = {one.value: one for one in kind}
+    known = {member.value: member for member in kind}
     if not isinstance(value, str) or value not in known:
         raise ValueError(f"{name} takes {', '.join(known)}, not {value!r:.100}")
     return known[value]
@@ -84,10 +85,10 @@ def member_of(kind: type[_Enum], value: object, name: str) -> _Enum:
 
 def channels_of(values: object, name: str, declared: Collection[str] = ()) -> tuple[str, ...]:
     """Each channel once, in the order given. `declared` are those that an app adds to the ones this process knows."""
-    known = list(dict.fromkeys([*(one.name for one in channels()), *declared]))
+    known = list(dict.fromkeys([*(spec.name for spec in channels()), *declared]))
     if not isinstance(values, list | tuple) or not values:
         raise ValueError(f"{name} must be a list of some of {', '.join(known)}, not {values!r:.100}")
-    for one in values:
-        if one not in known:
-            raise ValueError(f"{name} takes {', '.join(known)}, not {one!r:.100}")
+    for value in values:
+        if value not in known:
+            raise ValueError(f"{name} takes {', '.join(known)}, not {value!r:.100}")
     return tuple(dict.fromkeys(values))

@@ -1,4 +1,4 @@
-"""`serve --app package.module:app`: find the user's rules, or say in one line why not."""
+"""`serve --app package.module:app`: import the user's rules, or fail with one line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise BadApp(f"There is no module {error.name} in {os.getcwd()} or among what is installed") from None  # noqa: PTH109
+            raise BadApp(f"There is no module {error.name} in {os.getcwd()} or among the installed packages") from None  # noqa: PTH109
         raise BadApp(f"{name} cannot be imported: {_where(error)}") from error
     except BadApp as error:
         raise BadApp(f"{name}: {error.detail}") from error
@@ -51,7 +51,7 @@ def _attribute(module: ModuleType, name: str) -> object:
 
 
 def _where(error: BaseException) -> str:
-    """The error in one line, and the line of the user's file that raised it."""
+    """The error in one line, with the file and line that raised it."""
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     last = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,4 +1,4 @@
-"""Rules among members: one does something, another hears of it. Nobody is told of their own act."""
+"""Rules for what members do to each other. Members are not notified of their own acts."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ VOTE_CLOSED = social.type("VOTE_CLOSED", channels=_CHANNELS)
 
 @social.rule("follow.created")
 def followed(event: Event) -> Iterable[Notice]:
-    """Following, leaving and following again within the window is said once; another's follow is another matter."""
-    return _tell_target(event, FOLLOW, event.actor_id)
+    """One notice per follower within the dedup window, also if they unfollow and follow again."""
+    return _notify_target(event, FOLLOW, event.actor_id)
 
 
 @social.rule("post.liked")
 def liked(event: Event) -> Iterable[Notice]:
-    """A like taken back and given again is said once; the same post liked by another member is said again."""
-    return _tell_target(event, POST_LIKE, event.ref_id, event.actor_id)
+    """One notice per post and member within the dedup window, also if a like is withdrawn and given again."""
+    return _notify_target(event, POST_LIKE, event.ref_id, event.actor_id)
 
 
 @social.rule("comment.created")
 def commented(event: Event) -> Iterable[Notice]:
-    """Each comment is one: the second by the same member says something else than the first."""
-    return _tell_target(event, POST_COMMENT, event.ref_id, str(event.event_id))
+    """One notice per comment: a second comment of the same member is not a duplicate."""
+    return _notify_target(event, POST_COMMENT, event.ref_id, str(event.event_id))
 
 
 @social.rule("comment.deleted")
 def comment_deleted(_event: Event) -> None:
-    """Counted, and told nobody."""
+    """No notification, and no dead letter either."""
 
 
 @social.rule("vote.closed")
 def vote_closed(event: Event) -> Iterable[Notice]:
-    told = fields.member_ids(event.payload, "memberIds") or ()
-    return _tell(event, VOTE_CLOSED, told, event.ref_id)
+    recipients = fields.member_ids(event.payload, "memberIds") or ()
+    return _notify(event, VOTE_CLOSED, recipients, event.ref_id)
 
 
-def _tell_target(event: Event, kind: NoticeType, *about: str | None) -> Iterable[Notice]:
-    return _tell(event, kind, (event.target_id,) if event.target_id else (), *about)
+def _notify_target(event: Event, kind: NoticeType, *about: str | None) -> Iterable[Notice]:
+    return _notify(event, kind, (event.target_id,) if event.target_id else (), *about)
 
 
-def _tell(event: Event, kind: NoticeType, told: tuple[str, ...], *about: str | None) -> Iterable[Notice]:
-    others = tuple(member for member in told if member != event.actor_id)
+def _notify(event: Event, kind: NoticeType, recipients: tuple[str, ...], *about: str | None) -> Iterable[Notice]:
+    others = tuple(member for member in recipients if member != event.actor_id)
     if not others:
         return ()
     actor_name = fields.text(event.payload, "actorName")

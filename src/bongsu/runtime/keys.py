@@ -41,8 +41,8 @@ class Keys:
     def load(cls, settings: Settings) -> Keys:
         if settings.is_embedded:
             return cls(
-                settings.keys or (_read_secret(settings.made_data_dir() / "api-key", "bongsu_"),),
-                settings.jwt_secret or _read_secret(settings.made_data_dir() / "jwt-secret"),
+                settings.keys or (_read_secret(settings.create_data_dir() / "api-key", "bongsu_"),),
+                settings.jwt_secret or _read_secret(settings.create_data_dir() / "jwt-secret"),
             )
         if not (settings.keys and settings.jwt_secret):
             missing = [

@@ -1,4 +1,4 @@
-"""How the simulator is to behave: one frozen Config, from a file at the start or over HTTP at any time."""
+"""The simulator's configuration: one frozen Config, from a file at the start or over HTTP at any time."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from bongsu.errors import BadCommand
 
 
 class Fault(StrEnum):
-    """What can go wrong with one send. The message is taken on only where the name or the comment says so."""
+    """What can go wrong with one send. The message is accepted only where the name or the comment says so."""
 
     NONE = "none"
     UNAVAILABLE = "unavailable"  # 503
     INTERNAL = "internal"  # 500
     BAD_GATEWAY = "badGateway"  # 502 with a page of HTML
     TRUNCATED = "truncated"  # 500 whose JSON ends half-way
-    GARBAGE = "garbage"  # taken on, 200, and a body nobody can read
+    GARBAGE = "garbage"  # accepted, 200, and an unreadable body
     RESET = "reset"  # the connection breaks
     SILENCE = "silence"  # no answer, ever
     ACCEPTED_RESET = "acceptedReset"
     ACCEPTED_UNAVAILABLE = "acceptedUnavailable"
     ACCEPTED_SILENCE = "acceptedSilence"
-    DRIP = "drip"  # taken on, and the answer comes byte by byte
-    UNAUTHORIZED = "unauthorized"  # 401 without FcmError: the OAuth token is not liked
+    DRIP = "drip"  # accepted, and the reply comes byte by byte
+    UNAUTHORIZED = "unauthorized"  # 401 without FcmError: the OAuth token is not accepted
     FORBIDDEN = "forbidden"  # 403 without FcmError: the account has no right to send
     NOT_FOUND = "notFound"  # 404 with a page of HTML: no such project or path
     QUOTA = "quota"  # 429 for the whole project
@@ -48,7 +48,7 @@ Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 
 class Latency(_Part):
-    """How long an answer takes: around the median, and a share of them around the tail."""
+    """How long a reply takes: around the median, and a share of them around the tail."""
 
     median_ms: Milliseconds = 0
     tail_ms: Milliseconds = 0
@@ -56,21 +56,21 @@ class Latency(_Part):
 
 
 class RetryAfter(_Part):
-    """What comes with a 429 or a 503."""
+    """The Retry-After header of a 429 or a 503."""
 
     form: Literal["seconds", "date", "absent", "nonsense"] = "absent"
     seconds: Seconds = 30
 
 
 class Quota(_Part):
-    """Sends a minute before a 429; none means as many as you like."""
+    """Sends a minute before a 429; null means no limit."""
 
     per_minute: Annotated[int, Field(ge=1)] | None = None
     per_device: Annotated[int, Field(ge=1)] | None = None
 
 
 class OAuth(_Part):
-    """Whether a send needs an access token from /token, how long one lasts, and whether /token gives any."""
+    """Whether a send needs an access token from /token, how long one lasts, and how /token fails."""
 
     is_required: bool = Field(False, alias="required")
     seconds: Annotated[float, Field(gt=0, le=86_400)] = 3600
@@ -78,7 +78,7 @@ class OAuth(_Part):
 
 
 class Behaviour(_Part):
-    """What an outage changes for as long as it lasts."""
+    """The settings that an outage replaces while it lasts."""
 
     faults: dict[Fault, Share] = Field(default_factory=dict)
     latency: Latency = Latency()
@@ -94,13 +94,13 @@ class Behaviour(_Part):
         return faults
 
     @cached_property
-    def is_lively(self) -> bool:
-        """Whether anything is left to the dice."""
+    def is_random(self) -> bool:
+        """Whether chance decides anything."""
         return bool(self.faults) or self.latency != Latency()
 
 
 class Outage(Behaviour):
-    """From a second to a second after the config was given, these faults and this latency instead."""
+    """Between two times, in seconds after the config was given: these faults and this latency instead."""
 
     from_second: Seconds = 0
     to_second: Seconds
@@ -114,10 +114,10 @@ class Outage(Behaviour):
 
 
 class Config(Behaviour):
-    """All of it. What is left out is as it was at the start: no faults, no latency, no quota."""
+    """The whole configuration. The default is no faults, no latency, no quota."""
 
     seed: int = 0
-    # What befalls the first, second, … try of every message; further tries go by the shares.
+    # The faults of the first, second, … attempt of every message; further attempts go by the shares.
     attempts: list[Fault] = Field(default_factory=list, max_length=100)
     retry_after: RetryAfter = RetryAfter()
     quota: Quota = Quota()
@@ -136,7 +136,7 @@ class Config(Behaviour):
         return outages
 
     def behaviour(self, second: float) -> Behaviour:
-        """What holds so many seconds after the config was given."""
+        """The behaviour so many seconds after the config was given."""
         for outage in self.outages:
             if outage.from_second <= second < outage.to_second:
                 return outage
@@ -144,10 +144,11 @@ class Config(Behaviour):
 
 
 class BadConfig(Exception):
-    """What is wrong with a config, as the pairs of place and word that a problem's `errors` holds."""
+    """What is wrong with a config, as a problem's `errors` lists it: location and message."""
 
     def __init__(self, mistakes: list[dict[str, Any]]) -> None:
-        super().__init__("; ".join(f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in mistakes))
+        located = [(".".join(map(str, mistake["loc"])) or "config", mistake["msg"]) for mistake in mistakes]
+        super().__init__("; ".join(f"{location}: {message}" for location, message in located))
         self.mistakes = mistakes
 
 
@@ -160,7 +161,7 @@ def read_config(text: bytes) -> Config:
     try:
         return Config.model_validate(given)
     except ValidationError as error:
-        mistakes = [{"loc": list(one["loc"]), "msg": _word(one)} for one in error.errors(include_url=False)]
+        mistakes = [{"loc": list(found["loc"]), "msg": _message(found)} for found in error.errors(include_url=False)]
         raise BadConfig(mistakes) from None
 
 
@@ -173,7 +174,7 @@ def read_config_file(file: Path) -> Config:
         raise BadCommand(f"--faults {file}: {error}") from None
 
 
-def _word(error: Any) -> str:
+def _message(error: Any) -> str:
     match error["type"]:
         case "extra_forbidden":
             return "there is no such setting: remove it, or look it up in docs/howto/simulator.md"

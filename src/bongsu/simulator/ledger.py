@@ -1,4 +1,4 @@
-"""What the simulator was sent and what it answered, by message: "lost 0, duplicated 0" is read here."""
+"""The ledger: every send by message, and its reply. It shows what was lost or sent twice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Try(NamedTuple):
-    """One send of a message: when, what became of it, and how long the sender was asked to wait."""
+    """One send of a message: when, the reply, and how long the sender was asked to wait."""
 
     second: float
     answer: str
@@ -24,7 +24,7 @@ class Entry:
     token: str
     tries: list[Try] = field(default_factory=list)
     collapse_ids: list[str] = field(default_factory=list)
-    # What the first of them said.
+    # The notification of the first send.
     text: dict[str, Any] = field(default_factory=dict)
     expiry: float | None = None
     after_unregistered: int = 0
@@ -32,11 +32,11 @@ class Entry:
 
     @property
     def accepted(self) -> int:
-        return sum(one.is_accepted for one in self.tries)
+        return sum(attempt.is_accepted for attempt in self.tries)
 
     @property
     def gaps(self) -> list[dict[str, Any]]:
-        """Between each try and the next: how long, and how long it was asked to be."""
+        """The time between each send and the next, and the time that was asked for."""
         return [
             {
                 "after": before.answer,
@@ -47,13 +47,13 @@ class Entry:
             for before, after in zip(self.tries, self.tries[1:], strict=False)
         ]
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
             "message": self.key,
             "token": self.token,
             "text": self.text,
             "accepted": self.accepted,
-            "answers": [one.answer for one in self.tries],
+            "answers": [attempt.answer for attempt in self.tries],
             "collapseIds": self.collapse_ids,
             "isSameCollapseId": len(self.collapse_ids) <= 1,
             "gaps": self.gaps,
@@ -63,12 +63,12 @@ class Entry:
 
 
 def _is_too_soon(before: Try, after: Try) -> bool:
-    # A hundredth of a second is what two clocks and a network may differ by.
+    # Allow 10 ms for the difference of two clocks and a network.
     return before.asked_seconds is not None and after.second - before.second < before.asked_seconds - 0.01
 
 
 class Ledger:
-    """Entries by notification and token, so that a repeat under another collapse id is still known as a repeat."""
+    """Entries by notification and token, so that a repeat with another collapse id is recognised."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str], Entry] = {}
@@ -82,43 +82,43 @@ class Ledger:
         return found
 
     def arrived(self, entry: Entry, collapse_ids: list[str], expiry: float | None, epoch: float) -> None:
-        """A send has come in, whatever is answered to it."""
-        for one in collapse_ids:
-            if one not in entry.collapse_ids:
-                entry.collapse_ids.append(one)
+        """Record that a send has arrived, whatever the reply."""
+        for collapse_id in collapse_ids:
+            if collapse_id not in entry.collapse_ids:
+                entry.collapse_ids.append(collapse_id)
         if entry.token in self._unregistered:
             entry.after_unregistered += 1
         if entry.expiry is None:
             entry.expiry = expiry
-        # Durations are whole seconds, rounded down: within the last one it is too early to complain.
+        # Durations are whole seconds, rounded down: a send within the last second is in time.
         if entry.expiry is not None and epoch > entry.expiry + 1:
             entry.after_expiry += 1
 
-    def answered(self, entry: Entry, one: Try) -> None:
-        entry.tries.append(one)
-        if one.is_accepted:
+    def answered(self, entry: Entry, attempt: Try) -> None:
+        entry.tries.append(attempt)
+        if attempt.is_accepted:
             self._accepted_by_token[entry.token] = self.accepted_by(entry.token) + 1
-        elif one.answer == "UNREGISTERED":
+        elif attempt.answer == "UNREGISTERED":
             self._unregistered.add(entry.token)
 
     def accepted_by(self, token: str) -> int:
         return self._accepted_by_token.get(token, 0)
 
-    def told(self, message: str | None = None, token: str | None = None) -> dict[str, Any]:
+    def to_json(self, message: str | None = None, token: str | None = None) -> dict[str, Any]:
         entries = [
-            one
-            for one in self._entries.values()
-            if (message is None or message == one.key or message in one.collapse_ids)
-            and (token is None or token == one.token)
+            entry
+            for entry in self._entries.values()
+            if (message is None or message == entry.key or message in entry.collapse_ids)
+            and (token is None or token == entry.token)
         ]
-        return {"totals": totals(entries), "messages": [one.told() for one in entries]}
+        return {"totals": totals(entries), "messages": [entry.to_json() for entry in entries]}
 
     def totals(self) -> dict[str, Any]:
         return totals(list(self._entries.values()))
 
 
 def totals(entries: list[Entry]) -> dict[str, Any]:
-    answers = Counter(one.answer for entry in entries for one in entry.tries)
+    answers = Counter(attempt.answer for entry in entries for attempt in entry.tries)
     return {
         "messages": len(entries),
         "sends": answers.total(),

@@ -1,6 +1,6 @@
-"""The provider played: what each request is answered, decided by config, token, quota and dice. No I/O.
+"""The simulated provider: decides the reply to each request by config, token, quota and chance. No I/O.
 
-The dice are thrown for (seed, message, token, try) and not in the order of arrival: the same run has the same faults,
+Random numbers are a hash of (seed, message, token, attempt), not of the order of arrival: the same run has the same faults,
 however its sends overlap.
 """
 
@@ -20,7 +20,7 @@ from bongsu.simulator.ledger import Entry, Ledger, Try
 from bongsu.simulator.replies import Manner, Reply
 from bongsu.simulator.rules import Message
 
-# What a token is, by how it begins. All others are good.
+# Replies by the prefix of the token. All other tokens are valid.
 TOKEN_CLASSES: dict[str, Reply] = {
     "unregistered-": replies.UNREGISTERED,
     "bad-": replies.BAD_TOKEN,
@@ -30,11 +30,11 @@ TOKEN_CLASSES: dict[str, Reply] = {
     "refused-": replies.REFUSED,
 }
 DYING = "dying-"
-# A token that begins with this and the name of a fault, fault-silence-1 say, meets it with every send.
+# Every send to a token such as fault-silence-1 has the fault that it names.
 FAULTY = "fault-"
 _PREFIXES = tuple(TOKEN_CLASSES)
 
-# Faults that come before FCM has looked at the message, and have one answer always.
+# Faults that occur before the message is read, each with a constant reply.
 _BEFORE: dict[Fault, Reply] = {
     Fault.INTERNAL: replies.INTERNAL,
     Fault.BAD_GATEWAY: replies.BAD_GATEWAY,
@@ -47,11 +47,11 @@ _BEFORE: dict[Fault, Reply] = {
 }
 _FAULTS = frozenset(Fault)
 _MINUTE = 60.0
-_STILL = (1.0, 1.0, 1.0)
+_NO_CHANCE = (1.0, 1.0, 1.0)
 
 
 class Provider:
-    """FCM and its token endpoint, with a clock of seconds that only grow and one of seconds since 1970."""
+    """FCM and its token endpoint. `clock` is monotonic, `epoch` is seconds since 1970."""
 
     def __init__(self, config: Config, clock: Callable[[], float], epoch: Callable[[], float]) -> None:
         self._clock = clock
@@ -60,12 +60,12 @@ class Provider:
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """Behave so from now on. The ledger stays."""
+        """Use this config from now on. The ledger stays."""
         self.config = config
         self._since = self._clock()
 
     def reset(self) -> None:
-        """Forget what was sent and which access tokens were given out. The config stays, its outages begin anew."""
+        """Clear the ledger and the access tokens. The config stays, its outages start again."""
         self.ledger = Ledger()
         self._started = self._since = self._clock()
         self._issued: dict[str, float] = {}
@@ -87,8 +87,8 @@ class Provider:
                 return replies.no_access_token(503, "temporarily_unavailable")
             case "garbage":
                 return replies.GARBAGE
-        asked = parse_qs(body.decode("latin-1"))
-        if asked.get("grant_type") != ["urn:ietf:params:oauth:grant-type:jwt-bearer"] or "assertion" not in asked:
+        form = parse_qs(body.decode("latin-1"))
+        if form.get("grant_type") != ["urn:ietf:params:oauth:grant-type:jwt-bearer"] or "assertion" not in form:
             return replies.no_access_token(400, "unsupported_grant_type")
         name = blake2b(f"{self.config.seed}|{self._clock()}|{len(self._issued)}".encode(), digest_size=16).hexdigest()
         self._issued[name] = self._clock() + self.config.oauth.seconds
@@ -103,7 +103,7 @@ class Provider:
     # --- messages:send ------------------------------------------------------------------------------------------------
 
     def send(self, project: str, authorization: str, body: bytes) -> Reply:
-        """Judge one send, and write it into the ledger."""
+        """Decide the reply to one send, and record it in the ledger."""
         try:
             request = orjson.loads(body)
         except ValueError as error:
@@ -118,7 +118,7 @@ class Provider:
             return self._refuse(message, authorization)
         if request.get("validate_only") is True:
             return replies.accepted(project, "fake_message_id")
-        return self._play(project, authorization, message)
+        return self._answer(project, authorization, message)
 
     def _refuse(self, message: Message, authorization: str) -> Reply:
         self._malformed += 1
@@ -128,42 +128,42 @@ class Provider:
         self.ledger.answered(entry, Try(self._clock() - self._started, reply.code, False))
         return reply
 
-    def _play(self, project: str, authorization: str, message: Message) -> Reply:
+    def _answer(self, project: str, authorization: str, message: Message) -> Reply:
         now, epoch = self._clock(), self._epoch()
         ids = message.collapse_ids
         entry = self.ledger.entry(str(message.data.get("notificationId") or (ids[0] if ids else "")), message.target)
         entry.text = entry.text or message.notification
         self.ledger.arrived(entry, ids, message.expiry(epoch), epoch)
         behaviour = self.config.behaviour(now - self._since)
-        dice = self._throw(entry) if behaviour.is_lively else _STILL
-        fault = self._fault(entry, behaviour, dice[0])
-        reply = self._judge(project, authorization, entry, fault)
+        chances = self._chances(entry) if behaviour.is_random else _NO_CHANCE
+        fault = self._fault(entry, behaviour, chances[0])
+        reply = self._choose_reply(project, authorization, entry, fault)
         is_accepted = reply.code == "ACCEPTED"
         if is_accepted and fault is not Fault.NONE:
             reply = self._break(reply, fault)
         self.ledger.answered(entry, Try(now - self._started, reply.code, is_accepted, reply.asked_seconds))
-        delay = _delay(behaviour, dice[1], dice[2])
+        delay = _delay(behaviour, chances[1], chances[2])
         return reply._replace(delay=delay) if delay else reply
 
-    def _throw(self, entry: Entry) -> tuple[float, float, float]:
-        thrown = f"{self.config.seed}|{entry.key}|{entry.token}|{len(entry.tries)}".encode("utf-8", "replace")
-        digest = blake2b(thrown, digest_size=12).digest()
+    def _chances(self, entry: Entry) -> tuple[float, float, float]:
+        hashed = f"{self.config.seed}|{entry.key}|{entry.token}|{len(entry.tries)}".encode("utf-8", "replace")
+        digest = blake2b(hashed, digest_size=12).digest()
         first, second, third = (int.from_bytes(digest[at : at + 4], "big") / 2**32 for at in (0, 4, 8))
         return first, second, third
 
-    def _fault(self, entry: Entry, behaviour: Behaviour, die: float) -> Fault:
+    def _fault(self, entry: Entry, behaviour: Behaviour, chance: float) -> Fault:
         if entry.token.startswith(FAULTY):
             name = entry.token.removeprefix(FAULTY).partition("-")[0]
             return Fault(name) if name in _FAULTS else Fault.NONE
         if len(entry.tries) < len(self.config.attempts):
             return self.config.attempts[len(entry.tries)]
         for fault, share in behaviour.faults.items():
-            if die < share:
+            if chance < share:
                 return fault
-            die -= share
+            chance -= share
         return Fault.NONE
 
-    def _judge(self, project: str, authorization: str, entry: Entry, fault: Fault) -> Reply:
+    def _choose_reply(self, project: str, authorization: str, entry: Entry, fault: Fault) -> Reply:
         if fault is not Fault.NONE and fault in _BEFORE:
             return _BEFORE[fault]
         if not self._is_authorized(authorization):
@@ -182,7 +182,7 @@ class Provider:
         return replies.accepted(project, f"{entry.key}-{len(entry.tries)}")
 
     def _over_quota(self, project: str, token: str, fault: Fault) -> str:
-        """Whose quota is used up; empty when none is. What is refused for it does not count."""
+        """Whose quota is used up; empty if none. Refused sends do not count."""
         quota, now = self.config.quota, self._clock()
         if fault is Fault.QUOTA:
             return f"project:{project}"
@@ -202,7 +202,7 @@ class Provider:
         return ""
 
     def _break(self, reply: Reply, fault: Fault) -> Reply:
-        """The message is taken on; now the answer gets lost on its way, or does not."""
+        """The message is accepted, but its reply may be lost."""
         match fault:
             case Fault.ACCEPTED_RESET:
                 return reply._replace(manner=Manner.RESET, code="ACCEPTED_RESET")

@@ -1,4 +1,4 @@
-"""What the simulator answers, word for word in the shape of Google's own answers."""
+"""The simulator's replies, in the exact format of Google's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPES = "type.googleapis.com/"
 
 
 class Manner(StrEnum):
-    """How an answer travels."""
+    """How a reply is transmitted."""
 
     WHOLE = "whole"
     DRIP = "drip"
@@ -27,7 +27,7 @@ class Manner(StrEnum):
 
 
 class Reply(NamedTuple):
-    """An answer before it is bytes. `code` is its word in the ledger."""
+    """A reply before it is encoded. `code` is what the ledger calls it."""
 
     status: int
     body: bytes
@@ -36,7 +36,7 @@ class Reply(NamedTuple):
     content_type: str = "application/json; charset=UTF-8"
     manner: Manner = Manner.WHOLE
     delay: float = 0.0
-    # How long the sender is to wait before it tries again; None when it need not wait, or is not to try again.
+    # How long the sender has to wait before it retries; None if it need not wait, or must not retry.
     asked_seconds: float | None = None
 
 
@@ -53,7 +53,7 @@ def error(
     headers: tuple[tuple[str, str], ...] = (),
     asked_seconds: float | None = None,
 ) -> Reply:
-    """google.rpc.Status; with FcmError among its details when there is a code."""
+    """A google.rpc.Status, with an FcmError in its details if there is a code."""
     details = [*more]
     if code:
         details.append({"@type": f"{_TYPES}google.firebase.fcm.v1.FcmError", "errorCode": code})
@@ -64,7 +64,7 @@ def error(
 
 
 def bad_request(found: Sequence[Violation]) -> Reply:
-    listed = [{"field": one.field, "description": one.description} for one in found]
+    listed = [{"field": violation.field, "description": violation.description} for violation in found]
     detail = {"@type": f"{_TYPES}google.rpc.BadRequest", "fieldViolations": listed}
     return error(400, "INVALID_ARGUMENT", found[0].description, "INVALID_ARGUMENT", [detail])
 
@@ -112,7 +112,7 @@ NOT_FOUND = _page(404, "NOT_FOUND")
 
 
 def unavailable(wait: RetryAfter, epoch: float, code: str = "UNAVAILABLE") -> Reply:
-    """Without a code it comes from something in front of FCM, which has heard nothing from behind it."""
+    """Without a code it comes from a proxy in front of FCM that got no reply from it."""
     header, asked = _retry_after(wait, epoch, 10.0)
     return error(503, "UNAVAILABLE", "The service is currently unavailable.", code, (), header, asked)
 
@@ -130,7 +130,7 @@ def _retry_after(wait: RetryAfter, epoch: float, floor: float) -> tuple[tuple[tu
             whole = math.ceil(wait.seconds)
             return (("Retry-After", str(whole)),), float(whole)
         case "date":
-            # A date has no fractions: the next whole second, so that nobody is invited too early.
+            # A date has whole seconds: round up, so that the sender does not retry too early.
             return (("Retry-After", formatdate(math.ceil(epoch + wait.seconds), usegmt=True)),), wait.seconds
         case "nonsense":
             return (("Retry-After", "soon"),), floor
@@ -142,11 +142,11 @@ def access_token(token: str, seconds: float) -> Reply:
 
 
 def no_access_token(status: int, why: str) -> Reply:
-    return Reply(status, orjson.dumps({"error": why, "error_description": "The simulator was told to refuse."}))
+    return Reply(status, orjson.dumps({"error": why, "error_description": "The simulator is configured to refuse."}))
 
 
-def told(value: Any) -> Reply:
-    """An answer of the simulator's own, about itself."""
+def json_reply(value: Any) -> Reply:
+    """A reply of the simulator's control API."""
     return Reply(200, orjson.dumps(value), content_type="application/json")
 
 

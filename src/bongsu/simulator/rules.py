@@ -1,4 +1,4 @@
-"""What FCM refuses in a message, as far as its documents say: the payload rules the simulator holds senders to."""
+"""The payload rules of FCM, as documented: which messages the simulator refuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Violation:
 
 
 class Message:
-    """A message taken apart once, because it is looked at from all sides. What is missing is empty."""
+    """A parsed message. Missing parts are empty."""
 
     __slots__ = (
         *("violations", "kind", "target", "data", "notification", "android", "android_notification"),
@@ -36,7 +36,7 @@ class Message:
     )
 
     def __init__(self, given: dict[str, Any], size: int) -> None:
-        """`size` is how long it is as JSON, quotes and all: what it says is no longer than that."""
+        """`size` is its length as JSON, an upper bound of its payload."""
         self.violations: list[Violation] = []
         targets = [name for name in TARGETS if given.get(name)]
         self.kind = targets[0] if targets else ""
@@ -83,7 +83,7 @@ class Message:
         return list(dict.fromkeys(map(str, filter(None, found))))
 
     def expiry(self, epoch: float) -> float | None:
-        """When the message is worth nothing any more, in seconds since 1970; None when it does not say."""
+        """When the message expires, in seconds since 1970; None if it does not say."""
         if expiration := self.apple.get("apns-expiration"):
             return float(expiration)
         ttl = str(self.android.get("ttl", "")).removesuffix("s") or self.web.get("ttl")

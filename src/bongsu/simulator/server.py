@@ -1,4 +1,4 @@
-"""The simulator's door: HTTP/1.1 with keep-alive on a bare protocol, so that it is never the slow one in a measurement."""
+"""The simulator's HTTP/1.1 server with keep-alive, on a bare protocol, so that it is not the slow part of a benchmark."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from bongsu.simulator.replies import Manner, Reply
 
 _log = telemetry.log("bongsu.simulator")
 
-# Far beyond what FCM takes; a body is held in memory until it is complete.
+# Far more than FCM accepts; a body is held in memory until it is complete.
 BODY_LIMIT = 1_000_000
-# A client that sends ahead without waiting for answers is read no further until they are written.
+# Reading pauses while so many pipelined requests wait for their replies (backpressure).
 PIPELINE_LIMIT = 16
-# SO_LINGER on with no time: closing sends a reset instead of a goodbye.
+# SO_LINGER on with no time: closing sends RST instead of FIN.
 _RESET = struct.pack("ii", 1, 0)
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
@@ -42,7 +42,7 @@ async def serve(
     faults_file: Path | None = None,
     on_ready: Callable[[str], None] = lambda _address: None,
 ) -> None:
-    """Play FCM until SIGTERM or SIGINT. `on_ready` is told the address once requests are accepted."""
+    """Simulate FCM until SIGTERM or SIGINT. `on_ready` is called with the address once requests are accepted."""
     config = read_config_file(faults_file) if faults_file is not None else Config.model_validate({})
     provider = Provider(config, time.monotonic, time.time)
     open_connections: set[Connection] = set()
@@ -61,7 +61,7 @@ async def serve(
         await stopping.wait()
     server.close()
     for connection in tuple(open_connections):
-        connection.hang_up()
+        connection.abort()
     await server.wait_closed()
     _log.info("stopped")
 
@@ -77,7 +77,7 @@ class Request:
 
 
 class Connection(asyncio.Protocol):
-    """One client. Requests are answered in the order they came; a slow answer holds up the client's next, as it would."""
+    """One client. Requests are answered in order; a slow reply delays the client's next, as HTTP/1.1 does."""
 
     def __init__(self, provider: Provider, open_connections: set[Connection]) -> None:
         self._provider = provider
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
     # --- the transport's calls ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but ancestry
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class does not inherit from it
         self._open.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
                 self._transport.write(_encode(replies.problem(400, f"This is not HTTP/1.1: {error}"), is_last=True))
                 self._transport.close()
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
                 transport.write(_encode(reply, request.is_last))
                 self._answered(request)
             case Manner.SILENCE:
-                return  # and answering no further request on this connection: it is a line gone dead
+                return  # nor reply to later requests on this connection: it is dead
             case Manner.RESET:
                 sock: socket.socket = transport.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
 
 
 def answer(provider: Provider, request: Request) -> Reply:
-    """Which of the few addresses was meant, and what it says."""
+    """Route a request to its handler."""
     if request.is_too_large:
         return replies.problem(413, f"The body is longer than {BODY_LIMIT} bytes: FCM takes 4,096")
     if request.method == "POST" and (project := _project(request.url)) is not None:
@@ -218,7 +218,7 @@ def answer(provider: Provider, request: Request) -> Reply:
 
 @lru_cache
 def _project(url: bytes) -> str | None:
-    """Whose messages are sent there; None when it is no address for that."""
+    """The project whose messages are sent to this URL; None for other URLs."""
     match url.decode("latin-1").partition("?")[0].strip("/").split("/"):
         case ["v1", "projects", project, "messages:send"]:
             return unquote(project)
@@ -230,15 +230,16 @@ def _control(provider: Provider, request: Request, path: list[str], query: str) 
         case "POST", ["config"]:
             return _configure(provider, request.body)
         case "GET", ["config"]:
-            return replies.told(provider.config.model_dump(mode="json", by_alias=True))
+            return replies.json_reply(provider.config.model_dump(mode="json", by_alias=True))
         case "POST", ["reset"]:
             provider.reset()
-            return replies.told({"reset": True})
+            return replies.json_reply({"reset": True})
         case "GET", ["stats"]:
-            return replies.told(provider.stats())
+            return replies.json_reply(provider.stats())
         case "GET", ["ledger"]:
-            asked = parse_qs(query)
-            return replies.told(provider.ledger.told(asked.get("message", [None])[0], asked.get("token", [None])[0]))
+            filters = parse_qs(query)
+            message, token = (filters.get(name, [None])[0] for name in ("message", "token"))
+            return replies.json_reply(provider.ledger.to_json(message, token))
     detail = "There is POST and GET /_sim/config, GET /_sim/ledger, GET /_sim/stats and POST /_sim/reset"
     return replies.problem(404, detail)
 
@@ -249,7 +250,7 @@ def _configure(provider: Provider, body: bytes) -> Reply:
     except BadConfig as error:
         detail = "The config has mistakes: correct what `errors` names. Nothing was changed."
         return replies.problem(400, detail, error.mistakes)
-    return replies.told(provider.config.model_dump(mode="json", by_alias=True))
+    return replies.json_reply(provider.config.model_dump(mode="json", by_alias=True))
 
 
 def _encode(reply: Reply, is_last: bool) -> bytes:

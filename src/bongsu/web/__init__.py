@@ -1,1 +1,1 @@
-"""Pages and what goes into pages: the bell for any site, and the demo's shop."""
+"""What browsers load: the bell for any site, and the demo's page."""

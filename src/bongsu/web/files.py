@@ -1,4 +1,4 @@
-"""Files of the package that browsers load. Read once; a browser that has the same one already gets no second."""
+"""Static files of the package, read once and served with an ETag."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ class File:
         return Response(self.body, media_type=self.media_type, headers=sent)
 
     def _is_known(self, given: str) -> bool:
-        """RFC 9110: any of a list, or anything at all; a proxy that packs the body marks the tag as weak."""
-        tags = [one.strip().removeprefix("W/") for one in given.split(",")]
+        """RFC 9110: a list of tags or `*`; a proxy that compresses the body marks the tag as weak."""
+        tags = [tag.strip().removeprefix("W/") for tag in given.split(",")]
         return "*" in tags or self.etag in tags

@@ -106,4 +106,4 @@ def sqlite_path(settings: Settings) -> Path:
     if settings.database_url:
         # sqlite:///relative.db, sqlite:////absolute.db
         return Path(unquote(urlsplit(settings.database_url).path.removeprefix("/")) or "bongsu.db")
-    return settings.made_data_dir() / "bongsu.db"
+    return settings.create_data_dir() / "bongsu.db"

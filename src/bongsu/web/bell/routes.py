@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from bongsu.web.files import File
 
-# A new version reaches every page within five minutes, and a busy site asks for it a few times an hour and browser.
+# A new version reaches every page within five minutes; a browser requests it a few times an hour.
 CACHE_CONTROL = "public, max-age=300"
 
 

@@ -1,6 +1,6 @@
-"""`/demo`: the page of the demo's shop. What its buttons bring about becomes events, like any other caller's.
+"""`/demo`: the demo's page. Its buttons publish events through the intake, like any other caller.
 
-Anybody who reaches the port may be any of the shop's people: they are made up, and so is all that happens to them.
+Anybody who reaches the port may act as any of the demo's members, who are invented.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from bongsu.store import Store
 from bongsu.store.members.products import add_behaviors
 from bongsu.web.files import File
 
-# Of the shop's people those a visitor can be: some who read Korean, some who read English, all of whom every button reaches.
+# The members a visitor can be: some read Korean, some English, and every button notifies all of them.
 VISITORS = ("mina", "seoyeon", "haeun", "minjae", "emma", "liam", "lucas", "jack")
-# Long enough to look around; the page asks for another when it ends.
+# Long enough to look around; the page requests a new one when it expires.
 TOKEN_LIFETIME = timedelta(hours=1)
-# At least what a price must fall by to be told (BONGSU_PRICE_DROP_THRESHOLD is 10).
+# In per cent, at least BONGSU_PRICE_DROP_THRESHOLD (10).
 DROPS = range(10, 45, 5)
 FILES = ("shop.css", "shop.js", "products.svg")
-# All the page needs comes from here. It also shows that the bell needs no exception from such a policy.
+# The page loads nothing from elsewhere. It also shows that the bell works under a strict policy.
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
@@ -48,7 +48,7 @@ class Button(StrEnum):
 
 
 class Pressed(BaseModel):
-    """A button, who pressed it, and what or whom it is about."""
+    """A pressed button, the member who pressed it, and the product or member it is about."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
@@ -73,23 +73,23 @@ def router(keys: Keys, store: Store, intake: Intake) -> APIRouter:
 
     @routes.get("/demo/shelf")
     async def shelf() -> Response:
-        visitors = [{"id": one, "name": NAMES[one], "locale": "en" if one in ABROAD else "ko"} for one in VISITORS]
-        products = [{"id": one, "name": product.name, "price": product.price} for one, product in PRODUCTS.items()]
+        visitors = [{"id": key, "name": NAMES[key], "locale": "en" if key in ABROAD else "ko"} for key in VISITORS]
+        products = [{"id": key, "name": product.name, "price": product.price} for key, product in PRODUCTS.items()]
         return JSONResponse({"visitors": visitors, "products": products})
 
     @routes.post("/demo/visits")
-    async def come_in(request: Request) -> Response:
-        """Be one of the shop's people, who has now seen all that is on the shelf."""
-        _refuse_others(request)
+    async def visit(request: Request) -> Response:
+        """Act as one of the demo's members, who has now viewed every product. Returns a token."""
+        _refuse_cross_site(request)
         member_id = _person((await read_as(request, _visit)).member_id)
-        seen = [Behavior(user_id=member_id, product_id=one, action=Action.VIEW, at=utc_now()) for one in PRODUCTS]
+        viewed = [Behavior(user_id=member_id, product_id=key, action=Action.VIEW, at=utc_now()) for key in PRODUCTS]
         async with store.transaction() as tx:
-            await add_behaviors(tx, seen)
+            await add_behaviors(tx, viewed)
         return JSONResponse({"token": keys.member_token(member_id, TOKEN_LIFETIME)})
 
     @routes.post("/demo/buttons")
     async def press(request: Request) -> Response:
-        _refuse_others(request)
+        _refuse_cross_site(request)
         pressed = await read_as(request, _pressed)
         _person(pressed.member_id)
         if pressed.button is Button.CART:
@@ -122,28 +122,28 @@ def _add_files(routes: APIRouter) -> None:
         return files[name].answer(request, "no-cache")
 
 
-def event_of(pressed: Pressed, roll: Callable[[range], int] = random.choice) -> Event:
-    """What has happened when that button was pressed."""
+def event_of(pressed: Pressed, choose: Callable[[range], int] = random.choice) -> Event:
+    """The event that a pressed button publishes."""
     match pressed.button:
         case Button.DROP:
             before = int(PRODUCTS[_product(pressed.product_id)].price or 0)
             fields: dict[str, Any] = {
                 "ref_id": pressed.product_id,
-                "payload": {"previousPrice": before, "currentPrice": before * (100 - roll(DROPS)) // 100},
+                "payload": {"previousPrice": before, "currentPrice": before * (100 - choose(DROPS)) // 100},
             }
             return _event("product.price_changed", **fields)
         case Button.RESTOCK:
-            stock = {"previousStock": 0, "currentStock": roll(range(3, 31))}
+            stock = {"previousStock": 0, "currentStock": choose(range(3, 31))}
             return _event("product.stock_changed", ref_id=_product(pressed.product_id), payload=stock)
         case Button.LIKE:
             return _act("post.liked", pressed)
         case Button.COMMENT:
             return _act("comment.created", pressed)
         case Button.RESERVE:
-            number = f"R-{roll(range(1_000_000)):06}"
+            number = f"R-{choose(range(1_000_000)):06}"
             return _event("reservation.confirmed", target_id=_person(pressed.target_id), ref_id=number)
         case _:
-            title, body = NOTICES[roll(range(len(NOTICES)))]
+            title, body = NOTICES[choose(range(len(NOTICES)))]
             return _event("notice.published", payload={"title": title, "body": body, "memberIds": list(NAMES)})
 
 
@@ -159,17 +159,17 @@ def _event(event_type: str, **fields: Any) -> Event:
 
 def _person(member_id: str) -> str:
     if member_id not in NAMES:
-        raise ProblemError(422, f"{member_id!r:.50} is not of this shop: take one of {', '.join(VISITORS)}")
+        raise ProblemError(422, f"{member_id!r:.50} is not a member of the demo: use one of {', '.join(VISITORS)}")
     return member_id
 
 
 def _product(product_id: str) -> str:
     if product_id not in PRODUCTS:
-        raise ProblemError(422, f"{product_id!r:.50} is not on the shelf: take one of {', '.join(PRODUCTS)}")
+        raise ProblemError(422, f"{product_id!r:.50} is not a product of the demo: use one of {', '.join(PRODUCTS)}")
     return product_id
 
 
-def _refuse_others(request: Request) -> None:
-    """The buttons ask for no key, so they are pressed from the shop's own page, and by programs, which say nothing here."""
+def _refuse_cross_site(request: Request) -> None:
+    """The buttons need no key, so pages of other sites must not press them. Programs do not send this header."""
     if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-        raise ProblemError(403, "The shop's buttons are pressed on its own page, /demo")
+        raise ProblemError(403, "The demo's buttons work on its own page only, /demo")

@@ -1,6 +1,6 @@
-/* The demo's shop: shows the shelf, says who visits, and presses buttons. The ringing is the bell's. */
+/* The demo's page: products, the choice of a member, and buttons that publish events. The bell shows notifications. */
 
-const WORDS = {
+const TEXTS = {
   ko: {
     youAre: "지금 나는",
     headline: "가격을 내리면, 옆 탭의 벨이 울립니다",
@@ -32,7 +32,7 @@ const WORDS = {
   en: {
     youAre: "You are",
     headline: "Drop a price here, and a bell rings over there",
-    howTo: "Open this page in two tabs and be somebody else in each. When a price falls, everyone who has seen the product hears of it at once.",
+    howTo: "Open this page in two tabs and choose a different member in each. When a price falls, everyone who has viewed the product is notified at once.",
     second: (name) => `Open a new tab as ${name} ↗`,
     shelf: "On the shelf today",
     drop: "Drop the price",
@@ -48,8 +48,8 @@ const WORDS = {
     price: (won) => `₩${won.toLocaleString("en")}`,
     done: {
       drop: (what) => `${what}: the price is down. The bells of those who have seen it ring.`,
-      restock: (what) => `${what}: back in stock. Those who have it in their cart are told.`,
-      cart: (what) => `${what}: in your cart. You will hear when it is restocked.`,
+      restock: (what) => `${what}: back in stock. Those who have it in their cart are notified.`,
+      cart: (what) => `${what}: in your cart. You will be notified when it is restocked.`,
       like: (_, who) => `You like a post of ${who}.`,
       comment: (_, who) => `You commented on a post of ${who}.`,
       reserve: (_, who) => `The booking of ${who} is confirmed.`,
@@ -63,25 +63,25 @@ const at = (id) => document.getElementById(id);
 const bell = at("bell");
 const { visitors, products } = await (await fetch("/demo/shelf")).json();
 const cards = new Map();
-let me = visitors.find((one) => one.id === new URLSearchParams(location.search).get("member")) ?? visitors[0];
-let words = WORDS[me.locale];
+let me = visitors.find((visitor) => visitor.id === new URLSearchParams(location.search).get("member")) ?? visitors[0];
+let texts = TEXTS[me.locale];
 
 function post(path, body) {
   return fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 }
 
-// --- who visits -----------------------------------------------------------------------------------------------------------
+// --- the member -----------------------------------------------------------------------------------------------------------
 
 function become(visitor) {
   me = visitor;
-  words = WORDS[me.locale];
+  texts = TEXTS[me.locale];
   document.documentElement.lang = me.locale;
   history.replaceState(null, "", `?member=${me.id}`);
-  for (const one of document.querySelectorAll("[data-say]")) one.textContent = words[one.dataset.say];
+  for (const element of document.querySelectorAll("[data-text]")) element.textContent = texts[element.dataset.text];
   at("visitor").value = me.id;
-  const others = visitors.filter((one) => one !== me);
+  const others = visitors.filter((other) => other !== me);
   at("target").replaceChildren(...others.map(option));
-  at("second").textContent = words.second(others[0].name);
+  at("second").textContent = texts.second(others[0].name);
   at("second").href = `?member=${others[0].id}`;
   for (const [id, card] of cards) {
     card.querySelector('[data-button="cart"]').setAttribute("aria-pressed", "false");
@@ -104,29 +104,29 @@ function put(product) {
 }
 
 function showPrice(id, current = null) {
-  const { price } = products.find((one) => one.id === id);
+  const { price } = products.find((product) => product.id === id);
   const card = cards.get(id);
   const now = current ?? card.now ?? price;
   card.now = now;
   const [before, off] = [card.querySelector("s"), card.querySelector(".off")];
   card.classList.toggle("is-cheaper", now < price);
   before.hidden = off.hidden = now >= price;
-  before.textContent = words.price(price);
+  before.textContent = texts.price(price);
   off.textContent = `−${Math.round((1 - now / price) * 100)}%`;
-  card.querySelector("strong").textContent = words.price(now);
+  card.querySelector("strong").textContent = texts.price(now);
 }
 
 // --- buttons --------------------------------------------------------------------------------------------------------------
 
 async function press(button, productId) {
-  const target = visitors.find((one) => one.id === at("target").value);
-  const product = products.find((one) => one.id === productId);
+  const target = visitors.find((visitor) => visitor.id === at("target").value);
+  const product = products.find((product) => product.id === productId);
   const answer = await post("/demo/buttons", { button, memberId: me.id, productId: productId ?? "", targetId: target.id }).catch(() => null);
-  if (!answer?.ok) return toast(words.failed);
+  if (!answer?.ok) return toast(texts.failed);
   const happened = await answer.json();
   if (button === "drop") showPrice(productId, happened.currentPrice);
   if (button === "cart") cards.get(productId).querySelector('[data-button="cart"]').setAttribute("aria-pressed", "true");
-  toast(words.done[button](product?.name, target.name));
+  toast(texts.done[button](product?.name, target.name));
 }
 
 let fading = 0;
@@ -141,8 +141,8 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-button]");
   if (button) press(button.dataset.button, button.closest("[data-product]")?.dataset.product);
 });
-at("visitor").addEventListener("change", (event) => become(visitors.find((one) => one.id === event.target.value)));
-// A price that fell elsewhere falls here too.
+at("visitor").addEventListener("change", (event) => become(visitors.find((visitor) => visitor.id === event.target.value)));
+// Show a price drop that another page has published.
 bell.addEventListener("bongsu:notification", ({ detail }) => {
   if (detail.type === "PRICE_DROP" && cards.has(detail.refId)) showPrice(detail.refId, detail.data.currentPrice);
 });
