@@ -131,8 +131,8 @@ class NoSuchEvent(BongsuError):
 
 
 class ReplayWithoutFilter(BongsuError):
-    """A replay needs a filter, so that not everything is replayed by mistake: give at least one of id, kind, state, code,
-    channel, type, userId, eventId, from and to."""
+    """So that not everything is replayed by mistake, name what to replay by at least one of id, kind, state, code, channel,
+    type, userId, eventId, from and to."""
 
 
 class NothingToCancel(BongsuError):
