@@ -80,7 +80,7 @@ async def test_a_full_disk_is_answered_as_unavailable(
         assert_unavailable(await call_all(api, member_token), "store-damaged")
         return
 
-    async def refuse(*_: object) -> None:
+    async def refuse(*_: object, **__: object) -> None:
         raise asyncpg.DiskFullError("could not extend file")
 
     monkeypatch.setattr(postgres._PooledConnection, "fetch", refuse)

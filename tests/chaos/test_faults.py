@@ -238,13 +238,13 @@ def test_a_process_that_starts_before_its_server_waits_and_says_so() -> None:
         environment = {"BONGSU_DATABASE_URL": server.create_database(), **_keys()}
         assert bongsu("migrate", environment=environment).returncode == 0
         server.crash()
-        late = threading.Timer(3, server.start)
-        late.start()
-        with serving(environment) as served, served.client(**KEY) as client:
-            assert [line["event"] for line in served.lines].count("waiting for the store") >= 1
-            assert client.get("/readyz").status_code == 200
+        with serving(environment, is_ready=False) as served:
+            served.wait_for("waiting for the store")
+            server.start()
+            served.until_ready()
+            with served.client(**KEY) as client:
+                assert client.get("/readyz").status_code == 200
             assert served.terminate() == 0
-        late.join()
     finally:
         server.stop()
 

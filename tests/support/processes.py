@@ -32,7 +32,10 @@ forks.set_forkserver_preload(
 )
 
 BONGSU = [sys.executable, "-c", "from bongsu.cli.main import main; main()"]
-WAIT_SECONDS = 30
+# A process takes seconds to start, and more than half a minute where ten others want the same core.
+WAIT_SECONDS = 90
+# What Kubernetes allows by default before it kills.
+STOP_SECONDS = 30
 
 
 def bongsu(*arguments: str, environment: Mapping[str, str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -86,17 +89,22 @@ class Served:
                 return line
         raise AssertionError(f"the process ended without saying {event!r}: {self.lines[-5:]}")
 
+    def until_ready(self) -> None:
+        self.address = self.wait_for("ready").get("address") or ""
+
     def client(self, **headers: str) -> httpx.Client:
         return httpx.Client(base_url=self.address, headers=headers, timeout=WAIT_SECONDS)
 
     def terminate(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(WAIT_SECONDS)
+        return self.process.wait(STOP_SECONDS)
 
 
 @contextlib.contextmanager
-def serving(environment: Mapping[str, str], *arguments: str, program: Sequence[str] = BONGSU) -> Iterator[Served]:
-    """Serve on a free port until the block ends."""
+def serving(
+    environment: Mapping[str, str], *arguments: str, program: Sequence[str] = BONGSU, is_ready: bool = True
+) -> Iterator[Served]:
+    """Serve on a free port until the block ends. Ready when it begins, or only started."""
     process = subprocess.Popen(
         [*program, "serve", "--port", "0", *arguments],
         env={"PATH": os.environ["PATH"], **environment},
@@ -106,7 +114,8 @@ def serving(environment: Mapping[str, str], *arguments: str, program: Sequence[s
     )
     served = Served(process)
     try:
-        served.address = served.wait_for("ready").get("address") or ""
+        if is_ready:
+            served.until_ready()
         yield served
     finally:
         if process.poll() is None:

@@ -254,8 +254,9 @@ async def test_a_file_that_stays_locked_can_be_given_up(
     is_over = sqlite.Patience._is_over
 
     def announced(patience: sqlite.Patience) -> bool:
+        answer = is_over(patience)
         loop.call_soon_threadsafe(found.set)
-        return is_over(patience)
+        return answer
 
     monkeypatch.setattr(sqlite.Patience, "_is_over", announced)
     assert await store.answers(0.01)
