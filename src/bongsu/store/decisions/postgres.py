@@ -53,6 +53,10 @@ _DECISION = f"""
             SELECT x.member_id, x.is_enabled, x.capped_day, x.capped_count, x.locale, x.timezone, x.quiet_start,
                    x.quiet_end, x.phone, x.email
             FROM bongsu_members AS x WHERE x.member_id = r.member_id FOR NO KEY UPDATE) AS m ON true),
+    -- Then each notice with its message in each locale, computed once.
+    notice_contents AS MATERIALIZED (
+        SELECT notice.*, content.locale, content.message_id
+        FROM {POSTGRES.table("notice", NOTICE, 2)} JOIN {POSTGRES.table("content", CONTENT, 4)} USING (place)),
     -- Then the few messages that can make a notice a duplicate. The caller holds the lock of each dedup key, so none is
     -- added meanwhile.
     recent_messages AS MATERIALIZED (
@@ -72,20 +76,19 @@ _DECISION = f"""
             WHERE x.message_id = r.message_id AND x.created_at > r.since OFFSET 0) AS n
         WHERE r.are_many),
     -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used. What
-    -- follows from a profile, and the message of a locale, are looked up: there may be many of each.
+    -- follows from a profile is looked up, not joined to each notice: there may be many of each.
     options AS (
-        SELECT l.place, l.member_id, l.is_missing, f.dedup, content.message_id, f.rank, f.is_critical, profile.day,
+        SELECT l.place, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.is_critical, profile.day,
                CASE WHEN f.is_critical THEN CAST($7 AS timestamptz) ELSE profile.due END AS due,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
                f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {OWN_REACHABLE}) AS channels,
                CASE WHEN l.capped_day >= profile.day THEN l.capped_count ELSE 0 END AS counted
         FROM locked_members AS l
-        JOIN {POSTGRES.table("f", NOTICE, 2)} ON f.place = l.place
+        LEFT JOIN notice_contents AS f ON f.place = l.place AND f.locale = l.locale
         LEFT JOIN {POSTGRES.table("profile", PROFILE, 3)}
                ON profile.locale = l.locale AND profile.timezone = l.timezone
                   AND profile.quiet_start = l.quiet_start AND profile.quiet_end = l.quiet_end
-        LEFT JOIN {POSTGRES.table("content", CONTENT, 4)} ON content.place = l.place AND content.locale = l.locale
         LEFT JOIN LATERAL (
             SELECT x.is_enabled, x.channels FROM bongsu_preferences AS x
             WHERE x.member_id = l.member_id AND x.type = f.type OFFSET 0) AS p ON true),

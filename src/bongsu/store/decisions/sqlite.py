@@ -46,10 +46,12 @@ _DECISION = f"""
                coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end,
                {REACHABLE} AS reachable
         FROM recipients AS r LEFT JOIN bongsu_members AS m ON m.member_id = r.member_id),
-    -- Each read once and then looked up: there may be many.
+    -- Then each notice with its message in each locale, and what follows from each profile, computed once.
     notice AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", NOTICE, 2)}),
     profile AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", PROFILE, 3)}),
     content AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", CONTENT, 4)}),
+    notice_contents AS MATERIALIZED (
+        SELECT notice.*, content.locale, content.message_id FROM notice JOIN content ON content.place = notice.place),
     -- Then the few messages that can make a notice a duplicate.
     recent_messages AS MATERIALIZED (
         SELECT given.dedup, m.message_id, given.since,
@@ -66,18 +68,17 @@ _DECISION = f"""
         WHERE r.are_many AND n.message_id = r.message_id AND n.created_at > r.since),
     -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used.
     options AS (
-        SELECT l.place, l.member_id, l.is_missing, f.dedup, content.message_id, f.rank, f.is_critical, profile.day,
+        SELECT l.place, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.is_critical, profile.day,
                CASE WHEN f.is_critical THEN $7 ELSE profile.due END AS due,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
                f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {OWN_REACHABLE}) AS channels,
                CASE WHEN l.capped_day >= profile.day THEN l.capped_count ELSE 0 END AS counted
         FROM locked_members AS l
-        LEFT JOIN notice AS f ON f.place = l.place
+        LEFT JOIN notice_contents AS f ON f.place = l.place AND f.locale = l.locale
         LEFT JOIN profile
                ON profile.locale = l.locale AND profile.timezone = l.timezone
                   AND profile.quiet_start = l.quiet_start AND profile.quiet_end = l.quiet_end
-        LEFT JOIN content ON content.place = l.place AND content.locale = l.locale
         LEFT JOIN bongsu_preferences AS p ON p.member_id = l.member_id AND p.type = f.type),
     -- The decision: the first reason that applies.
     decision AS (
