@@ -96,6 +96,21 @@ async def test_small_submissions_and_bulk_take_turns() -> None:
     assert writes.batches[2:] == [[3, 4], [5, 6]]
 
 
+@pytest.mark.parametrize(("gone", "waits"), [([1, 2], [3]), ([3], [1, 2])])
+async def test_a_caller_who_has_gone_does_not_keep_the_others_waiting(gone: list[int], waits: list[int]) -> None:
+    """Whosever turn it is: an empty batch would put the loop to sleep with a submission in its queue."""
+    writes = Writes()
+    commits = group(writes, small=1)
+    for is_turn_of_bulk in (False, True):
+        commits._is_turn_of_bulk = is_turn_of_bulk
+        leaving, staying = (asyncio.create_task(commits.submit(items)) for items in (gone, waits))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.sleep(0)
+        assert await commits.tick() == len(waits)
+        assert await staying == [item * 2 for item in waits]
+
+
 async def test_past_the_limit_a_submission_is_refused_and_a_stream_waits() -> None:
     writes = Writes()
     commits = group(writes, waiting_limit=2)

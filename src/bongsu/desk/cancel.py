@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Collection
 from uuid import UUID
 
 from bongsu.errors import NoSuchEvent, NothingToCancel, StoreError
@@ -73,16 +74,24 @@ class CancelWorker(Loop):
         super().__init__("cancel-worker", settings.poll_seconds)
         self._store = store
         self._signals = signals
+        # Events whose next rows others have locked: passed over until the others had a step.
+        self._locked: set[UUID] = set()
 
     async def tick(self) -> int:
-        step = await take_step(self._store, self._signals)
-        # What others have locked is looked at again after a pause.
-        return int(step is not None and (step.is_changed or not step.is_again))
+        step = await take_step(self._store, self._signals, passed_over=self._locked)
+        if step is None:
+            self._locked.clear()
+            return 0
+        if step.is_again and not step.is_changed:
+            self._locked.add(step.event_id)
+        return 1
 
 
-async def take_step(store: Store, signals: Signals, event_id: UUID | None = None) -> Step | None:
+async def take_step(
+    store: Store, signals: Signals, event_id: UUID | None = None, passed_over: Collection[UUID] = ()
+) -> Step | None:
     """One step of an unfinished cancellation, and its announcement to open pages."""
-    step = await cancel_steps.step(store, MEMBERS, event_id)
+    step = await cancel_steps.step(store, MEMBERS, event_id, passed_over)
     if step is not None and step.withdrawn:
         announce_withdrawn(signals, step.message_id, step.withdrawn)
     return step

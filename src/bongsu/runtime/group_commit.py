@@ -101,18 +101,26 @@ class GroupCommit(Loop, Generic[_T, _R]):
         return await submission.result
 
     def _next_batch(self) -> list[_Submission[_T, _R]]:
-        batch: list[_Submission[_T, _R]] = []
-        size = 0
+        """Of small submissions or of bulk, by turns; only of those whose callers still wait."""
+        for queue in (self._small_waiting, self._bulk_waiting):
+            while queue and queue[0].result.done():
+                self._take(queue)
         self._is_turn_of_bulk = bool(self._bulk_waiting) and not (self._small_waiting and self._is_turn_of_bulk)
         queue = self._bulk_waiting if self._is_turn_of_bulk else self._small_waiting
+        batch: list[_Submission[_T, _R]] = []
+        size = 0
         while queue and (not batch or size + len(queue[0].items) <= self.batch_limit):
-            submission = queue.popleft()
-            self._room.set()
-            self._waiting_items -= len(submission.items)
-            if not submission.result.done():  # cancelled: the caller has gone
+            submission = self._take(queue)
+            if not submission.result.done():
                 batch.append(submission)
                 size += len(submission.items)
         return batch
+
+    def _take(self, queue: deque[_Submission[_T, _R]]) -> _Submission[_T, _R]:
+        submission = queue.popleft()
+        self._waiting_items -= len(submission.items)
+        self._room.set()
+        return submission
 
     async def _write_batch(self, batch: Sequence[_Submission[_T, _R]]) -> None:
         """Write it in one transaction. If an item is at fault, write the halves apart until its submission is alone."""

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from bongsu.decide.worker import EventWorker
+from bongsu.desk.cancel import CancelWorker
 from bongsu.model import Channel, Device, Everyone, Guarantee, NoticeType, Platform
 from bongsu.rules import Rules
+from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Query, Row, Store, Transaction, inbox
 from bongsu.store import deliveries as statements
@@ -334,3 +336,21 @@ async def test_neither_the_answer_nor_a_step_reads_all_deliveries_of_a_large_eve
         assert part is not None
         assert (part.cancelled, len(await cancel_steps.withdraw_part(tx, part))) == (13, 20)
         assert await rows_read_so_far(tx, "bongsu_deliveries") < MANY / 50
+
+
+async def test_rows_that_others_have_locked_keep_no_other_cancellation_waiting(store: Store, settings: Settings) -> None:
+    first = await campaign(store, settings, 3)
+    second = said()
+    await decide(store, settings, says(Everyone(), MORE), second)
+    worker = CancelWorker(store, LocalSignals(), settings)
+    async with store.transaction() as tx:
+        await tx.fetch(same("SELECT 1 FROM bongsu_deliveries ORDER BY delivery_id LIMIT 1 FOR UPDATE")())
+        await begin(store, first)
+        await begin(store, second.event_id)
+        while await worker.tick():
+            pass
+        assert await statuses(store) == {"CANCELLED": 5, "READY": 1}
+    while await worker.tick():
+        pass
+    assert await statuses(store) == {"CANCELLED": 6}
+    assert await rows(store, "SELECT event_id FROM bongsu_cancellations WHERE finished_at IS NULL") == []

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-from bongsu.errors import StoreBusy, StoreUnreachable
+from bongsu.errors import StoreBusy, StoreClosed
 from bongsu.runtime import telemetry
 from bongsu.store.core.failures import translated
 from bongsu.store.core.query import Columns, Query, Row, Table, Transaction
@@ -252,7 +252,7 @@ class Patience:
         """What found the file locked before a transaction was begun has done nothing, and may wait again."""
         while True:
             if self._lock.is_given_up:
-                raise StoreUnreachable("the store is given up: another program keeps the SQLite file locked")
+                raise StoreClosed("the store is given up: another program keeps the SQLite file locked")
             try:
                 done = self._run_once(connection, call)
             except sqlite3.OperationalError as error:

@@ -8,13 +8,13 @@ in one transaction: a member's call must not wait for a step that waits for a di
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from bongsu.model.channels import Channel
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Row, Statement, Transaction, as_uuid, fetch_one, in_both, same
+from bongsu.store.core.query import Row, Statement, Table, Transaction, as_uuid, fetch_one, in_both, same
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.core.store import Store
 from bongsu.store.members.channel_bits import BITS
@@ -59,13 +59,16 @@ class Part:
     is_again: bool = False
 
 
-# An unfinished cancellation, the oldest first, or that of one event ($1). Locks its row; skips it if another process is
-# doing a step of it.
+_EVENT = {"event_id": "uuid"}
+
+# An unfinished cancellation, the oldest first but none of these events ($2), or that of one event ($1). Locks its row; skips
+# it if another process is doing a step of it.
 _TAKE = in_both(
     lambda d: (
         f"""
     SELECT event_id, withdraw, message_id, member_id FROM bongsu_cancellations {d.index_hint("bongsu_cancellations_open")}
     WHERE finished_at IS NULL AND (CAST($1 AS uuid) IS NULL OR event_id = $1)
+      AND event_id NOT IN (SELECT passed.event_id FROM {d.table("passed", _EVENT, 2)})
     ORDER BY requested_at LIMIT 1 {d.skip_locked}"""
     )
 )
@@ -177,13 +180,14 @@ _SAVE = in_both(
 )
 
 
-async def step(store: Store, limit: int, event_id: UUID | None = None) -> Step | None:
-    """Change the rows of the next members of an unfinished cancellation. None: there is none, or others are at it.
+async def step(store: Store, limit: int, event_id: UUID | None = None, passed_over: Collection[UUID] = ()) -> Step | None:
+    """Change the rows of the next members of an unfinished cancellation, but not of those passed over. None: there is none,
+    or others are at it.
 
     In two transactions: while the members are locked, nothing waits for a dispatcher that has locked a delivery.
     """
     async with store.transaction() as tx:
-        part = await stop_deliveries(tx, limit, event_id)
+        part = await stop_deliveries(tx, limit, event_id, passed_over)
     if part is None:
         return None
     withdrawn: Sequence[tuple[str, int]] = ()
@@ -193,9 +197,11 @@ async def step(store: Store, limit: int, event_id: UUID | None = None) -> Step |
     return Step(part.event_id, part.message_id, part.cancelled, withdrawn, is_last=part.last is None, is_again=part.is_again)
 
 
-async def stop_deliveries(tx: Transaction, limit: int, event_id: UUID | None = None) -> Part | None:
+async def stop_deliveries(
+    tx: Transaction, limit: int, event_id: UUID | None = None, passed_over: Collection[UUID] = ()
+) -> Part | None:
     """End the waiting deliveries of the next members. To be followed by `withdraw_part` if that was asked for."""
-    open_one = await fetch_one(tx, _TAKE(event_id))
+    open_one = await fetch_one(tx, _TAKE(event_id, Table(_EVENT, [(passed,) for passed in passed_over])))
     if open_one is None:
         return None
     part = await _next_part(tx, open_one, limit)
