@@ -22,8 +22,8 @@ from bongsu.desk.cancel import Cancellations
 from bongsu.errors import StoreUnreachable
 from bongsu.model import Channel, Everyone, Guarantee, NoticeType
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
+from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
-from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements

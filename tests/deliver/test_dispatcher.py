@@ -25,6 +25,7 @@ from bongsu.store import deliveries as statements
 from bongsu.store.core.query import Transaction, same
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
 from bongsu.store.desk.delivery_history import find_attempts
+from bongsu.store.messages import content
 from bongsu.store.ranks import RANKS, SHARED_TURNS
 from tests.support.decisions import decide, members, rows, said, says
 from tests.support.deliveries import LONG_AGO, delivery, message
@@ -420,14 +421,14 @@ async def test_a_part_of_the_slots_is_claimed_at_a_time(store: Store, settings: 
 
 def lose_the_store_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between a claim and the first send."""
-    find, failures = statements.find_content, [ConnectionError("gone")]
+    find, failures = content.find_content, [ConnectionError("gone")]
 
     async def shaky(*arguments: Any) -> Any:
         if failures:
             raise failures.pop()
         return await find(*arguments)
 
-    monkeypatch.setattr(statements, "find_content", shaky)
+    monkeypatch.setattr(content, "find_content", shaky)
 
 
 async def test_a_store_that_goes_away_before_anything_is_sent_counts_nothing(
@@ -453,13 +454,13 @@ async def test_what_was_claimed_too_long_ago_is_given_back_and_not_sent(
     await one_delivery(store, quick)
     sender = Scripted()
     dispatcher = dispatching(store, sender, quick)
-    find, lease = statements.find_content, dispatcher._lease
+    find, lease = content.find_content, dispatcher._lease
 
     async def slow(*arguments: Any) -> Any:
         dispatcher._lease = 0.0  # any time at all is more than half of it
         return await find(*arguments)
 
-    monkeypatch.setattr(statements, "find_content", slow)
+    monkeypatch.setattr(content, "find_content", slow)
     with pytest.raises(StoreTooSlow, match="1 deliveries were claimed"):
         await dispatcher.tick()
     assert sender.sent == []

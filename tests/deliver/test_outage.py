@@ -21,7 +21,7 @@ from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from bongsu.store import deliveries as statements
-from bongsu.store.core.dead_claims import in_use
+from bongsu.store.core.dead_claims import release_dead_claims
 from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, Success
 from bongsu.store.deliveries.recovery import settle_abandoned
 from bongsu.store.ranks import ORDINARY, RANKS, SHARED_TURNS
@@ -374,7 +374,7 @@ async def test_alone_on_an_embedded_store_it_claims_what_the_dead_held_at_once(
     await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
     monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
     sender = Prompt()
-    async with in_use(store) as released, running(Dispatcher(store, sender, embedded)):
+    async with release_dead_claims(store) as released, running(Dispatcher(store, sender, embedded)):
         assert released == 2
         async with asyncio.timeout(30):
             while len(sender.under_way) < 2:

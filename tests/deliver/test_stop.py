@@ -13,13 +13,17 @@ from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.channels.limits.priority_semaphore import Turns
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.errors import StoreClosed, StoreRefused
+from bongsu.model import utc_now
 from bongsu.model.outcome import Accepted
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import DeliveryResult, Success
+from bongsu.store.messages import content
+from bongsu.store.messages.content import MessageCache
 from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, states
 from tests.deliver.test_outage import Gated
+from tests.store.messages.test_content import message
 
 MANY = [f"m{number:02}" for number in range(20)]
 
@@ -103,25 +107,23 @@ async def test_what_a_claim_needs_is_not_evicted_while_it_reads(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process decides other messages meanwhile, whose contents fill the cache."""
-    monkeypatch.setattr("bongsu.deliver.dispatcher.CONTENTS_CACHED", 2)
+    monkeypatch.setattr(content, "CACHED_MESSAGES", 2)
     for kind in (MOST_ONCE, LEAST_ONCE):
         await one_delivery(store, settings, kind, "a")
     sender = Prompt()
-    dispatcher = Dispatcher(store, sender, settings)
-    ((first,), (second,)) = await states(store, "message_id")
+    message_cache = MessageCache()
+    dispatcher = Dispatcher(store, sender, settings, message_cache=message_cache)
+    ((first,), _) = await states(store, "message_id")
     async with store.read() as tx:
-        contents = await statements.find_content(tx, [first, second])
-    dispatcher._contents[first] = contents[first]
-    find = statements.find_content
+        await message_cache.load(tx, {first})
+    find = content.find_content
 
     async def read_while_others_decide(*arguments: Any) -> Any:
         found = await find(*arguments)
-        for other in range(-3, 0):
-            dispatcher._contents[other] = contents[first]
-        dispatcher.remember([])
+        message_cache.add(message(-number, utc_now()) for number in range(1, 4))
         return found
 
-    monkeypatch.setattr(statements, "find_content", read_while_others_decide)
+    monkeypatch.setattr(content, "find_content", read_while_others_decide)
     await dispatcher.tick()
     for on_outcome in sender.under_way:
         on_outcome(Accepted())

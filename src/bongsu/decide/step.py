@@ -23,6 +23,7 @@ from bongsu.store import Store, decisions, members, outbox
 from bongsu.store.core.query import Transaction
 from bongsu.store.decisions import ActiveTime, DecisionInputs, DedupKey, NoticeRow, PacedNotice, Profile, StepChanges
 from bongsu.store.decisions.audience_snapshots import NoticeKey
+from bongsu.store.messages.content import MessageCache
 from bongsu.store.outbox import LockedClaims
 from bongsu.store.ranks import rank_of
 
@@ -46,13 +47,21 @@ class NotPrepared(Exception):
 class Decider:
     """Decides the notices of events, step by step."""
 
-    def __init__(self, store: Store, templates: Templates, settings: Settings, chunk: int = CHUNK) -> None:
+    def __init__(
+        self,
+        store: Store,
+        templates: Templates,
+        settings: Settings,
+        chunk: int = CHUNK,
+        message_cache: MessageCache | None = None,
+    ) -> None:
         self._store = store
         self._settings = settings
         self.chunk = chunk
         self._next_recipients = NextRecipients(chunk)
         self._profiles = Profiles(settings.zone)
         self._messages = Messages(templates)
+        self._message_cache = message_cache or MessageCache()
 
     async def decide_step(self, events: Sequence[EventInProgress]) -> Decision:
         """Decide one bounded step of these events. Everything commits together or not at all.
@@ -77,6 +86,7 @@ class Decider:
                 await self._decide_members(tx, decision, together, recipients, held)
             self._advance(decision, open_events, together, recipients)
             decision.deliveries = await decisions.apply_decision(tx, decision.rows, self._changes(decision))
+        self._message_cache.add(decision.contents)
         decision.settle()
         return decision
 

@@ -54,8 +54,9 @@ class EventWorker(Loop):
         rules: Rules,
         settings: Settings,
         decider: Decider,
-        on_decided: Callable[[Decision], None] = lambda _decision: None,
+        *on_decided: Callable[[Decision], None],
     ) -> None:
+        """`on_decided` are called after each step's commit, in this order."""
         super().__init__("event-worker", settings.poll_seconds)
         self._store = store
         self._rules = rules
@@ -305,7 +306,8 @@ class EventWorker(Loop):
         for event in self._in_progress:
             if not event.is_ready:
                 self.selects.start(event)
-        self._on_decided(decision)
+        for on_decided in self._on_decided:
+            on_decided(decision)
 
     # --- events that end without a decision -----------------------------------------------------------------------------
 

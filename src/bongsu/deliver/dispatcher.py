@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -28,14 +28,12 @@ from bongsu.runtime.loop import FIRST_BACKOFF, LAST_BACKOFF, Loop
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.decisions import Message
-from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, DeliveryStatus, MessageContent, Success
+from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, DeliveryStatus, Success
+from bongsu.store.messages.content import Contents, MessageCache, MessageContent
 
 # Results are recorded after this time at the latest, however few they are. Shorter → more CPU for each delivery at a hundred
 # a second; longer → more of them are UNKNOWN or sent again after a crash.
 LINGER_SECONDS = 0.03
-# Messages whose content is cached: all deliveries of a fan-out have the same one.
-CONTENTS_CACHED = 1_000
 # After an outage of the store in which leases may have ended, abandoned deliveries are claimed only after this time: by then
 # every live process has tried to record what it knows and to renew its leases. One that has just started knows nothing of
 # outages, and waits as long.
@@ -79,12 +77,20 @@ def contact_of(settings: Settings) -> Contact:
 class Dispatcher(Loop):
     """Serves one channel. Any number may run, in any number of processes."""
 
-    def __init__(self, store: Store, sender: CallbackSender, settings: Settings, concurrency: int | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        sender: CallbackSender,
+        settings: Settings,
+        concurrency: int | None = None,
+        message_cache: MessageCache | None = None,
+    ) -> None:
         super().__init__(f"dispatch-{sender.channel.lower()}", min(settings.poll_seconds, CANCELLED_SECONDS))
         self.channel = sender.channel
         self._store = store
         self._sender = sender
         self._settings = settings
+        self._message_cache = message_cache or MessageCache()
         # Slots: deliveries that are claimed and not yet recorded.
         self._concurrency = find_channel(sender.channel).concurrency if concurrency is None else concurrency
         self._lease = lease_of(settings)
@@ -103,7 +109,6 @@ class Dispatcher(Loop):
         self._recording: asyncio.Task[int] | None = None
         # Whether the store did not take the last results.
         self._is_behind = False
-        self._contents: OrderedDict[int, MessageContent] = OrderedDict()
         self._look_for_cancelled_at = 0.0
         # When all leases were last renewed.
         self._renewed = time.monotonic()
@@ -132,11 +137,6 @@ class Dispatcher(Loop):
         if not moved and (self._sending or self._results or self._recording):
             await self._wait_for_outcome()
         return moved + len(self._results) + (self._recording is not None)
-
-    def remember(self, messages: Iterable[Message]) -> None:
-        """Messages that this process has just stored: their contents need not be read before they are sent."""
-        self._contents.update((one.message_id, statements.content_of(one)) for one in messages)
-        self._forget_contents()
 
     def wake(self) -> None:
         """Deliveries may be due."""
@@ -237,21 +237,14 @@ class Dispatcher(Loop):
                 self._results.append(unsent(one, content))
                 self._is_to_record = True
 
-    def _forget_contents(self) -> None:
-        while len(self._contents) > CONTENTS_CACHED:
-            self._contents.popitem(last=False)
-
-    async def _load_contents(self, claimed: Sequence[ClaimedDelivery]) -> dict[int, MessageContent]:
-        """By message id. The claim holds what it needs: while it reads, others may fill the cache and evict from it."""
+    async def _load_contents(self, claimed: Sequence[ClaimedDelivery]) -> Contents:
+        """The claim holds what it needs: while it reads, others may fill the cache and evict from it."""
         needed = {one.message_id for one in claimed}
-        found = {message_id: self._contents[message_id] for message_id in needed & self._contents.keys()}
-        if missing := sorted(needed - found.keys()):
-            async with self._store.read() as tx:
-                read = await statements.find_content(tx, missing)
-            found |= read
-            self._contents |= read
-            self._forget_contents()
-        return found
+        found = self._message_cache.cached(needed)
+        if len(found) == len(needed):
+            return found
+        async with self._store.read() as tx:
+            return await self._message_cache.load(tx, needed)
 
     def _start_send(self, claimed: ClaimedDelivery, content: MessageContent) -> None:
         sending = _Sending(claimed, content, time.monotonic())

@@ -16,11 +16,11 @@ from bongsu.store.deliveries import (
     ClaimedDelivery,
     DeliveryResult,
     DeliveryStatus,
-    MessageContent,
     Success,
     storable,
 )
 from bongsu.store.deliveries.rows import ABANDONED, EXPIRED
+from bongsu.store.messages.content import MessageContent
 from bongsu.store.ranks import PRIORITY_OF
 
 PLATFORMS = {one.value: one for one in Platform}

@@ -18,6 +18,7 @@ from bongsu.store import deliveries as statements
 from bongsu.store.core.query import same
 from bongsu.store.deliveries import recovery
 from bongsu.store.members.devices import put_device
+from bongsu.store.messages.content import find_content
 from bongsu.store.ranks import BULK, RANKS
 from tests.support.deliveries import (
     LONG_AGO,
@@ -119,7 +120,7 @@ async def test_an_abandoned_claim_is_settled_as_a_dispatcher_would(
         await put_device(tx, "m-1", "d-0", Device(token="t", platform=Platform.IOS, push_consent=True))
     (claimed,) = await statements.claim(store, Channel.PUSH, (1,), 10, -1, "other")
     async with store.read() as tx:
-        content = (await statements.find_content(tx, [claimed.message_id]))[claimed.message_id]
+        content = (await find_content(tx, [claimed.message_id]))[claimed.message_id]
     said = await recover(store, woken)
     status, code, detail, epoch, attempts = await column(store, one, "status", "code", "detail", "epoch", "attempts")
     assert (epoch, attempts) == (5, 4)
