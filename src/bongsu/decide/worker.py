@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from bongsu.decide.progress import Decision, EventInProgress
 from bongsu.decide.selects import AudienceSelects
 from bongsu.decide.step import Decider, NotPrepared
+from bongsu.decide.turns import behind_others, next_alone, next_together
 from bongsu.errors import StoreError, StoreTooSlow
-from bongsu.model import EventStatus, Listed
+from bongsu.model import EventStatus
 from bongsu.rules import Rules
 from bongsu.runtime import telemetry
 from bongsu.runtime.backoff import doubling
@@ -211,31 +212,18 @@ class EventWorker(Loop):
         return len(claimed)
 
     async def _continue(self) -> int:
-        """One more step for what did not fit: for the small ones together, and for the first of the large ones.
-
-        Lists come first in a step. The first of the others, if they have left no room for it, takes turns with the large
-        ones: else it would wait for as long as there are more lists.
-        """
-        small = [event for event in self._in_progress if not event.is_long and event.is_ready]
-        first = next((event for event in small if _is_no_list(event)), None)
-        before = None if first is None else first.place
-        if small:
+        """One more step for what did not fit: for the small ones together, then for one event alone (turns.py)."""
+        together = next_together(self._in_progress)
+        if together.events:
             await self._begin(await self._claim_critical())
-            await self._step(small)
-        begun = {event.event_id for event in small}
-        large = [event for event in self._in_progress if event.is_long and event.is_ready and event.event_id not in begun]
-        if first is not None and first in self._in_progress and first.place == before:
-            self._is_turn_of_large = bool(large) and not self._is_turn_of_large
-            if not self._is_turn_of_large:
-                large = [first]
-        if large:
+            await self._step(together.events)
+        alone = next_alone(self._in_progress, together, was_turn_of_large=self._is_turn_of_large)
+        self._is_turn_of_large = alone.is_turn_of_large
+        if alone.event is not None:
             await self._begin(await self._claim_critical())
-            await self._step(large[:1])
-            # The next time another has its turn.
-            if large[0] in self._in_progress:
-                self._in_progress.remove(large[0])
-                self._in_progress.append(large[0])
-        return len(small) + len(large)
+            await self._step([alone.event])
+            self._in_progress = behind_others(self._in_progress, alone.event)
+        return len(together.events) + (alone.event is not None)
 
     async def _resume(self, events: Sequence[EventInProgress]) -> None:
         """Events that an earlier claim has advanced continue from their cursor."""
@@ -367,10 +355,6 @@ class EventWorker(Loop):
         if event_type not in self._unhandled and len(self._unhandled) < MOST_UNHANDLED:
             self._unhandled.add(event_type)
             self._log.warning("no rule handles this event type", event_type=event_type, status=EventStatus.UNHANDLED.value)
-
-
-def _is_no_list(event: EventInProgress) -> bool:
-    return not event.is_done and not isinstance(event.current_notice.audience, Listed)
 
 
 def _last_line(error: BaseException) -> str:
