@@ -12,8 +12,8 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 
+from bongsu.decide.audience.selected import AudienceSelects
 from bongsu.decide.progress import Decision, EventInProgress
-from bongsu.decide.selects import AudienceSelects
 from bongsu.decide.step import Decider, NotPrepared
 from bongsu.decide.turns import behind_others, next_alone, next_together
 from bongsu.errors import StoreError, StoreTooSlow
