@@ -15,7 +15,7 @@ from bongsu.store.core.query import Transaction
 from bongsu.store.decisions import Message
 from bongsu.store.ranks import PRIORITY_NUMBER
 
-# Message ids by the place of their notice in the step and by the locale of the content.
+# Message ids by the index of their notice in the step and by the locale of the content.
 MessageIds = Mapping[tuple[int, str], int]
 
 
@@ -40,8 +40,8 @@ class Messages:
 
     def _known(self, events: Sequence[EventInProgress], locales: Sequence[str]) -> dict[tuple[int, str], int | None]:
         return {
-            (place, locale): event.messages.get((event.notice, locale))
-            for place, event in enumerate(events)
+            (notice_index, locale): event.messages.get((event.notice, locale))
+            for notice_index, event in enumerate(events)
             for locale in (self.content_locale(event.current_notice, one) for one in locales)
         }
 
@@ -57,20 +57,22 @@ class Messages:
     ) -> list[tuple[EventInProgress, Message]]:
         """The messages that are needed and not written yet. Suppressions have one too; `notified` have a notification.
 
-        `bulk` are the places of notices whose audiences did not fit into one step.
+        `bulk` are the indexes of notices whose audiences did not fit into one step.
         """
         new = [
-            (place, locale, message_id)
-            for (place, locale), message_id in ids.items()
-            if message_id in needed and message_id not in events[place].messages.values()
+            (notice_index, locale, message_id)
+            for (notice_index, locale), message_id in ids.items()
+            if message_id in needed and message_id not in events[notice_index].messages.values()
         ]
-        products = sorted({one for place, _, _ in new if (one := events[place].current_notice.product_id) is not None})
+        products = sorted(
+            {one for notice_index, _, _ in new if (one := events[notice_index].current_notice.product_id) is not None}
+        )
         names = await decisions.find_product_names(tx, products) if products else {}
         written = []
-        for place, locale, message_id in new:
-            message = self._render(events[place], locale, message_id, names, now)
+        for notice_index, locale, message_id in new:
+            message = self._render(events[notice_index], locale, message_id, names, now)
             told_at = now if message_id in notified else None
-            written.append((events[place], message._replace(told_at=told_at, is_bulk=place in bulk)))
+            written.append((events[notice_index], message._replace(told_at=told_at, is_bulk=notice_index in bulk)))
         return written
 
     def _render(

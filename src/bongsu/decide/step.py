@@ -145,9 +145,9 @@ class Decider:
     ) -> None:
         """Which events are finished with this step, and from where the others continue."""
         decision.finished = [event for event in events if event.is_done]
-        for place in recipients.members:
-            event = together[place]
-            position = event.position_after(recipients.cursor(place))
+        for notice_index in recipients.members:
+            event = together[notice_index]
+            position = event.position_after(recipients.cursor(notice_index))
             if position[0] >= len(event.notices):
                 decision.finished.append(event)
             else:
@@ -184,16 +184,20 @@ class Decider:
         now: datetime,
     ) -> DecisionInputs:
         keys = self._number_keys(events)
-        paced = [one for place in recipients.members if (one := _paced_notice(place, events[place])) is not None]
+        paced = [
+            one
+            for notice_index in recipients.members
+            if (one := _paced_notice(notice_index, events[notice_index])) is not None
+        ]
         return DecisionInputs(
             notices=[
-                _notice_row(place, event.current_notice, keys[place], is_bulk=place in bulk)
-                for place, event in enumerate(events)
+                _notice_row(notice_index, event.current_notice, keys[notice_index], is_bulk=notice_index in bulk)
+                for notice_index, event in enumerate(events)
             ],
             profiles=self._profiles.rows(profiles, now),
             contents=[
-                (place, locale, ids[place, self._messages.content_locale(event.current_notice, locale)])
-                for place, event in enumerate(events)
+                (notice_index, locale, ids[notice_index, self._messages.content_locale(event.current_notice, locale)])
+                for notice_index, event in enumerate(events)
                 for locale in self._profiles.locales
             ],
             keys=self._dedup_keys(events, keys, now),
@@ -266,17 +270,17 @@ def _decidable_together(events: Iterable[EventInProgress]) -> list[EventInProgre
 
 def _remainders(events: Sequence[EventInProgress]) -> list[Remainder]:
     return [
-        Remainder(place, event.current_notice.audience, NoticeKey(event.event_id, event.notice), event.after)
-        for place, event in enumerate(events)
+        Remainder(notice_index, event.current_notice.audience, NoticeKey(event.event_id, event.notice), event.after)
+        for notice_index, event in enumerate(events)
     ]
 
 
-def _paced_notice(place: int, event: EventInProgress) -> PacedNotice | None:
+def _paced_notice(notice_index: int, event: EventInProgress) -> PacedNotice | None:
     per_minute = event.current_notice.type.pace_per_minute
-    return None if per_minute is None else PacedNotice(place, 60 / per_minute, event.notified)
+    return None if per_minute is None else PacedNotice(notice_index, 60 / per_minute, event.notified)
 
 
-def _notice_row(place: int, notice: Notice, key: int, *, is_bulk: bool) -> NoticeRow:
+def _notice_row(notice_index: int, notice: Notice, key: int, *, is_bulk: bool) -> NoticeRow:
     kind = notice.type
     rank = rank_of(kind.priority, is_critical=kind.is_critical, is_bulk=is_bulk)
-    return NoticeRow(place, key, kind.name, to_bits(kind.channels), kind.is_critical, rank)
+    return NoticeRow(notice_index, key, kind.name, to_bits(kind.channels), kind.is_critical, rank)
