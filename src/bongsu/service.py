@@ -211,9 +211,9 @@ class Service:
         """Serve until a signal to stop, then finish what is under way."""
         keys = Keys.load(self._settings)
         if keys.weakness:
-            _log.warning("the keys are weak", why=keys.weakness)
+            _log.warning("weak keys", reason=keys.weakness)
         if names := self._settings.without_effect:
-            _log.warning("these settings have no effect yet", names=names)
+            _log.warning("settings without effect", names=names)
         listener = bind(self._settings.host, self._settings.port) if self._listens else None
         async with AsyncExitStack() as stack:
             # First in, last out: a second SIGTERM during the drain changes nothing.
@@ -227,7 +227,7 @@ class Service:
                 return
             await declare_channels(store, self._rules.declared_channels)
             if released := await stack.enter_async_context(release_dead_claims(store)):
-                _log.info("released the claims of processes that died", claims=released)
+                _log.info("released dead claims", claims=released)
             await self._run_components(self._process(store, keys), listener, on_ready)
         _log.info("stopped")
 

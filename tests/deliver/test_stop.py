@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from bongsu.deliver.channels.callback import GuardedSender
-from bongsu.deliver.channels.limits.priority_semaphore import Turns
+from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.errors import StoreClosed, StoreRefused
 from bongsu.model import utc_now
@@ -32,10 +33,10 @@ async def test_sends_that_wait_for_their_turn_go_back_before_the_others_end(stor
     for kind in (MOST_ONCE, LEAST_ONCE):
         await one_delivery(store, settings, kind, *MANY)
     sender = Gated()
-    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(4)), settings)
+    dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(4)), settings)
     await dispatcher.start()
     async with asyncio.timeout(60):
-        # One of the four places is kept for critical sends.
+        # One of the four permits is kept for critical sends.
         while len(dispatcher._sending) < 2 * len(MANY) or len(sender.sent) < 3:
             await asyncio.sleep(0.01)
         stopping = asyncio.create_task(dispatcher.stop())
@@ -155,7 +156,7 @@ async def test_leases_of_what_is_being_recorded_are_not_renewed(
     monkeypatch.setattr(statements, "record", noted_record)
     sender.under_way[0](Accepted())
     dispatcher._end_linger()
-    dispatcher._renewed -= dispatcher._lease
+    dispatcher._lease.renewed(time.monotonic() - dispatcher._lease.seconds)
     await dispatcher.tick()
     sender.under_way[1](Accepted())
     await dispatcher.stop()

@@ -21,6 +21,7 @@ from bongsu.model import EventStatus
 from bongsu.rules import Rules
 from bongsu.runtime import telemetry
 from bongsu.runtime.backoff import doubling
+from bongsu.runtime.lease import Lease
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.process import process_name
 from bongsu.settings import Settings
@@ -74,7 +75,7 @@ class EventWorker(Loop):
         self._is_more_due = False
         self._is_turn_of_large = False
         self._unhandled: set[str] = set()
-        self._renewed = time.monotonic()
+        self._lease = Lease(settings.lease_seconds)
         # While there is other work, suspects are looked for no more often than when there is none: they can wait, and the
         # look would only delay the next event.
         self._suspects_at = 0.0
@@ -120,7 +121,7 @@ class EventWorker(Loop):
         if room <= 0:
             return []
         most_large = 0 if any(event.claimed.is_large for event in self._in_progress) else 1
-        lease, types = self._settings.lease_seconds, self._rules.critical_types
+        lease, types = self._lease.seconds, self._rules.critical_types
         async with self._store.single() as tx:
             claimed = await outbox.claim(tx, room, lease, self._worker, types, most_large)
         are_large = [one.is_large for one in claimed]
@@ -133,22 +134,22 @@ class EventWorker(Loop):
         if not types or room <= 0:
             return []
         async with self._store.single() as tx:
-            return await outbox.claim_critical(tx, min(room, BATCH), self._settings.lease_seconds, self._worker, types)
+            return await outbox.claim_critical(tx, min(room, BATCH), self._lease.seconds, self._worker, types)
 
     async def _claim_suspect(self) -> list[ClaimedEvent]:
         async with self._store.single() as tx:
-            return await outbox.claim_suspect(tx, self._settings.lease_seconds, self._worker)
+            return await outbox.claim_suspect(tx, self._lease.seconds, self._worker)
 
     async def _renew_leases(self) -> None:
-        """At a third of their time, so that one failed attempt and a slow step leave another in time."""
-        if not self._in_progress or time.monotonic() - self._renewed < self._settings.lease_seconds / 3:
+        now = time.monotonic()
+        if not self._in_progress or not self._lease.is_renewal_due(now):
             return
         claims = [event.claim for event in self._in_progress]
         async with self._store.single() as tx:
-            renewed = await outbox.renew(tx, claims, self._settings.lease_seconds)
+            renewed = await outbox.renew(tx, claims, self._lease.seconds)
         self.selects.cancel([event.claim for event in self._in_progress if event.event_id not in renewed])
         self._in_progress = [event for event in self._in_progress if event.event_id in renewed]
-        self._renewed = time.monotonic()
+        self._lease.renewed(now)
 
     def _release(self, claimed: Sequence[ClaimedEvent], after_seconds: float) -> None:
         self._to_give_back.setdefault(after_seconds, []).extend(claimed)
@@ -253,7 +254,7 @@ class EventWorker(Loop):
         except StoreTooSlow:
             # Perhaps one of them is what is slow. Alone it holds up none of the others, if it waits longer than they do.
             if len(events) == 1:
-                self._release([events[0].claimed], self._settings.lease_seconds)
+                self._release([events[0].claimed], self._lease.seconds)
                 self._release_all()
                 raise
             await self._step_one_by_one(events)
@@ -309,7 +310,7 @@ class EventWorker(Loop):
         try:
             return EventInProgress(claimed, self._rules.detect(event))
         except Exception as error:
-            self._log.warning("a rule failed", event_id=str(event.event_id), exc_info=True)
+            self._log.warning("rule failed", event_id=str(event.event_id), exc_info=True)
             return self._failed(claimed, error)
 
     def _failed(self, claimed: ClaimedEvent, error: Exception) -> EventResult:

@@ -18,12 +18,20 @@ from itertools import takewhile
 
 from bongsu.deliver.channels.callback import CallbackSender
 from bongsu.deliver.claimer import SHARE, Claimer
-from bongsu.deliver.transitions import dropped, given_back, outgoing, result_of, unsent, with_epoch
+from bongsu.deliver.transitions import (
+    given_back,
+    outgoing,
+    result_of,
+    result_of_cancelled,
+    result_without_sending,
+    with_epoch,
+)
 from bongsu.errors import StoreClosed, StoreError, StoreTooSlow
 from bongsu.model.channels import find_channel
 from bongsu.model.outcome import Outcome, Retry, Unknown
 from bongsu.runtime import telemetry
 from bongsu.runtime.backoff import doubling
+from bongsu.runtime.lease import Lease
 from bongsu.runtime.loop import FIRST_BACKOFF, LAST_BACKOFF, Loop
 from bongsu.settings import Settings
 from bongsu.store import Store
@@ -60,9 +68,9 @@ class _Sending:
     task: asyncio.Task[None] | None = None
 
 
-def lease_of(settings: Settings) -> float:
-    """Never shorter than a send may take: if the lease ended during the send, another dispatcher would send it again."""
-    return max(settings.lease_seconds, 2 * (settings.send_timeout_seconds + settings.poll_seconds))
+def lease_of(settings: Settings) -> Lease:
+    """Longer than a send may take."""
+    return Lease(settings.lease_seconds, busy_seconds=settings.send_timeout_seconds + settings.poll_seconds)
 
 
 def contact_of(settings: Settings) -> Contact:
@@ -71,7 +79,7 @@ def contact_of(settings: Settings) -> Contact:
     Leases are renewed after a third of their time: in a gap shorter than half of it none ends. Claims are a poll interval
     apart, which is shorter than that.
     """
-    return Contact(min(lease_of(settings) / 2, settings.poll_seconds + CLAIM_SECONDS), GRACE_SECONDS)
+    return Contact(min(lease_of(settings).seconds / 2, settings.poll_seconds + CLAIM_SECONDS), GRACE_SECONDS)
 
 
 class Dispatcher(Loop):
@@ -110,8 +118,6 @@ class Dispatcher(Loop):
         # Whether the store did not take the last results.
         self._is_behind = False
         self._look_for_cancelled_at = 0.0
-        # When all leases were last renewed.
-        self._renewed = time.monotonic()
 
     async def tick(self) -> int:
         """Record known outcomes, renew the leases of what is held, then claim and send more.
@@ -163,7 +169,7 @@ class Dispatcher(Loop):
                 return
             except Exception as error:
                 failures += 1
-                self._log.error("results are not recorded yet", error=str(error), results=len(self._results))
+                self._log.error("recording results failed", error=str(error), results=len(self._results))
                 if not isinstance(error, StoreError) and failures > 1 and not self._sending:
                     return  # the others are recorded, and what cannot be stored now cannot be stored later
             if time.monotonic() >= deadline:
@@ -191,7 +197,7 @@ class Dispatcher(Loop):
 
     async def _claim(self) -> list[ClaimedDelivery]:
         used = len(self._sending) + len(self._results) + len(self._being_recorded)
-        claimed = await self._claimer.claim(used, self._lease)
+        claimed = await self._claimer.claim(used, self._lease.seconds)
         return self._without_held(claimed or [])
 
     def _without_held(self, claimed: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
@@ -217,7 +223,7 @@ class Dispatcher(Loop):
             return
         try:
             contents = await self._load_contents(claimed)
-            if time.monotonic() - claimed_at > self._lease / 2:
+            if time.monotonic() - claimed_at > self._lease.seconds / 2:
                 raise StoreTooSlow(
                     f"{len(claimed)} deliveries were claimed and are given back: their leases might end during the send"
                 )
@@ -234,7 +240,7 @@ class Dispatcher(Loop):
             if content is not None and one.can_go:
                 self._start_send(one, content)
             else:
-                self._results.append(unsent(one, content))
+                self._results.append(result_without_sending(one, content))
                 self._is_to_record = True
 
     async def _load_contents(self, claimed: Sequence[ClaimedDelivery]) -> Contents:
@@ -256,7 +262,7 @@ class Dispatcher(Loop):
 
     def _crashed(self, error: Exception) -> Outcome:
         """A sender that raises may have sent before."""
-        self._log.error("a channel raised", channel=self.channel, exc_info=error)
+        self._log.error("channel raised", channel=self.channel, exc_info=error)
         return Unknown("CRASHED", type(error).__name__)
 
     def _give_up_overdue(self) -> None:
@@ -292,7 +298,7 @@ class Dispatcher(Loop):
             if one.claimed.message_id in cancelled and one.task is not None and self._is_waiting(one):
                 one.task.cancel()
                 del self._sending[one.claimed.delivery_id]
-                self._results.append(dropped(one.claimed, one.content))
+                self._results.append(result_of_cancelled(one.claimed, one.content))
                 self._is_to_record = True
 
     def _on_outcome(self, sending: _Sending, outcome: object) -> None:
@@ -301,8 +307,8 @@ class Dispatcher(Loop):
         claimed, content = sending.claimed, sending.content
         del self._sending[claimed.delivery_id]
         if not isinstance(outcome, Outcome):
-            self._log.error("a channel gave no outcome", channel=self.channel, gave=repr(outcome)[:100])
-            outcome = Unknown("BAD_OUTCOME", "the channel returned something that is no outcome")
+            self._log.error("channel returned no outcome", channel=self.channel, returned=repr(outcome)[:100])
+            outcome = Unknown("BAD_OUTCOME", "the channel returned something that is not an outcome")
         millis = int((time.monotonic() - sending.began) * 1000)
         try:
             result = result_of(claimed, content, outcome, sending.began, millis, self._settings)
@@ -404,17 +410,16 @@ class Dispatcher(Loop):
     async def _renew_leases(self) -> None:
         """Long before they end. Not of what is being recorded: both would change the same rows."""
         now = time.monotonic()
-        if now - self._renewed <= self._lease / 3 or not (self._sending or self._results):
+        if not self._lease.is_renewal_due(now) or not (self._sending or self._results):
             return
         claims = [(one.claimed.delivery_id, one.claimed.epoch) for one in self._sending.values()]
         claims += [(one.delivery_id, one.epoch) for one in self._results]
         async with self._store.single() as tx:
-            await statements.renew(tx, claims, self._lease)
-        # Counted from before the statement: the store may have begun it at once, and taken long over it.
-        self._renewed = now
+            await statements.renew(tx, claims, self._lease.seconds)
+        self._lease.renewed(now)
 
     async def _wait_for_outcome(self) -> None:
         """Until results are to be recorded or are recorded, or more may be due."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(self._settings.poll_seconds, self._lease / 3, CANCELLED_SECONDS)):
+            async with asyncio.timeout(min(self._settings.poll_seconds, self._lease.renewal_seconds, CANCELLED_SECONDS)):
                 await self._woken.wait()

@@ -50,9 +50,9 @@ def collapse_id(claimed: ClaimedDelivery, event_id: str) -> str:
     return b2a_base64(hashlib.blake2b(named.encode(), digest_size=24).digest(), newline=False).translate(_URL_SAFE).decode()
 
 
-def unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> DeliveryResult:
+def result_without_sending(claimed: ClaimedDelivery, content: MessageContent | None) -> DeliveryResult:
     """Why a delivery that was claimed must not be sent. If it was SENDING before, it may have arrived: UNKNOWN, not FAIL."""
-    code, detail = _why_unsent(claimed, content)
+    code, detail = _why_not_sent(claimed, content)
     status = DeliveryStatus.CANCELLED if code == CANCELLED else DeliveryStatus.FAIL
     if claimed.status == DeliveryStatus.SENDING:
         status = DeliveryStatus.UNKNOWN
@@ -60,9 +60,9 @@ def unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> Delivery
     return DeliveryResult(claimed.delivery_id, claimed.epoch, status, code, detail, is_attempt=False, bulk_message=bulk)
 
 
-def dropped(claimed: ClaimedDelivery, content: MessageContent) -> DeliveryResult:
+def result_of_cancelled(claimed: ClaimedDelivery, content: MessageContent) -> DeliveryResult:
     """One that was claimed, waited for its turn to be sent, and was cancelled before it came."""
-    return unsent(claimed._replace(is_cancelled=True), content)
+    return result_without_sending(claimed._replace(is_cancelled=True), content)
 
 
 def given_back(claimed: ClaimedDelivery) -> DeliveryResult:
@@ -73,7 +73,7 @@ def given_back(claimed: ClaimedDelivery) -> DeliveryResult:
     )
 
 
-def _why_unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> tuple[str, str]:  # noqa: PLR0911 (a reason each)
+def _why_not_sent(claimed: ClaimedDelivery, content: MessageContent | None) -> tuple[str, str]:  # noqa: PLR0911 (a reason each)
     """Code and text of the first reason."""
     was_sending = claimed.status == DeliveryStatus.SENDING
     if content is None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bongsu.clock.jobs.recover import Recovery
-from bongsu.deliver.transitions import unsent
+from bongsu.deliver.transitions import result_without_sending
 from bongsu.errors import StoreTooSlow
 from bongsu.model import Channel, Device, Platform
 from bongsu.runtime.signals import LocalSignals
@@ -129,7 +129,7 @@ async def test_an_abandoned_claim_is_settled_as_a_dispatcher_would(
         assert (status, code, said, len(woken)) == ("READY", None, "1 sent again after a crash", 1)
     else:
         assert not claimed.can_go
-        result = unsent(claimed, content)
+        result = result_without_sending(claimed, content)
         assert (status, code, detail) == (result.status, result.code, result.detail)
         assert (said, woken) == ("1 unknown", [])
     # The old claim can no longer be recorded.

@@ -20,8 +20,8 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 
 
-class Place(NamedTuple):
-    """Where connections lead: any one to the same place will do."""
+class Origin(NamedTuple):
+    """Where connections lead: any connection to the same origin will do."""
 
     host: str
     port: int
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 class RequestHead(NamedTuple):
     """`start` ends where the body's length follows."""
 
-    place: Place
+    origin: Origin
     start: bytes
 
 
@@ -43,20 +43,20 @@ def make_head(url: str, headers: Mapping[str, str], proxies: Proxies) -> Request
     host = target.hostname or ""
     path = (target.path or "/") + (f"?{target.query}" if target.query else "")
     lines = {"Host": target.netloc}
-    place = Place(host, port, target.scheme == "https")
+    origin = Origin(host, port, target.scheme == "https")
     if (proxy := proxies.find(target.scheme, host, port)) is not None:
-        if place.is_tls:
-            place = place._replace(proxy=proxy)
+        if origin.is_tls:
+            origin = origin._replace(proxy=proxy)
         else:
             # A proxy takes plain requests itself, by their whole address.
-            place = Place(proxy.host, proxy.port, is_tls=False)
+            origin = Origin(proxy.host, proxy.port, is_tls=False)
             path = f"http://{target.netloc}{path}"
             lines |= proxy.headers()
     given = {name.lower() for name in headers}
     lines |= {name: value for name, value in STANDARD.items() if name.lower() not in given}
     lines |= _checked(headers)
     text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return RequestHead(place, f"POST {path} HTTP/1.1\r\n{text}Content-Length: ".encode("latin-1"))
+    return RequestHead(origin, f"POST {path} HTTP/1.1\r\n{text}Content-Length: ".encode("latin-1"))
 
 
 def _split(url: str) -> tuple[SplitResult, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from bongsu.deliver.channels.push.fcm import LONGEST_ASKED, retry_after
+from bongsu.deliver.channels.http.retry_after import LONGEST_ASKED, retry_after
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
 
 # A gateway that asks for patience without saying how much gets this.
