@@ -42,7 +42,7 @@ class Messages:
         return {
             (notice_index, locale): event.messages.get((event.notice, locale))
             for notice_index, event in enumerate(events)
-            for locale in (self.content_locale(event.current_notice, one) for one in locales)
+            for locale in (self.content_locale(event.current_notice, member_locale) for member_locale in locales)
         }
 
     async def render_new(

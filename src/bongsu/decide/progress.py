@@ -32,10 +32,10 @@ class EventInProgress:
     def __post_init__(self) -> None:
         """Lists in id order, each member once: every step looks for its cursor in them."""
         self.notices = [
-            _with_list(one, one.audience.member_ids)
-            if isinstance(one.audience, Listed) and len(one.audience.member_ids) > 1
-            else one
-            for one in self.notices
+            _with_list(notice, notice.audience.member_ids)
+            if isinstance(notice.audience, Listed) and len(notice.audience.member_ids) > 1
+            else notice
+            for notice in self.notices
         ]
 
     @property

@@ -37,7 +37,7 @@ MEMBERS_PER_PROFILE = 8
 
 
 class NotPrepared(Exception):
-    """Some recipients are no members yet, or have profiles that this process has not met. The step was rolled back."""
+    """Some recipients are not members yet, or have profiles that this process has not met. The step was rolled back."""
 
     def __init__(self, recipients: Recipients) -> None:
         super().__init__("members or their profiles changed while they were being decided")
@@ -115,18 +115,18 @@ class Decider:
         held: LockedClaims,
     ) -> None:
         """Decide for each recipient, and render the messages they have. This locks the members, in id order."""
-        bulk = frozenset(one for one in recipients.members if one in recipients.unfinished or events[one].is_long)
+        bulk = frozenset(index for index in recipients.members if index in recipients.unfinished or events[index].is_long)
         ids = self._messages.assign_ids(events, self._profiles.locales, held.message_ids)
         profiles = await self._step_profiles(tx, recipients)
         inputs = self._inputs(events, ids, recipients, bulk, profiles, held.now)
         rows = await decisions.decide_members(tx, recipients.members, inputs)
         if rows.is_incomplete:
             raise NotPrepared(recipients)
-        needed = {one.message_id for one in rows.counts if one.message_id is not None}
+        needed = {count.message_id for count in rows.counts if count.message_id is not None}
         notified = rows.notified_messages
         decision.rows = rows
         decision.new_messages = await self._messages.render_new(tx, events, ids, needed, notified, bulk, held.now)
-        decision.used_again = sorted(notified & {one for event in events for one in event.own_messages})
+        decision.used_again = sorted(notified & {message_id for event in events for message_id in event.own_messages})
         for one in rows.counts:
             decision.counts[events[one.place].current_notice.type.name, one.reason] += one.recipients
             if one.reason is None:
@@ -201,7 +201,7 @@ class Decider:
                 for locale in self._profiles.locales
             ],
             keys=self._dedup_keys(events, keys, now),
-            own_messages=[one for event in events for one in event.own_messages],
+            own_messages=[message_id for event in events for message_id in event.own_messages],
             daily_limit=self._settings.daily_limit,
             now=now,
             bulk=bulk,
@@ -237,7 +237,7 @@ class Decider:
         if self._dedup_hours(event.current_notice) <= 0:
             return False
         # With the event itself as subject, it can only be a duplicate of another of the event's own notices.
-        is_only = sum((one.type.name, one.subject) == event.dedup_key for one in event.notices) == 1
+        is_only = sum((notice.type.name, notice.subject) == event.dedup_key for notice in event.notices) == 1
         return event.current_notice.subject != str(event.event_id) or not is_only
 
     def _dedup_hours(self, notice: Notice) -> float:

@@ -124,7 +124,7 @@ class EventWorker(Loop):
         lease, types = self._lease.seconds, self._rules.critical_types
         async with self._store.single() as tx:
             claimed = await outbox.claim(tx, room, lease, self._worker, types, most_large)
-        are_large = [one.is_large for one in claimed]
+        are_large = [claim.is_large for claim in claimed]
         self._is_more_due = any(are_large) or are_large.count(False) == room
         return claimed
 
@@ -153,8 +153,8 @@ class EventWorker(Loop):
 
     def _release(self, claimed: Sequence[ClaimedEvent], after_seconds: float) -> None:
         self._to_give_back.setdefault(after_seconds, []).extend(claimed)
-        self.selects.cancel([(one.event.event_id, one.epoch) for one in claimed])
-        gone = {one.event.event_id for one in claimed}
+        self.selects.cancel([(claim.event.event_id, claim.epoch) for claim in claimed])
+        gone = {claim.event.event_id for claim in claimed}
         self._in_progress = [event for event in self._in_progress if event.event_id not in gone]
 
     def _release_all(self) -> None:
@@ -173,8 +173,8 @@ class EventWorker(Loop):
     async def _begin_in_order(self, claimed: Sequence[ClaimedEvent]) -> int:
         """In steps of their own: first those that can give critical notices, last the large one."""
         parts: list[list[ClaimedEvent]] = [[], [], []]
-        for one in claimed:
-            parts[2 if one.is_large else 0 if self._rules.is_critical(one.event.event_type) else 1].append(one)
+        for claim in claimed:
+            parts[2 if claim.is_large else 0 if self._rules.is_critical(claim.event.event_type) else 1].append(claim)
         while parts:
             try:
                 await self._begin(parts.pop(0))
@@ -190,16 +190,16 @@ class EventWorker(Loop):
             return 0
         events: list[EventInProgress] = []
         ended: list[tuple[ClaimedEvent, EventResult]] = []
-        for one in claimed:
+        for claim in claimed:
             # Rules for a large payload run in a thread, and between any two events others have the event loop.
-            begun = await asyncio.to_thread(self._run_rules, one) if one.is_large else self._run_rules(one)
+            begun = await asyncio.to_thread(self._run_rules, claim) if claim.is_large else self._run_rules(claim)
             await asyncio.sleep(0)
             if isinstance(begun, EventResult):
-                ended.append((one, begun))
+                ended.append((claim, begun))
             else:
                 events.append(begun)
         # An event whose lease has ended may be claimed again while it is in progress here: the new claim replaces the old.
-        again = {one.event.event_id for one in claimed}
+        again = {claim.event.event_id for claim in claimed}
         self._in_progress = [event for event in self._in_progress if event.event_id not in again] + events
         try:
             await self._resume(events)
@@ -241,7 +241,7 @@ class EventWorker(Loop):
     async def _step(self, events: Sequence[EventInProgress]) -> None:
         """All in one transaction. If an event's own fault ends it, one by one, so that only that event fails.
 
-        A store that is away, locked or slow is no event's fault: nothing is recorded, and they are due again soon. Events
+        If the store is away, locked or slow, nothing is recorded against the events, and they are due again soon. Events
         whose audience is a SELECT that has not run yet are left to a later step.
         """
         for event in events:

@@ -46,7 +46,7 @@ LINGER_SECONDS = 0.03
 # every live process has tried to record what it knows and to renew its leases. One that has just started knows nothing of
 # outages, and waits as long.
 GRACE_SECONDS = 2 * LAST_BACKOFF
-# Nobody waits longer for a claim: one that the store begins later may have lost its sender.
+# A claim is waited for no longer than this: one that the store begins later may have lost its sender.
 CLAIM_SECONDS = 30.0
 # How often it looks whether the event of a send that waits was cancelled. A tick may wait so long, and the loop as long
 # again: within two seconds of a cancellation nothing of it goes out.
@@ -181,11 +181,11 @@ class Dispatcher(Loop):
 
     def _give_back_waiting(self) -> None:
         """Nothing was sent of these: others may send them at once."""
-        for one in list(self._sending.values()):
-            if one.task is not None and self._is_waiting(one):
-                one.task.cancel()
-                del self._sending[one.claimed.delivery_id]
-                self._results.append(given_back(one.claimed))
+        for sending in list(self._sending.values()):
+            if sending.task is not None and self._is_waiting(sending):
+                sending.task.cancel()
+                del self._sending[sending.claimed.delivery_id]
+                self._results.append(given_back(sending.claimed))
 
     # --- claim --------------------------------------------------------------------------------------------------------
 
@@ -203,17 +203,17 @@ class Dispatcher(Loop):
     def _without_held(self, claimed: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
         """Those that this process does not hold yet. What it holds goes on under the newer claim.
 
-        Renewing in time makes this rare: the machine slept, say, and leases ended unnoticed.
+        Renewing in time makes this rare: for example, the machine slept and leases ended unnoticed.
         """
-        again = {one.delivery_id: one for one in claimed if one.status == DeliveryStatus.SENDING}
+        again = {delivery.delivery_id: delivery for delivery in claimed if delivery.status == DeliveryStatus.SENDING}
         if not again:
             return claimed
-        known = {one.delivery_id for one in (*self._results, *self._being_recorded)} & again.keys()
+        known = {result.delivery_id for result in (*self._results, *self._being_recorded)} & again.keys()
         self._newer |= {delivery_id: again[delivery_id].epoch for delivery_id in known}
         sending = self._sending.keys() & again.keys()
         for delivery_id in sending:
             self._sending[delivery_id].claimed = again[delivery_id]
-        return [one for one in claimed if one.delivery_id not in known | sending]
+        return [delivery for delivery in claimed if delivery.delivery_id not in known | sending]
 
     # --- send ---------------------------------------------------------------------------------------------------------
 
@@ -230,22 +230,22 @@ class Dispatcher(Loop):
         except BaseException:
             # None was sent: record them as READY again. Not those that were SENDING before, which an earlier claim may have
             # sent: they stay so until their leases end.
-            ready = [one for one in claimed if one.status == DeliveryStatus.READY]
+            ready = [delivery for delivery in claimed if delivery.status == DeliveryStatus.READY]
             self._results += map(given_back, ready)
-            self._claimer.free(one.delivery_id for one in claimed)
+            self._claimer.free(delivery.delivery_id for delivery in claimed)
             self._is_to_record = True
             raise
-        for one in claimed:
-            content = contents.get(one.message_id)
-            if content is not None and one.can_go:
-                self._start_send(one, content)
+        for delivery in claimed:
+            content = contents.get(delivery.message_id)
+            if content is not None and delivery.can_go:
+                self._start_send(delivery, content)
             else:
-                self._results.append(result_without_sending(one, content))
+                self._results.append(result_without_sending(delivery, content))
                 self._is_to_record = True
 
     async def _load_contents(self, claimed: Sequence[ClaimedDelivery]) -> Contents:
         """The claim holds what it needs: while it reads, others may fill the cache and evict from it."""
-        needed = {one.message_id for one in claimed}
+        needed = {delivery.message_id for delivery in claimed}
         found = self._message_cache.cached(needed)
         if len(found) == len(needed):
             return found
@@ -272,15 +272,15 @@ class Dispatcher(Loop):
         its turn before has the whole of the sender's timeout.
         """
         timeout, now = self._settings.send_timeout_seconds, time.monotonic()
-        for one in list(takewhile(lambda one: one.began <= now - timeout, self._sending.values())):
-            is_waiting = self._is_waiting(one)
-            if is_waiting or one.began <= now - 2 * timeout:
-                self._on_outcome(one, _WAITED if is_waiting else _LATE)
-                if one.task is not None:
-                    one.task.cancel()
+        for sending in list(takewhile(lambda sending: sending.began <= now - timeout, self._sending.values())):
+            is_waiting = self._is_waiting(sending)
+            if is_waiting or sending.began <= now - 2 * timeout:
+                self._on_outcome(sending, _WAITED if is_waiting else _LATE)
+                if sending.task is not None:
+                    sending.task.cancel()
 
-    def _is_waiting(self, one: _Sending) -> bool:
-        return one.task is not None and self._sender.is_waiting(one.task)
+    def _is_waiting(self, sending: _Sending) -> bool:
+        return sending.task is not None and self._sender.is_waiting(sending.task)
 
     async def _drop_cancelled(self) -> None:
         """Sends that wait for their turn, for a quota or a connection, may wait long: their event may be cancelled since."""
@@ -288,17 +288,17 @@ class Dispatcher(Loop):
         if now < self._look_for_cancelled_at:
             return
         self._look_for_cancelled_at = now + CANCELLED_SECONDS
-        waiting = [one for one in self._sending.values() if self._is_waiting(one)]
+        waiting = [sending for sending in self._sending.values() if self._is_waiting(sending)]
         if not waiting:
             return
         async with self._store.read() as tx:
-            cancelled = await statements.find_cancelled(tx, {one.claimed.message_id for one in waiting})
-        for one in waiting:
+            cancelled = await statements.find_cancelled(tx, {sending.claimed.message_id for sending in waiting})
+        for sending in waiting:
             # Some may have begun meanwhile.
-            if one.claimed.message_id in cancelled and one.task is not None and self._is_waiting(one):
-                one.task.cancel()
-                del self._sending[one.claimed.delivery_id]
-                self._results.append(result_of_cancelled(one.claimed, one.content))
+            if sending.claimed.message_id in cancelled and sending.task is not None and self._is_waiting(sending):
+                sending.task.cancel()
+                del self._sending[sending.claimed.delivery_id]
+                self._results.append(result_of_cancelled(sending.claimed, sending.content))
                 self._is_to_record = True
 
     def _on_outcome(self, sending: _Sending, outcome: object) -> None:
@@ -352,7 +352,7 @@ class Dispatcher(Loop):
         self._linger, self._is_to_record = None, False
         results, self._results = self._results, []
         if self._newer:
-            results = [with_epoch(one, self._newer.pop(one.delivery_id, one.epoch)) for one in results]
+            results = [with_epoch(result, self._newer.pop(result.delivery_id, result.epoch)) for result in results]
         self._being_recorded = results
         return results
 
@@ -378,33 +378,37 @@ class Dispatcher(Loop):
             await self._record_each(results)
             return
         self._is_behind = False
-        self._claimer.free(one.delivery_id for one in results)
-        if overtaken := [one for one in results if one.delivery_id in self._newer]:
+        self._claimer.free(result.delivery_id for result in results)
+        if overtaken := [result for result in results if result.delivery_id in self._newer]:
             # Claimed again by this process before they were recorded.
             self._results += overtaken
             self._is_to_record = True
-        self._report([one for one in results if one.delivery_id in recorded])
+        self._report([result for result in results if result.delivery_id in recorded])
 
     async def _record_each(self, results: list[DeliveryResult | Success]) -> None:
         failed: Exception | None = None
-        for one in results:
+        for result in results:
             try:
-                await self._record_all([one])
+                await self._record_all([result])
             except Exception as error:
                 failed = error
         if failed is not None:
             raise failed
 
     def _report(self, results: Sequence[DeliveryResult | Success]) -> None:
-        others = [one for one in results if isinstance(one, DeliveryResult)]
-        counts = Counter((one.status.value, one.code or "") for one in others)
+        others = [result for result in results if isinstance(result, DeliveryResult)]
+        counts = Counter((result.status.value, result.code or "") for result in others)
         counts[DeliveryStatus.SUCCESS.value, ""] += len(results) - len(others)
         for (status, code), count in counts.items():
             telemetry.DELIVERIES.labels(self.channel, status, code).inc(count)
-        for one in others:
-            if one.status in (DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN):
+        for result in others:
+            if result.status in (DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN):
                 self._log.error(
-                    "delivery ended", status=one.status.value, delivery_id=one.delivery_id, code=one.code, detail=one.detail
+                    "delivery ended",
+                    status=result.status.value,
+                    delivery_id=result.delivery_id,
+                    code=result.code,
+                    detail=result.detail,
                 )
 
     async def _renew_leases(self) -> None:
@@ -412,8 +416,8 @@ class Dispatcher(Loop):
         now = time.monotonic()
         if not self._lease.is_renewal_due(now) or not (self._sending or self._results):
             return
-        claims = [(one.claimed.delivery_id, one.claimed.epoch) for one in self._sending.values()]
-        claims += [(one.delivery_id, one.epoch) for one in self._results]
+        claims = [(sending.claimed.delivery_id, sending.claimed.epoch) for sending in self._sending.values()]
+        claims += [(result.delivery_id, result.epoch) for result in self._results]
         async with self._store.single() as tx:
             await statements.renew(tx, claims, self._lease.seconds)
         self._lease.renewed(now)

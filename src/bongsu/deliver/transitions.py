@@ -23,7 +23,7 @@ from bongsu.store.deliveries.rows import ABANDONED, EXPIRED
 from bongsu.store.messages.content import MessageContent
 from bongsu.store.ranks import PRIORITY_OF
 
-PLATFORMS = {one.value: one for one in Platform}
+PLATFORMS = {platform.value: platform for platform in Platform}
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _NO_MESSAGE = "its message no longer exists"
@@ -66,7 +66,7 @@ def result_of_cancelled(claimed: ClaimedDelivery, content: MessageContent) -> De
 
 
 def given_back(claimed: ClaimedDelivery) -> DeliveryResult:
-    """One that was claimed and not sent: it is due at once, for whoever claims it next."""
+    """One that was claimed and not sent: it is due at once, for the next claim."""
     # With its message: it ends CANCELLED if its event was cancelled, and then it is counted.
     return DeliveryResult(
         claimed.delivery_id, claimed.epoch, DeliveryStatus.READY, is_attempt=False, bulk_message=claimed.message_id
@@ -125,7 +125,7 @@ def _transition(  # noqa: PLR0911 (one case, one result)
         case Unknown():
             return _again(claimed, outcome.code, outcome.detail, 0.0, DeliveryStatus.UNKNOWN, settings)
         case Retry():
-            # The last try may have arrived: then nobody can say that it failed.
+            # The last try may have arrived: so it cannot be recorded as failed.
             at_last = DeliveryStatus.UNKNOWN if outcome.may_have_arrived else DeliveryStatus.FAIL
             return _again(claimed, outcome.code, outcome.detail, outcome.after_seconds, at_last, settings)
         case Gone():

@@ -93,7 +93,7 @@ class AudienceSelects:
         async with self._store.read_within(self._seconds) as tx:
             portions = await audience_snapshots.select_portions(tx, selected, event.after, self._chunk, self._seconds)
         if len(portions) <= 1:
-            event.list_audience([one for portion in portions for one in portion.member_ids])
+            event.list_audience([member_id for portion in portions for member_id in portion.member_ids])
             return
         async with self._store.transaction() as tx:
             # Only the newest claim stores: the members of two claims' SELECTs must not mix.

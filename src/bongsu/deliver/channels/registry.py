@@ -58,7 +58,7 @@ def senders(
 
 
 async def check_channel(spec: ChannelSpec, settings: Settings) -> str:
-    """What `bongsu doctor` says of a built-in channel; raises what is wrong with it."""
+    """What `bongsu doctor` reports of a built-in channel; raises what is wrong with it."""
     builder = _BUILDERS[spec.name]
     if not builder.is_configured(settings):
         return f"not configured: {spec.label} is simulated, nothing is sent"

@@ -27,7 +27,7 @@ GREYLIST_SECONDS = 60.0
 # A daily quota does not come back within minutes.
 QUOTA_SECONDS = 3600.0
 
-# What opening a connection raises. UnicodeError is the resolver's word for a host that cannot be one.
+# What opening a connection raises. UnicodeError is what the resolver raises for a host name that is not valid.
 CANNOT_OPEN = (aiosmtplib.SMTPException, OSError, UnicodeError)
 
 _LINE_START_DOT = re.compile(rb"(?m)^\.")
@@ -67,7 +67,7 @@ def outcome_of(stage: Stage, code: int, text: str) -> Outcome:
         return Misconfigured(name, detail, is_for_all=True)
     if 500 <= code < 600:
         return _for_good(stage, code, enhanced)(name, detail)
-    # No reply that SMTP knows.
+    # Not a reply code of SMTP.
     return lost(stage, name, detail)
 
 
@@ -91,11 +91,11 @@ def unopened(error: Exception) -> Outcome:
         if error.code >= 500:
             return Misconfigured(code, detail, is_for_all=True)
         return Retry(code, scope=Scope.CHANNEL, detail=detail)
-    if any(isinstance(one, ssl.SSLCertVerificationError) for one in (error, error.__cause__)):
+    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in (error, error.__cause__)):
         return Misconfigured("TLS_CERTIFICATE", detail, is_for_all=True)
     if isinstance(error, OSError):
         return Retry("CONNECT", scope=Scope.CHANNEL, detail=detail)
-    # What aiosmtplib says itself: the server offers no STARTTLS or no login, and the settings ask for it.
+    # An error of aiosmtplib itself: the server offers no STARTTLS or no login, and the settings ask for it.
     return Misconfigured("SMTP_NOT_OFFERED", detail, is_for_all=True)
 
 
@@ -136,7 +136,7 @@ class SmtpConnection:
         self.stage = Stage.MAIL
         # A refusal leaves the server in the middle of a mail.
         self._needs_reset = False
-        # What it is interrupted in, it stays in: what the server says next belongs to that mail.
+        # Stays set if a send was interrupted: what the server answers next belongs to that mail.
         self._is_sending = False
         # Set while it lies idle: hangs up when its time is over.
         self.expiry: asyncio.TimerHandle | None = None
@@ -167,7 +167,7 @@ class SmtpConnection:
         await self._client.rcpt(mail.recipient)
         self.stage = Stage.DATA
         reply = await self._client.execute_command(b"DATA")
-        # By hand, because aiosmtplib's own `data` does not tell whether it broke before the content or after.
+        # By hand, because aiosmtplib's own `data` does not show whether it broke before the content or after.
         protocol = self._client.protocol
         if reply.code != aiosmtplib.SMTPStatus.start_input or protocol is None:
             raise aiosmtplib.SMTPDataError(reply.code, reply.message)

@@ -10,9 +10,9 @@ from urllib.parse import SplitResult, urlsplit
 from bongsu.deliver.channels.http.proxy import Proxies, Proxy
 
 PORTS = {"http": 80, "https": 443}
-# These say where a request ends and what becomes of the connection: ours to say.
+# These define where a request ends and whether the connection stays open: the client sets them itself.
 OURS = frozenset({"host", "connection", "content-length", "transfer-encoding"})
-# Without the second a server may compress, which nobody here undoes.
+# Without the second a server may compress its answer, which this client does not decode.
 STANDARD = {"User-Agent": "bongsu", "Accept-Encoding": "identity"}
 
 _VISIBLE = re.compile(r"[!-~]+")
@@ -38,7 +38,7 @@ class RequestHead(NamedTuple):
 
 
 def make_head(url: str, headers: Mapping[str, str], proxies: Proxies) -> RequestHead:
-    """ValueError says what no request can carry."""
+    """Raises ValueError for what no request can carry."""
     target, port = _split(url)
     host = target.hostname or ""
     path = (target.path or "/") + (f"?{target.query}" if target.query else "")
@@ -72,7 +72,7 @@ def _split(url: str) -> tuple[SplitResult, int]:
 
 
 def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Names only in what is said: values may be secrets."""
+    """Error texts name headers and never show their values, which may be secrets."""
     for name, value in headers.items():
         if not _NAME.fullmatch(name) or name.lower() in OURS:
             raise ValueError(f"no request can carry a header {name!r} of the caller's")

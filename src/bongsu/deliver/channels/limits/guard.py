@@ -41,7 +41,7 @@ def is_answer(outcome: Outcome) -> bool:
 
 @dataclass
 class _Pause:
-    """What is wrong with a target. Its breaker is open from the first failure on, and says when to probe."""
+    """What is wrong with a target. Its breaker is open from the first failure on and decides when to probe."""
 
     code: str = ""
     detail: str = ""
@@ -107,7 +107,7 @@ class Guard:
         self._learn_settings(outgoing, outcome, now)
 
     def unusable(self, outgoing: Outgoing, outcome: Outcome) -> None:
-        """Nothing could be sent, for a reason that concerns every send: no access token, say."""
+        """Nothing could be sent, for a reason that concerns every send, such as no access token."""
         self._learn_settings(outgoing, outcome, self._clock())
 
     def crashed(self, outgoing: Outgoing, error: BaseException, began: float) -> None:

@@ -59,7 +59,7 @@ class Pace:
         return max(0, math.ceil(-self._tokens))
 
     def restart(self) -> None:
-        """The provider has complained: begin as gently as the first time."""
+        """The provider has reported its quota as exceeded: begin as gently as the first time."""
         self._is_to_begin = True
 
     def _refill(self, now: float) -> float:

@@ -13,7 +13,7 @@ from bongsu.deliver.channels.http.retry_after import LONGEST_ASKED, retry_after
 from bongsu.deliver.channels.push.message import DETAIL_LIMIT
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
 
-# FCM asks for these when it does not say itself how long to wait; they double with each try.
+# The waits that FCM's documentation asks for, without a Retry-After; they double with each try.
 QUOTA_SECONDS = 60.0
 SERVER_SECONDS = 10.0
 # Doubling ends here: FCM wants a message given up after an hour.
@@ -24,12 +24,12 @@ SPREAD = 0.2
 
 @dataclass(frozen=True)
 class _Error:
-    """What FCM says in google.rpc.Status, as far as it could be read."""
+    """An error of FCM, a google.rpc.Status, as far as it could be read."""
 
-    # FcmError's errorCode. Empty where it is missing: then not FCM has spoken, but something in front of it.
+    # FcmError's errorCode. Empty where it is missing: then the answer is not from FCM but from something in front of it.
     code: str = ""
     message: str = ""
-    # The fields that BadRequest complains about, and the quotas that QuotaFailure names.
+    # The fields that BadRequest lists, and the quotas that QuotaFailure names.
     fields: tuple[str, ...] = ()
     quotas: tuple[str, ...] = ()
     apns_status: str = ""
@@ -41,7 +41,7 @@ class _Error:
 
     @property
     def is_about_the_token(self) -> bool:
-        """A bad argument is a dead token only if nothing else was complained about. Never guessed."""
+        """A bad argument is a dead token only if no other field is listed. Never guessed."""
         if self.fields:
             return set(self.fields) == {"message.token"}
         return "registration token" in self.message.lower()
@@ -56,7 +56,7 @@ def read_answer(
     attempt: int = 1,
     spread: float = 0.0,
 ) -> Outcome:
-    """What FCM's answer means. `spread`, between 0 and 1, is the dice for waits that should not all end together."""
+    """What FCM's answer means. `spread`, between 0 and 1, randomises waits, so that they do not all end together."""
     if 200 <= status < 300:
         return read_success(status, body)
     error = _parse(body)
@@ -65,7 +65,7 @@ def read_answer(
         return Retry(error.code or "QUOTA_EXCEEDED", wait, _reach(error), error.detail)
     if status >= 500 or status == 408:
         wait = _wait(SERVER_SECONDS, attempt, spread, retry_after(headers, now))
-        # It has answered 503 for what it then delivered. Where FcmError is given, the one who knows says that it was not.
+        # A 503 may come for what is delivered nonetheless. With an FcmError it is from FCM itself: it was not delivered.
         return Retry(error.code or f"HTTP_{status}", wait, detail=error.detail, may_have_arrived=not error.code)
     return _refusal(status, error)
 
@@ -109,13 +109,13 @@ def _refusal(status: int, error: _Error) -> Outcome:  # noqa: PLR0911 (a table, 
         case 413, _:
             return Refused("PAYLOAD_TOO_LARGE", error.detail)
     if status < 400:
-        # A redirect, say: BONGSU_FCM_URL leads to something that is not FCM.
+        # Such as a redirect: BONGSU_FCM_URL leads to something that is not FCM.
         return Misconfigured(f"HTTP_{status}", error.detail)
     return Refused(error.code or f"HTTP_{status}", error.detail)
 
 
 def is_failure(outcome: Outcome) -> bool:
-    """Whether the circuit breaker counts it. A quota is no failure: FCM is well, and says when to come back."""
+    """Whether the circuit breaker counts it. An exceeded quota is not a failure: FCM works, and asks for a wait."""
     match outcome:
         case Unknown() | Retry(may_have_arrived=True) | Retry(code="UNAVAILABLE" | "INTERNAL" | "UNREACHABLE"):
             return True
@@ -131,9 +131,9 @@ def is_answer(outcome: Outcome) -> bool:
 
 
 def _reach(error: _Error) -> Scope:
-    """One device may be told too often while the project is well within its quota."""
-    words = " ".join((error.message, *error.quotas)).lower()
-    return Scope.DELIVERY if "device" in words else Scope.CHANNEL
+    """The quota of one device may be exceeded while the project is well within its own."""
+    text = " ".join((error.message, *error.quotas)).lower()
+    return Scope.DELIVERY if "device" in text else Scope.CHANNEL
 
 
 def _parse(body: bytes) -> _Error:
@@ -153,9 +153,10 @@ def _parse(body: bytes) -> _Error:
             case "google.firebase.fcm.v1.ApnsError":
                 apns_status = str(detail.get("statusCode", ""))
             case "google.rpc.BadRequest":
-                fields += [str(one.get("field", "")) for one in _objects(detail.get("fieldViolations"))]
+                fields += [str(violation.get("field", "")) for violation in _objects(detail.get("fieldViolations"))]
             case "google.rpc.QuotaFailure":
-                quotas += [f"{one.get('subject')} {one.get('description')}" for one in _objects(detail.get("violations"))]
+                violations = _objects(detail.get("violations"))
+                quotas += [f"{violation.get('subject')} {violation.get('description')}" for violation in violations]
     message = error.get("message")
     return _Error(code, message if isinstance(message, str) else "", tuple(fields), tuple(quotas), apns_status, raw)
 
@@ -166,7 +167,7 @@ def _details(error: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _text(body: bytes) -> str:

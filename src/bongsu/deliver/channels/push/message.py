@@ -13,7 +13,7 @@ import orjson
 from bongsu.model import Priority
 from bongsu.model.outcome import Outgoing, Refused
 
-# What a device is sent may weigh this much. FCM does not say how it counts, so we count the JSON with all its quotes.
+# Bytes that a device may be sent. FCM does not document how it counts, so we count the JSON with all its quotes.
 PAYLOAD_LIMIT = 4096
 # The longest any of the three services keeps a message for a device that is away.
 LONGEST_TTL = timedelta(weeks=4)
@@ -25,14 +25,14 @@ OWN_KEYS = frozenset({"nid", "notificationId", "type", "refId", "title", "body"}
 FCM_KEYS = frozenset({"from", "notification", "message_type"})
 FCM_PREFIXES = ("google.", "gcm.")
 
-# Enough of a provider's words to understand them in a log line.
+# Enough of a provider's text to understand it in a log line.
 DETAIL_LIMIT = 300
 
 _URGENCY = {Priority.HIGH: "high", Priority.NORMAL: "normal", Priority.LOW: "low"}
 
 
 def request_body(outgoing: Outgoing, now: datetime) -> bytes | Refused:
-    """The body of the call; or why it is not to be made, because FCM would refuse it or nobody wants it any more."""
+    """The body of the call; or why it is not to be made, because FCM would refuse it or it has expired."""
     if not outgoing.address:
         return Refused("NO_TOKEN", "the device has no token")
     if outgoing.collapse_id and not COLLAPSE_ID.fullmatch(outgoing.collapse_id):
@@ -45,7 +45,7 @@ def request_body(outgoing: Outgoing, now: datetime) -> bytes | Refused:
         # The body holds everything that is counted: a short one, as nearly all are, need not be counted.
         size = len(body) if len(body) <= PAYLOAD_LIMIT else payload_size(message)
     except (TypeError, ValueError, RecursionError) as error:
-        # Half a surrogate pair, a number JSON has no word for: no JSON can carry it.
+        # Half a surrogate pair, or a number that JSON cannot represent.
         return Refused("UNENCODABLE", str(error)[:DETAIL_LIMIT])
     if size > PAYLOAD_LIMIT:
         return Refused("PAYLOAD_TOO_LARGE", f"{size} bytes of text and data, FCM takes {PAYLOAD_LIMIT}: shorten the text")
@@ -53,7 +53,7 @@ def request_body(outgoing: Outgoing, now: datetime) -> bytes | Refused:
 
 
 def build_message(outgoing: Outgoing, now: datetime) -> dict[str, Any]:
-    """The message as FCM wants it, for whatever the device runs: what an app says of its platform may be wrong or old."""
+    """The message as FCM wants it, for all platforms at once: the platform that an app registered may be wrong or old."""
     message: dict[str, Any] = {
         "token": outgoing.address,
         "data": _data(outgoing),
@@ -67,7 +67,7 @@ def build_message(outgoing: Outgoing, now: datetime) -> dict[str, Any]:
 
 
 def payload_size(message: Mapping[str, Any]) -> int:
-    """How many bytes the hungriest of the platforms would be sent."""
+    """The largest number of bytes that any platform would be sent."""
     data = message["data"]
     notification = {**message.get("notification", {}), **message["webpush"].get("notification", {})}
     on_ios = orjson.dumps({**message["apns"]["payload"], **data})
@@ -76,7 +76,7 @@ def payload_size(message: Mapping[str, Any]) -> int:
 
 
 def _data(outgoing: Outgoing) -> dict[str, str]:
-    """Strings to strings, as FCM wants it; what is no string becomes its JSON."""
+    """Strings to strings, as FCM requires; any other value becomes its JSON."""
     data = {"notificationId": str(outgoing.notification_id), "type": outgoing.type}
     if outgoing.collapse_id:
         data["nid"] = outgoing.collapse_id
@@ -103,7 +103,7 @@ def _is_reserved(key: str) -> bool:
 
 
 def _as_text(value: Any) -> str:
-    # Most that are no text are whole numbers: the encoder takes ten times as long to write the same.
+    # Most other values are whole numbers: the encoder takes ten times as long to write the same.
     return str(value) if type(value) is int else _json(value)
 
 
@@ -125,7 +125,7 @@ def _android(outgoing: Outgoing, now: datetime) -> dict[str, Any]:
 def _apns(outgoing: Outgoing) -> dict[str, Any]:
     aps: dict[str, Any]
     if outgoing.is_silent:
-        # APNs rejects background pushes of priority 10, and any other word in aps would make it an alert.
+        # APNs rejects background pushes of priority 10, and any other key in aps would make it an alert.
         headers = {"apns-push-type": "background", "apns-priority": "5"}
         aps = {"content-available": 1}
     else:

@@ -102,7 +102,7 @@ class AccessTokens:
         return str(self._credentials.token), (end - datetime.now(UTC)).total_seconds()
 
     def _failed(self, error: Exception) -> Misconfigured | Retry:
-        # google-auth marks what may pass. What it does not know, an answer that is no JSON, say, may pass too.
+        # google-auth marks what may pass. What it does not know, such as an answer that is not JSON, may pass too.
         is_refusal = isinstance(error, GoogleAuthError) and not error.retryable and not isinstance(error, TransportError)
         detail = str(error)[:300]
         self._failures += 1

@@ -1,8 +1,8 @@
 """SMS by one of the services that Apprise knows: BONGSU_SMS_URL with any scheme of its own.
 
 Apprise answers yes or no and writes why into its log. So the log is read, in the thread that sends: an answer's status
-becomes what it means, a connection that never came about becomes a retry, and every other no is Unknown, because nobody
-can tell how far it came.
+becomes what it means, a connection that was never made becomes a retry, and every other failure is Unknown, because it is
+not known how far it came.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AppriseGateway:
         self._url = _with_placeholder(settings.sms_url)
         self._timeout = settings.send_timeout_seconds
         if self._service(SAMPLE_NUMBER) is None:
-            raise BadSettings("BONGSU_SMS_URL is no URL that Apprise understands")
+            raise BadSettings("BONGSU_SMS_URL is not a URL that Apprise understands")
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="bongsu-sms")
         # A thread may be busy for longer than its message was waited for.
         self._free = asyncio.Semaphore(THREADS)
@@ -47,7 +47,7 @@ class AppriseGateway:
     async def send(self, outgoing: Outgoing) -> Outcome:
         service = self._service(number_of(outgoing))
         if service is None:
-            return Refused("APPRISE_URL", "with this number, BONGSU_SMS_URL is no URL that Apprise understands")
+            return Refused("APPRISE_URL", "with this number, BONGSU_SMS_URL is not a URL that Apprise understands")
         if getattr(service, "targets", True) in ([], ()):
             # It has dropped the number as none; some would now write to their own sender instead.
             return Gone("ADDRESS_INVALID", "the service does not take it for a phone number")
@@ -79,7 +79,7 @@ class AppriseGateway:
 
 
 def _with_placeholder(url: str) -> str:
-    """Where it does not say itself where the number goes: at the end of its path, as most services have it."""
+    """Without a placeholder of its own, the number goes to the end of the path, as most services have it."""
     if "{to}" in url:
         return url
     front, mark, query = url.partition("?")
@@ -97,7 +97,7 @@ def _notify(service: apprise.NotifyBase, text: str) -> Outcome:
 
 def outcome_of(captured: list[tuple[int, str]], *, is_twilio: bool) -> Outcome:
     """What a failed notification means, by the levels and lines that Apprise logged meanwhile."""
-    # Statuses stand in warnings. Lower levels repeat the message, and a message may speak of errors too.
+    # Statuses stand in warnings. Lower levels repeat the message, and a message may contain the same text.
     codes = [int(code) for level, line in captured if level >= logging.WARNING for code in _ERROR.findall(line)]
     if codes:
         code = codes[-1]

@@ -53,7 +53,7 @@ class Sms:
 
     async def send(self, outgoing: Outgoing) -> Outcome:
         if not text_of(outgoing):
-            return Refused("NO_TEXT", "there is nothing to say")
+            return Refused("NO_TEXT", "the message has no text")
         return await self._gateway.send(outgoing)
 
     async def close(self) -> None:
@@ -76,7 +76,7 @@ class HttpGateway:
             **_authorization(unquote(url.username or ""), unquote(url.password or "")),
         }
         if "{from}" in settings.sms_template and not self._from:
-            raise BadSettings("BONGSU_SMS_TEMPLATE speaks of {from} and BONGSU_SMS_FROM is not set")
+            raise BadSettings("BONGSU_SMS_TEMPLATE has {from} and BONGSU_SMS_FROM is not set")
         self._client = HttpClient(settings.send_timeout_seconds, CONNECTIONS)
 
     async def send(self, outgoing: Outgoing) -> Outcome:
@@ -96,7 +96,7 @@ class HttpGateway:
     def _body(self, outgoing: Outgoing) -> bytes:
         to, text = number_of(outgoing), text_of(outgoing)
         if self._template is None:
-            # A messaging service stands for many numbers; Twilio tells the two apart by the field's name.
+            # A messaging service stands for many numbers; Twilio distinguishes the two by the field's name.
             sender = "MessagingServiceSid" if self._from.startswith("MG") else "From"
             form = {"To": to, sender: self._from, "Body": text}
             return urlencode({name: value for name, value in form.items() if value}).encode()
