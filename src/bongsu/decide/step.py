@@ -196,9 +196,11 @@ class Decider:
             ],
             profiles=self._profiles.rows(profiles, now),
             contents=[
-                (notice_index, locale, ids[notice_index, self._messages.content_locale(event.current_notice, locale)])
+                (notice_index, locale, ids[notice_index, content_locale])
                 for notice_index, event in enumerate(events)
-                for locale in self._profiles.locales
+                for locale, content_locale in self._messages.content_locales(
+                    event.current_notice, self._profiles.locales
+                ).items()
             ],
             keys=self._dedup_keys(events, keys, now),
             own_messages=[message_id for event in events for message_id in event.own_messages],
