@@ -20,15 +20,15 @@ from bench.streams import Readers, readers
 from bongsu.api.stream import PATH
 from bongsu.live import frames
 from bongsu.live.messages import write_messages
-from bongsu.model import new_id, utc_now
+from bongsu.model import Guarantee, new_id, utc_now
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.runtime.topics import MESSAGES_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.query import same
-from bongsu.store.inbox.live import MessageContent
 from bongsu.store.members import ensure_members
+from bongsu.store.messages.content import MessageContent
 
 RIVAL = "sse_starlette"
 HAS_RIVAL = find_spec(RIVAL) is not None
@@ -175,7 +175,7 @@ async def _theirs(module: str, folder: Path, body: Callable[[str], bytes]) -> As
 
 
 def _frames(mark: str) -> bytes:
-    content = MessageContent(1, "PRICE_DROP", TITLE, BODY, mark, "{}", False)
+    content = MessageContent(1, "", "PRICE_DROP", TITLE, BODY, mark, "{}", Guarantee.AT_LEAST_ONCE, "ko", 1, None)
     return frames.notification(1_000_000, frames.after_id(utc_now(), content)) + frames.badge(10)
 
 

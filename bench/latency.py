@@ -13,9 +13,9 @@ from bongsu.ingress.intake import Intake
 from bongsu.model import Event
 from bongsu.render.templates import Templates
 from bongsu.rules import catalogue
+from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import EVENTS_TOPIC
-from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.query import as_uuid, same

@@ -16,7 +16,7 @@ from bench.ground import Ground
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.channels.http.client import HttpClient
 from bongsu.deliver.channels.limits.pace import Pace
-from bongsu.deliver.channels.push import fcm
+from bongsu.deliver.channels.push.message import request_body
 from bongsu.deliver.channels.push.sender import CONNECTIONS, Push
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.model import Channel, utc_now
@@ -120,7 +120,7 @@ class _Ear:
         self.bodies: list[bytes] = []
 
     async def send(self, outgoing: Outgoing) -> Outcome:
-        body = fcm.request_body(outgoing, utc_now())
+        body = request_body(outgoing, utc_now())
         assert isinstance(body, bytes), body
         self.bodies.append(body)
         return Accepted()

@@ -1,42 +1,60 @@
-"""What the composition root does besides putting things together."""
+"""The composition root: what each role runs."""
 
 from __future__ import annotations
 
-import resource
-from typing import cast
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+from typing import Any
 
-from bongsu.decide.progress import Decision, EventInProgress
+import pytest
+
+from bongsu import service
+from bongsu.decide.step import Decider
 from bongsu.deliver.dispatcher import Dispatcher
-from bongsu.model import Channel, Event, Listed, Notice
-from bongsu.rules.social import POST_LIKE
-from bongsu.service import _channels_of, _make_room_for_connections, _waking
-from bongsu.store.outbox import ClaimedEvent
+from bongsu.live.announce import Announcer
+from bongsu.live.hub import Hub
+from bongsu.rules import catalogue
+from bongsu.runtime.keys import Keys
+from bongsu.runtime.roles import ALL_ROLES, Role
+from bongsu.runtime.signals import LocalSignals
+from bongsu.service import COMPONENTS, Process
+from bongsu.settings import Settings
+from bongsu.store import Store
 
 
-class Woken:
-    def __init__(self) -> None:
-        self.times = 0
-
-    def wake(self) -> None:
-        self.times += 1
+def test_the_table_has_every_role() -> None:
+    assert COMPONENTS.keys() == set(Role)
 
 
-def test_a_step_wakes_the_dispatchers_of_its_own_channels_and_other_signals_wake_all() -> None:
-    event = EventInProgress(ClaimedEvent(Event(event_type="post.liked"), 1, 0, 1), [Notice(POST_LIKE, Listed(("m-1",)))])
-    decided = ",".join(sorted(_channels_of(Decision(finished=[event])))).encode()
-    push, email = Woken(), Woken()
-    hearing = [_waking(cast(Dispatcher, one), channel) for one, channel in ((push, Channel.PUSH), (email, Channel.EMAIL))]
-    for data, times in ((decided, (1, 0)), (b"", (2, 1)), (None, (3, 2))):
-        for hear in hearing:
-            hear(data)
-        assert (push.times, email.times) == times
+@pytest.fixture
+async def process(store: Store, settings: Settings) -> Process:
+    rules, keys = catalogue(settings), Keys.load(settings)
+    return Process(settings, store, LocalSignals(), ALL_ROLES, rules, keys, (), asyncio.Event(), is_demo=False)
 
 
-def test_a_gateway_may_have_as_many_streams_as_the_system_allows_files() -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
-        _make_room_for_connections()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+async def test_all_who_need_the_content_of_messages_share_one_cache(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches: dict[type, list[Any]] = {}
+
+    def note(kind: type) -> None:
+        build = kind.__init__  # type: ignore[misc]
+
+        def noted(self: Any, *arguments: Any, **named: Any) -> None:
+            build(self, *arguments, **named)
+            caches.setdefault(kind, []).append(self._message_cache)
+
+        monkeypatch.setattr(kind, "__init__", noted)
+
+    for kind in (Decider, Dispatcher, Announcer, Hub):
+        note(kind)
+    async with AsyncExitStack() as stack:
+        for component in COMPONENTS[Role.WORKER]:
+            await stack.enter_async_context(component(process))
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        stack.callback(listener.close)
+        await stack.enter_async_context(service._http(process, listener))
+    assert caches.keys() == {Decider, Dispatcher, Announcer, Hub}
+    assert all(cache is process.message_cache for found in caches.values() for cache in found)

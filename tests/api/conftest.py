@@ -12,8 +12,8 @@ from bongsu.api.app import build_api
 from bongsu.clock import build_jobs
 from bongsu.ingress.intake import Intake
 from bongsu.runtime.keys import Keys
+from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
-from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store
 

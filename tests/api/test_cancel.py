@@ -24,9 +24,9 @@ from bongsu.errors import StoreUnreachable
 from bongsu.model import Everyone, Listed, NoticeType, new_id, utc_now
 from bongsu.rules import catalogue
 from bongsu.runtime.keys import Keys
+from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import CANCELLATIONS_TOPIC, DELIVERIES_TOPIC
-from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements

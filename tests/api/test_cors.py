@@ -14,8 +14,8 @@ from bongsu.api.cors import SHARED
 from bongsu.errors import BadSettings
 from bongsu.ingress.intake import Intake
 from bongsu.runtime.keys import Keys
+from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
-from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from bongsu.web.files import HERE

@@ -273,7 +273,7 @@ def test_after_kill_9_the_embedded_store_is_taken_up_at_once(tmp_path: Path, sim
     with serving(environment) as served, served.client(**KEY) as client:
         until(lambda: client.get("/api/admin/stats").json()["deliveries"]["sending"] == 0, "sent again")
         assert client.get("/api/admin/stats").json()["deliveries"] == {"ready": 0, "sending": 0, "fail": 0, "unknown": 0}
-        assert [line for line in served.lines if line["event"] == "released the claims of processes that died"]
+        assert [line for line in served.lines if line["event"] == "released dead claims"]
 
 
 # --- wrong clocks -----------------------------------------------------------------------------------------------------

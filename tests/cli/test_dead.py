@@ -80,7 +80,7 @@ def test_an_operator_lists_looks_and_replays(with_store: Do, environment: dict[s
         "사과 가격이 내렸어요",
         "the app was removed",
         "120 ms, UNREGISTERED",
-        "until the member has registered anew",
+        "until the member has registered again",
     ):
         assert words in shown
     assert "\x1b" not in shown

@@ -16,6 +16,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store, outbox
 from bongsu.store.desk import history
 from bongsu.store.inbox import live
+from bongsu.store.messages.content import MessageCache
 from tests.support.decisions import (
     Clock,
     ClockedDecider,
@@ -42,7 +43,7 @@ async def send(store: Store, settings: Settings, *events: Event) -> list[bytes |
         await outbox.add(tx, events)
     announced: list[bytes | None] = []
     signals = LocalSignals()
-    announcer = Announcer(store, signals)
+    announcer = Announcer(store, signals, MessageCache())
     with signals.listen(member_topic("a"), announced.append):
         worker = EventWorker(
             store, catalogue(settings), settings, ClockedDecider(store, settings, Clock()), announcer.decided

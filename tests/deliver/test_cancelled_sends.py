@@ -15,15 +15,15 @@ import pytest
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.channels.email.sender import Email
 from bongsu.deliver.channels.email.smtp import CONNECTIONS
-from bongsu.deliver.channels.limits.priority_semaphore import Turns
+from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.deliver.channels.push.sender import Push
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.desk.cancel import Cancellations
 from bongsu.errors import StoreUnreachable
 from bongsu.model import Channel, Everyone, Guarantee, NoticeType
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
+from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
-from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
@@ -83,7 +83,7 @@ async def test_what_waits_for_a_connection_is_dropped_and_what_has_one_is_not(
     settings = settings.model_copy(update={"poll_seconds": poll_seconds})
     event_id = await campaign(store, settings, 5, chunk=2)
     sender = OneAtATime()
-    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(1)), settings, ROOM)
+    dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
     async with running(dispatcher):
         await sender.has_begun.wait()
         done = await cancel(store, settings, event_id)
@@ -105,7 +105,7 @@ async def test_what_waits_of_other_events_is_sent(store: Store, settings: Settin
     event_id = await campaign(store, settings, 3)
     await decide(store, settings, says(Everyone(), AGAIN), said())
     sender = OneAtATime()
-    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(1)), settings, ROOM)
+    dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
     async with running(dispatcher):
         await sender.has_begun.wait()
         await cancel(store, settings, event_id)
@@ -125,7 +125,7 @@ async def test_what_a_stop_gives_back_of_a_cancelled_event_is_cancelled(
     monkeypatch.setattr("bongsu.deliver.dispatcher.CANCELLED_SECONDS", 3600)
     event_id = await campaign(store, settings, 5, chunk=2)
     sender = OneAtATime()
-    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(1)), settings, ROOM)
+    dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
     await dispatcher.start()
     await sender.has_begun.wait()
     await cancel(store, settings, event_id)
@@ -147,7 +147,7 @@ async def test_one_that_an_earlier_claim_may_have_sent_is_unknown_when_it_is_dro
     event_id = await campaign(store, settings, 3, chunk=2, kind=AGAIN)
     assert len(await statements.claim(store, Channel.PUSH, RANKS, 10, -1, "dead")) == 3
     sender = OneAtATime()
-    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(1)), settings, ROOM)
+    dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
     async with running(dispatcher):
         await sender.has_begun.wait()
         await cancel(store, settings, event_id)
@@ -190,7 +190,7 @@ async def test_mails_that_wait_for_one_of_few_connections_are_dropped(store: Sto
         event = said()
         await decide(store, settings, says(Everyone(), MAIL), event)
         email = Email(settings)
-        dispatcher = Dispatcher(store, GuardedSender(email, turns=email.turns), settings, 32)
+        dispatcher = Dispatcher(store, GuardedSender(email, semaphore=email.semaphore), settings, 32)
         async with running(dispatcher):
             # One connection is left to critical mail.
             for _ in range(CONNECTIONS - 1):
@@ -336,7 +336,7 @@ async def test_what_is_given_back_after_a_failed_claim_is_counted_if_its_campaig
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event_id = await campaign(store, settings, 5, chunk=2)
-    dispatcher = Dispatcher(store, GuardedSender(OneAtATime(), turns=Turns(1)), settings, ROOM)
+    dispatcher = Dispatcher(store, GuardedSender(OneAtATime(), semaphore=PrioritySemaphore(1)), settings, ROOM)
 
     async def fail(_claimed: object) -> None:
         raise StoreUnreachable("gone")

@@ -25,6 +25,7 @@ from bongsu.store import deliveries as statements
 from bongsu.store.core.query import Transaction, same
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
 from bongsu.store.desk.delivery_history import find_attempts
+from bongsu.store.messages import content
 from bongsu.store.ranks import RANKS, SHARED_TURNS
 from tests.support.decisions import decide, members, rows, said, says
 from tests.support.deliveries import LONG_AGO, delivery, message
@@ -72,7 +73,7 @@ def dispatching(store: Store, sender: Scripted, settings: Settings, concurrency:
     return Dispatcher(store, channel, settings, concurrency)
 
 
-async def carry(store: Store, sender: Scripted, settings: Settings, concurrency: int = 8) -> None:
+async def dispatch_all(store: Store, sender: Scripted, settings: Settings, concurrency: int = 8) -> None:
     """Until nothing is READY or SENDING."""
     dispatcher = dispatching(store, sender, settings, concurrency)
     async with asyncio.timeout(30):
@@ -108,7 +109,7 @@ async def attempts(store: Store) -> list[str]:
 async def test_what_is_due_is_sent_once_and_recorded(store: Store, settings: Settings) -> None:
     await one_delivery(store, settings, MOST_ONCE, "a", "b", "c")
     sender = Scripted()
-    await carry(store, sender, settings)
+    await dispatch_all(store, sender, settings)
     assert sorted(one.address for one in sender.sent) == ["token-a", "token-b", "token-c"]
     assert await states(store, "status, code, reference, attempts") == [("SUCCESS", None, "ref", 1)] * 3
     assert await attempts(store) == ["SUCCESS"] * 3
@@ -120,7 +121,7 @@ async def test_a_retry_is_tried_three_times_more_with_the_same_collapse_id(
 ) -> None:
     await one_delivery(store, quick, kind)
     sender = Scripted(Retry("UNAVAILABLE"))
-    await carry(store, sender, quick)
+    await dispatch_all(store, sender, quick)
     assert [one.attempt for one in sender.sent] == [1, 2, 3, 4]
     assert len({one.collapse_id for one in sender.sent}) == 1
     assert len(sender.sent[0].collapse_id) == 32
@@ -130,7 +131,7 @@ async def test_a_retry_is_tried_three_times_more_with_the_same_collapse_id(
 async def test_a_retry_that_succeeds_is_a_success(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
     answers: list[Outcome] = [Accepted("at last"), Retry("UNAVAILABLE"), Retry("INTERNAL")]
-    await carry(store, Scripted(lambda _outgoing: answers.pop()), quick)
+    await dispatch_all(store, Scripted(lambda _outgoing: answers.pop()), quick)
     assert await states(store, "status, code, attempts") == [("SUCCESS", None, 3)]
     assert await attempts(store) == ["INTERNAL", "UNAVAILABLE", "SUCCESS"]
 
@@ -153,7 +154,7 @@ async def test_what_may_have_arrived_is_sent_again_only_where_that_was_chosen(
     await one_delivery(store, quick, MOST_ONCE)
     await one_delivery(store, quick, LEAST_ONCE)
     sender = Scripted(outcome)
-    await carry(store, sender, quick)
+    await dispatch_all(store, sender, quick)
     assert Counter(one.type for one in sender.sent) == {"ONCE": 1, "AGAIN": 4}
     code = outcome.code  # type: ignore[union-attr]
     # Where it was sent again, the last try is in doubt as well: it did not fail, and its rule says that it may be repeated.
@@ -163,7 +164,7 @@ async def test_what_may_have_arrived_is_sent_again_only_where_that_was_chosen(
 async def test_a_held_one_waits_without_counting(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
     answers: list[Outcome] = [Accepted(), *[Retry("CIRCUIT_OPEN", is_held=True)] * 9]
-    await carry(store, Scripted(lambda _outgoing: answers.pop()), quick)
+    await dispatch_all(store, Scripted(lambda _outgoing: answers.pop()), quick)
     assert await states(store, "status, attempts") == [("SUCCESS", 1)]
     assert await attempts(store) == ["SUCCESS"]
 
@@ -171,7 +172,7 @@ async def test_a_held_one_waits_without_counting(store: Store, quick: Settings) 
 async def test_a_token_that_is_gone_is_not_sent_to_again(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick, MOST_ONCE, "a", "b")
     sender = Scripted(lambda outgoing: Gone("UNREGISTERED") if outgoing.member_id == "a" else Accepted())
-    await carry(store, sender, quick)
+    await dispatch_all(store, sender, quick)
     assert await states(store) == [("FAIL", "UNREGISTERED"), ("SUCCESS", None)]
     devices = await rows(store, "SELECT member_id, status FROM bongsu_devices ORDER BY member_id")
     assert [tuple(row) for row in devices] == [("a", "INVALID"), ("b", "ACTIVE")]
@@ -185,7 +186,7 @@ async def test_a_token_refreshed_while_the_old_one_was_refused_stays(store: Stor
             await run(store, "UPDATE bongsu_devices SET token = 'fresh'")
             return Gone("UNREGISTERED")
 
-    await carry(store, Refreshing(), quick)
+    await dispatch_all(store, Refreshing(), quick)
     assert [tuple(row) for row in await rows(store, "SELECT token, status FROM bongsu_devices")] == [("fresh", "ACTIVE")]
 
 
@@ -198,7 +199,7 @@ async def test_a_refusal_ends_it_and_keeps_the_address(
 ) -> None:
     await one_delivery(store, quick)
     sender = Scripted(outcome)
-    await carry(store, sender, quick)
+    await dispatch_all(store, sender, quick)
     assert len(sender.sent) == 1
     assert await states(store, "status, is_retryable") == [("FAIL", is_retryable)]
     assert [row["status"] for row in await rows(store, "SELECT status FROM bongsu_devices")] == ["ACTIVE"]
@@ -209,7 +210,7 @@ async def test_a_device_that_said_no_after_the_fan_out_gets_nothing(store: Store
     await one_delivery(store, quick)
     await run(store, f"UPDATE bongsu_devices SET {change}")
     sender = Scripted()
-    await carry(store, sender, quick)
+    await dispatch_all(store, sender, quick)
     assert sender.sent == []
     assert await states(store) == [("FAIL", "NO_ADDRESS")]
 
@@ -218,7 +219,7 @@ async def test_what_has_expired_is_not_sent(store: Store, quick: Settings) -> No
     # Said at a noon long gone, and good for an hour.
     await one_delivery(store, quick, NoticeType("BRIEF", (Channel.PUSH, Channel.IN_APP), expires_hours=1))
     sender = Scripted()
-    await carry(store, sender, quick)
+    await dispatch_all(store, sender, quick)
     assert sender.sent == []
     assert await states(store) == [("FAIL", "EXPIRED")]
 
@@ -231,7 +232,7 @@ async def test_a_channel_that_raises_is_not_trusted_to_have_done_nothing(store: 
             raise KeyError("bug")
         return Accepted()
 
-    await carry(store, Scripted(answer), quick)
+    await dispatch_all(store, Scripted(answer), quick)
     assert await states(store) == [("UNKNOWN", "CRASHED"), ("SUCCESS", None)]
 
 
@@ -257,7 +258,7 @@ async def test_what_was_being_claimed_when_its_dispatcher_died_is_sent(
         patch.setattr(store, "single", dying)
         await claim(store, worker="dead")
     sender = Scripted()
-    await carry(store, sender, quick)
+    await dispatch_all(store, sender, quick)
     assert len(sender.sent) == 1
     assert await states(store) == [("SUCCESS", None)]
 
@@ -267,7 +268,7 @@ async def test_what_cannot_go_is_not_left_on_the_wire_by_who_dies_with_it(store:
     await run(store, "UPDATE bongsu_devices SET has_consent = false")
     await left_behind(store)
     assert await states(store) == [("READY", None)]
-    await carry(store, Scripted(), quick)
+    await dispatch_all(store, Scripted(), quick)
     assert await states(store) == [("FAIL", "NO_ADDRESS")]
 
 
@@ -276,7 +277,7 @@ async def test_what_was_being_sent_when_its_dispatcher_died_is_the_types_choice(
     await one_delivery(store, quick, LEAST_ONCE)
     await left_behind(store)
     sender = Scripted()
-    await carry(store, sender, quick)
+    await dispatch_all(store, sender, quick)
     assert [one.type for one in sender.sent] == ["AGAIN"]
     assert await states(store) == [("UNKNOWN", "ABANDONED"), ("SUCCESS", None)]
 
@@ -355,7 +356,7 @@ async def test_a_delivery_that_ends_every_dispatcher_is_given_up(store: Store, q
     for _ in range(6):
         await left_behind(store)
     sender = Scripted()
-    await carry(store, sender, quick)
+    await dispatch_all(store, sender, quick)
     assert sender.sent == []
     assert await states(store) == [("UNKNOWN", "POISONED")]
 
@@ -368,7 +369,7 @@ async def test_high_goes_first_and_low_is_not_starved(store: Store, settings: Se
         await decide(store, settings, says(Listed(tuple(who)), kind), said())
     sender = Scripted()
     # Claimed two at a time.
-    await carry(store, sender, settings, concurrency=2 * SHARE)
+    await dispatch_all(store, sender, settings, concurrency=2 * SHARE)
     order = [one.type for one in sender.sent]
     assert order[:10] == ["HIGH"] * 10
     assert "LOW" in order[: 4 * len(SHARED_TURNS)]
@@ -420,14 +421,14 @@ async def test_a_part_of_the_slots_is_claimed_at_a_time(store: Store, settings: 
 
 def lose_the_store_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between a claim and the first send."""
-    find, failures = statements.find_content, [ConnectionError("gone")]
+    find, failures = content.find_content, [ConnectionError("gone")]
 
     async def shaky(*arguments: Any) -> Any:
         if failures:
             raise failures.pop()
         return await find(*arguments)
 
-    monkeypatch.setattr(statements, "find_content", shaky)
+    monkeypatch.setattr(content, "find_content", shaky)
 
 
 async def test_a_store_that_goes_away_before_anything_is_sent_counts_nothing(
@@ -453,17 +454,17 @@ async def test_what_was_claimed_too_long_ago_is_given_back_and_not_sent(
     await one_delivery(store, quick)
     sender = Scripted()
     dispatcher = dispatching(store, sender, quick)
-    find, lease = statements.find_content, dispatcher._lease
+    find, lease = content.find_content, dispatcher._lease.seconds
 
     async def slow(*arguments: Any) -> Any:
-        dispatcher._lease = 0.0  # any time at all is more than half of it
+        dispatcher._lease.seconds = 0.0  # any time at all is more than half of it
         return await find(*arguments)
 
-    monkeypatch.setattr(statements, "find_content", slow)
+    monkeypatch.setattr(content, "find_content", slow)
     with pytest.raises(StoreTooSlow, match="1 deliveries were claimed"):
         await dispatcher.tick()
     assert sender.sent == []
-    dispatcher._lease = lease
+    dispatcher._lease.seconds = lease
     async with asyncio.timeout(30):
         while (await states(store))[0][0] != "SUCCESS":
             await dispatcher.tick()
@@ -526,7 +527,7 @@ async def test_what_another_left_on_the_wire_is_not_made_ready_by_a_hiccup(
         await dispatcher.tick()
     await dispatcher.stop()
     await run(store, "UPDATE bongsu_deliveries SET due = created_at")  # the lease ends
-    await carry(store, sender, quick)
+    await dispatch_all(store, sender, quick)
     assert sender.sent == []
     assert await states(store) == [("UNKNOWN", "ABANDONED")]
 
@@ -544,7 +545,7 @@ async def test_an_odd_answer_does_not_keep_others_from_being_stored(store: Store
 
 async def test_a_channel_that_gives_no_outcome_is_not_trusted(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
-    await carry(store, Scripted(lambda _outgoing: None), quick)  # type: ignore[arg-type,return-value]
+    await dispatch_all(store, Scripted(lambda _outgoing: None), quick)  # type: ignore[arg-type,return-value]
     assert await states(store) == [("UNKNOWN", "BAD_OUTCOME")]
 
 
@@ -557,7 +558,7 @@ async def test_a_channel_that_never_comes_back_gives_its_slot_free(store: Store,
 
     await one_delivery(store, quick)
     hurried = quick.model_copy(update={"send_timeout_seconds": 0.05})
-    await carry(store, Hanging(), hurried, concurrency=1)
+    await dispatch_all(store, Hanging(), hurried, concurrency=1)
     assert await states(store) == [("UNKNOWN", "TIMEOUT")]
 
 
@@ -565,7 +566,7 @@ async def test_without_its_message_a_delivery_ends_and_lets_others_pass(store: S
     await one_delivery(store, quick, MOST_ONCE)
     await run(store, "DELETE FROM bongsu_messages")
     await one_delivery(store, quick, LEAST_ONCE)
-    await carry(store, Scripted(), quick)
+    await dispatch_all(store, Scripted(), quick)
     assert await states(store) == [("FAIL", "NO_MESSAGE"), ("SUCCESS", None)]
 
 
@@ -682,7 +683,7 @@ async def test_what_is_not_called_back_is_given_up_and_a_later_outcome_ignored(s
 
 async def test_an_outcome_that_makes_no_sense_is_a_crash(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
-    await carry(store, Scripted(Accepted(12345)), quick)  # type: ignore[arg-type]
+    await dispatch_all(store, Scripted(Accepted(12345)), quick)  # type: ignore[arg-type]
     assert await states(store) == [("UNKNOWN", "CRASHED")]
 
 

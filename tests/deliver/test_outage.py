@@ -21,7 +21,7 @@ from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from bongsu.store import deliveries as statements
-from bongsu.store.core.dead_claims import in_use
+from bongsu.store.core.dead_claims import release_dead_claims
 from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, Success
 from bongsu.store.deliveries.recovery import settle_abandoned
 from bongsu.store.ranks import ORDINARY, RANKS, SHARED_TURNS
@@ -92,7 +92,7 @@ async def test_what_is_known_is_recorded_after_an_outage_longer_than_a_lease(
     patient = short.model_copy(update={"send_timeout_seconds": 30})
     sender = Gated()
     ours = Dispatcher(store, GuardedSender(sender), patient, concurrency=2 * EACH * SHARE)
-    ours._lease = 1.0
+    ours._lease.seconds = 1.0
     rivals = [Dispatcher(store, GuardedSender(sender), short) for _ in range(others)]
     async with running(ours):
         async with asyncio.timeout(30):
@@ -200,7 +200,7 @@ async def test_two_that_both_know_outcomes_forget_none_in_an_outage_longer_than_
     sender = Gated()
     both = [Dispatcher(store, GuardedSender(sender), patient, concurrency=2 * EACH * SHARE) for _ in range(2)]
     for number, one in enumerate(both):
-        one._lease = 1.0
+        one._lease.seconds = 1.0
         one._claimer._contact = Contact(0.5, GRACE_SECONDS)
         for kind in (MOST_ONCE, LEAST_ONCE):
             await one_delivery(store, short, kind, *(f"m{number}{index:03}" for index in range(EACH)))
@@ -374,7 +374,7 @@ async def test_alone_on_an_embedded_store_it_claims_what_the_dead_held_at_once(
     await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
     monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
     sender = Prompt()
-    async with in_use(store) as released, running(Dispatcher(store, sender, embedded)):
+    async with release_dead_claims(store) as released, running(Dispatcher(store, sender, embedded)):
         assert released == 2
         async with asyncio.timeout(30):
             while len(sender.under_way) < 2:

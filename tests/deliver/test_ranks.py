@@ -14,7 +14,7 @@ import pytest
 from bongsu.decide.step import CHUNK
 from bongsu.deliver import dispatcher as module
 from bongsu.deliver.channels.callback import GuardedSender, OnOutcome
-from bongsu.deliver.channels.limits.priority_semaphore import Turns
+from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.deliver.claimer import SHARE
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
@@ -304,8 +304,8 @@ async def test_what_waits_too_long_for_its_turn_was_not_sent_and_waits_in_the_st
     await fill(store, settings, {3: 3})
     clock, sender = Clock(), Hanging()
     monkeypatch.setattr(module, "time", clock)
-    # One place for what is not critical.
-    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(2)), settings, 16)
+    # One permit for what is not critical.
+    dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(2)), settings, 16)
 
     async def go_on(seconds: float = 0.01) -> None:
         clock.now += seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -10,16 +11,20 @@ from typing import Any
 import pytest
 
 from bongsu.deliver.channels.callback import GuardedSender
-from bongsu.deliver.channels.limits.priority_semaphore import Turns
+from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.errors import StoreClosed, StoreRefused
+from bongsu.model import utc_now
 from bongsu.model.outcome import Accepted
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import DeliveryResult, Success
+from bongsu.store.messages import content
+from bongsu.store.messages.content import MessageCache
 from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, states
 from tests.deliver.test_outage import Gated
+from tests.store.messages.test_content import message
 
 MANY = [f"m{number:02}" for number in range(20)]
 
@@ -28,10 +33,10 @@ async def test_sends_that_wait_for_their_turn_go_back_before_the_others_end(stor
     for kind in (MOST_ONCE, LEAST_ONCE):
         await one_delivery(store, settings, kind, *MANY)
     sender = Gated()
-    dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(4)), settings)
+    dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(4)), settings)
     await dispatcher.start()
     async with asyncio.timeout(60):
-        # One of the four places is kept for critical sends.
+        # One of the four permits is kept for critical sends.
         while len(dispatcher._sending) < 2 * len(MANY) or len(sender.sent) < 3:
             await asyncio.sleep(0.01)
         stopping = asyncio.create_task(dispatcher.stop())
@@ -103,25 +108,23 @@ async def test_what_a_claim_needs_is_not_evicted_while_it_reads(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process decides other messages meanwhile, whose contents fill the cache."""
-    monkeypatch.setattr("bongsu.deliver.dispatcher.CONTENTS_CACHED", 2)
+    monkeypatch.setattr(content, "CACHED_MESSAGES", 2)
     for kind in (MOST_ONCE, LEAST_ONCE):
         await one_delivery(store, settings, kind, "a")
     sender = Prompt()
-    dispatcher = Dispatcher(store, sender, settings)
-    ((first,), (second,)) = await states(store, "message_id")
+    message_cache = MessageCache()
+    dispatcher = Dispatcher(store, sender, settings, message_cache=message_cache)
+    ((first,), _) = await states(store, "message_id")
     async with store.read() as tx:
-        contents = await statements.find_content(tx, [first, second])
-    dispatcher._contents[first] = contents[first]
-    find = statements.find_content
+        await message_cache.load(tx, {first})
+    find = content.find_content
 
     async def read_while_others_decide(*arguments: Any) -> Any:
         found = await find(*arguments)
-        for other in range(-3, 0):
-            dispatcher._contents[other] = contents[first]
-        dispatcher.remember([])
+        message_cache.add(message(-number, utc_now()) for number in range(1, 4))
         return found
 
-    monkeypatch.setattr(statements, "find_content", read_while_others_decide)
+    monkeypatch.setattr(content, "find_content", read_while_others_decide)
     await dispatcher.tick()
     for on_outcome in sender.under_way:
         on_outcome(Accepted())
@@ -153,7 +156,7 @@ async def test_leases_of_what_is_being_recorded_are_not_renewed(
     monkeypatch.setattr(statements, "record", noted_record)
     sender.under_way[0](Accepted())
     dispatcher._end_linger()
-    dispatcher._renewed -= dispatcher._lease
+    dispatcher._lease.renewed(time.monotonic() - dispatcher._lease.seconds)
     await dispatcher.tick()
     sender.under_way[1](Accepted())
     await dispatcher.stop()

@@ -20,9 +20,9 @@ from bongsu.ingress.intake import Intake
 from bongsu.model import Preferences, utc_now
 from bongsu.render.templates import Templates
 from bongsu.rules import catalogue
+from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import EVENTS_TOPIC
-from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.members import find_preferences
@@ -143,7 +143,7 @@ async def test_the_traffic_leads_to_notifications(store: Store, settings: Settin
     decided = asyncio.Event()
     signals = LocalSignals()
     decider = Decider(store, Templates.load(), settings)
-    worker = EventWorker(store, catalogue(settings), settings, decider, on_decided=lambda _decision: decided.set())
+    worker = EventWorker(store, catalogue(settings), settings, decider, lambda _decision: decided.set())
     async with running(signals), running(Intake(store, signals, "demo")) as intake:
         with signals.listen(EVENTS_TOPIC, lambda _data: worker.wake()):
             async with running(worker), running(Traffic(store, intake, Shop(1), pace_seconds=0.01)):

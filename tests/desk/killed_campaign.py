@@ -18,9 +18,8 @@ from bongsu.desk.cancel import CancelWorker
 from bongsu.model import Event, Everyone, Guarantee, Notice, NoticeType
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules
-from bongsu.runtime.loop import Loop
+from bongsu.runtime.loop import Loop, running
 from bongsu.runtime.signals import LocalSignals
-from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, outbox
 from bongsu.store.core.query import same

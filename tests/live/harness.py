@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,17 +11,19 @@ from datetime import timedelta
 from typing import Any
 
 from bongsu.api.app import build_api
+from bongsu.api.server import serving
 from bongsu.ingress.intake import Intake
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
 from bongsu.runtime.keys import Keys
+from bongsu.runtime.loop import running
 from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.runtime.signals import LocalSignals, Signals
-from bongsu.service import _serving, running
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.query import same
 from bongsu.store.members import ensure_members
+from bongsu.store.messages.content import MessageCache
 from tests.live.client import EventSource
 from tests.support.inbox import tell
 
@@ -94,7 +97,7 @@ class Ringer:
 
 @contextlib.asynccontextmanager
 async def ringing(store: Store, signals: Signals) -> AsyncIterator[Ringer]:
-    async with running(Announcer(store, signals)) as announcer:
+    async with running(Announcer(store, signals, MessageCache())) as announcer:
         yield Ringer(store, announcer)
 
 
@@ -134,9 +137,9 @@ async def live_on(store: Store, settings: Settings) -> AsyncIterator[Live]:
             settings,
             lambda: False,
             gateway=gateway,
-            on_read=lambda member_id, _unread: announce_read(signals, member_id),
+            on_read=functools.partial(announce_read, signals),
         )
-        address = await stack.enter_async_context(_serving(app, listener, gateway.drain))
+        address = await stack.enter_async_context(serving(app, listener, gateway.drain))
         ringer = await stack.enter_async_context(ringing(store, signals))
         yield Live(settings, store, signals, gateway, ringer, address)
 

@@ -12,7 +12,7 @@ import pytest
 from bongsu.api.app import build_api
 from bongsu.ingress.intake import Intake
 from bongsu.runtime.keys import Keys
-from bongsu.service import running
+from bongsu.runtime.loop import running
 from bongsu.settings import Settings
 from bongsu.store import Store
 from tests.live.client import PATH, ask

@@ -25,6 +25,8 @@ from bongsu.runtime.topics import MESSAGES_TOPIC
 from bongsu.store import Transaction, outbox
 from bongsu.store.core.query import same
 from bongsu.store.inbox import live as live_statements
+from bongsu.store.messages import content
+from bongsu.store.messages.content import MessageCache, MessageContent
 from tests.live.harness import Live, bearer, write
 from tests.support.decisions import prefers, said, says, work
 
@@ -412,7 +414,7 @@ async def test_what_was_decided_last_is_announced_before_the_worker_ends(live: L
     async with live.open() as page:
         await page.until_live()
         ids, messages = await write(live.store, "m-1", 2)
-        announcer = announce.Announcer(live.store, live.signals)
+        announcer = announce.Announcer(live.store, live.signals, MessageCache())
         announcer.announce(messages)
         await announcer.stop()
         await page.until_told(ids)
@@ -422,23 +424,23 @@ async def test_what_a_step_has_written_is_announced_in_the_stores_words_without_
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_for: list[int] = []
-    find = live_statements.find_content
+    find = content.find_content
 
-    async def find_content(tx: Transaction, messages: Sequence[int]) -> dict[int, live_statements.MessageContent]:
+    async def find_content(tx: Transaction, messages: Sequence[int]) -> dict[int, MessageContent]:
         looked_for.extend(messages)
         return await find(tx, messages)
 
-    monkeypatch.setattr(live_statements, "find_content", find_content)
+    monkeypatch.setattr(content, "find_content", find_content)
     rules = says(Listed(("m-1",)), ref_id='사과\n"1"', data={"big": 12345678901234567890123, "text": "line\nline"})
-    announcer = announce.Announcer(live.store, live.signals)
+    message_cache = MessageCache()
+    announcer = announce.Announcer(live.store, live.signals, message_cache)
     async with live.open() as page:
         await page.until_live()
         async with live.store.transaction() as tx:
             await outbox.add(tx, [said("1")])
         settings = live.settings
-        await work(
-            EventWorker(live.store, rules, settings, Decider(live.store, Templates.load(), settings), announcer.decided)
-        )
+        decider = Decider(live.store, Templates.load(), settings, message_cache=message_cache)
+        await work(EventWorker(live.store, rules, settings, decider, announcer.decided))
         await announcer.stop()
         await page.until_seen("notification", 1)
         assert looked_for == []

@@ -14,10 +14,10 @@ from bongsu.live import announce, frames, withdrawals
 from bongsu.live.announce import announce_withdrawn
 from bongsu.live.messages import WithdrawnMessage, write_notification
 from bongsu.live.withdrawals import Withdrawals
+from bongsu.runtime.loop import running
 from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.runtime.signals import Signals
 from bongsu.runtime.topics import MESSAGES_TOPIC, WITHDRAWN_TOPIC, member_topic
-from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction
 from bongsu.store.inbox import live as statements

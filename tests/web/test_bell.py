@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from bongsu.live.announce import announce_withdrawn
+from bongsu.runtime.loop import running
 from bongsu.runtime.redis_signals import RedisSignals
-from bongsu.service import running
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.query import same

@@ -23,13 +23,13 @@ from bongsu.model.channels import Address, describe_channel
 from bongsu.service import runtime
 from bongsu.settings import Settings
 from bongsu.store import Store
-from bongsu.store.deliveries import MessageContent, find_content
 from bongsu.store.deliveries.recovery import MOST_ROUNDS
 from bongsu.store.desk import dead_letters
 from bongsu.store.desk.dead_letters import DeadRow, Kind, State
 from bongsu.store.desk.delivery_history import Attempt, find_attempts
 from bongsu.store.members import address_of, find_member
 from bongsu.store.members.devices import DeviceRow, find_devices
+from bongsu.store.messages.content import MessageContent, find_content
 
 _COLOURS = {State.FAILED: "red", State.UNHANDLED: "yellow", State.FAIL: "red", State.UNKNOWN: "magenta"}
 

@@ -28,7 +28,8 @@ from bongsu.ingress import ndjson
 from bongsu.ingress.decode import Rejected, decode_behavior, decode_json
 from bongsu.ingress.intake import Intake
 from bongsu.model import Behavior, Event
-from bongsu.service import running, runtime
+from bongsu.runtime.loop import running
+from bongsu.service import runtime
 from bongsu.settings import Settings
 
 _T = TypeVar("_T")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from bongsu.decide.progress import EventInProgress
 from bongsu.model import Notice
@@ -15,35 +16,45 @@ from bongsu.store.core.query import Transaction
 from bongsu.store.decisions import Message
 from bongsu.store.ranks import PRIORITY_NUMBER
 
-# Message ids by the place of their notice in the step and by the locale of the content.
+# Types and sets of locales whose content locales are cached.
+MOST_TYPES = 256
+
+# Message ids by the index of their notice in the step and by the locale of the content.
 MessageIds = Mapping[tuple[int, str], int]
 
 
 class Messages:
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
+        # Worked out once for a type and the locales of members, of which there are few.
+        self._locales_of_type = lru_cache(MOST_TYPES)(self._find_locales)
 
-    def content_locale(self, notice: Notice, locale: str) -> str:
-        """The locale of the message that a member of that locale gets."""
+    def content_locales(self, notice: Notice, locales: Sequence[str]) -> Mapping[str, str]:
+        """By the locale of a member: the locale of the message that the member gets."""
         if notice.title is not None and notice.body is not None:
-            return ""  # the same for everyone
-        return self._templates.locale_for(notice.type.name, locale or None)
+            return dict.fromkeys(locales, "")  # the same for everyone
+        return self._locales_of_type(notice.type.name, tuple(locales))
 
     def count_new(self, event: EventInProgress, locales: Sequence[str]) -> int:
         """How many messages the next step of this event may have to write."""
-        return sum(known is None for known in self._known([event], locales).values())
+        return sum(message_id is None for message_id in self._written(event, locales).values())
 
     def assign_ids(self, events: Sequence[EventInProgress], locales: Sequence[str], new_ids: Sequence[int]) -> MessageIds:
         """For each notice and locale that may be needed: the id of its message, a new one where none is written yet."""
         new = iter(new_ids)
-        return {one: next(new) if known is None else known for one, known in self._known(events, locales).items()}
-
-    def _known(self, events: Sequence[EventInProgress], locales: Sequence[str]) -> dict[tuple[int, str], int | None]:
         return {
-            (place, locale): event.messages.get((event.notice, locale))
-            for place, event in enumerate(events)
-            for locale in (self.content_locale(event.current_notice, one) for one in locales)
+            (notice_index, locale): next(new) if message_id is None else message_id
+            for notice_index, event in enumerate(events)
+            for locale, message_id in self._written(event, locales).items()
         }
+
+    def _written(self, event: EventInProgress, locales: Sequence[str]) -> dict[str, int | None]:
+        """By the locales of the content: the message that an earlier step has written, if any."""
+        contents = self.content_locales(event.current_notice, locales).values()
+        return {locale: event.messages.get((event.notice, locale)) for locale in contents}
+
+    def _find_locales(self, type_name: str, locales: Sequence[str]) -> Mapping[str, str]:
+        return {locale: self._templates.locale_for(type_name, locale or None) for locale in locales}
 
     async def render_new(
         self,
@@ -57,20 +68,22 @@ class Messages:
     ) -> list[tuple[EventInProgress, Message]]:
         """The messages that are needed and not written yet. Suppressions have one too; `notified` have a notification.
 
-        `bulk` are the places of notices whose audiences did not fit into one step.
+        `bulk` are the indexes of notices whose audiences did not fit into one step.
         """
         new = [
-            (place, locale, message_id)
-            for (place, locale), message_id in ids.items()
-            if message_id in needed and message_id not in events[place].messages.values()
+            (notice_index, locale, message_id)
+            for (notice_index, locale), message_id in ids.items()
+            if message_id in needed and message_id not in events[notice_index].messages.values()
         ]
-        products = sorted({one for place, _, _ in new if (one := events[place].current_notice.product_id) is not None})
+        products = sorted(
+            {one for notice_index, _, _ in new if (one := events[notice_index].current_notice.product_id) is not None}
+        )
         names = await decisions.find_product_names(tx, products) if products else {}
         written = []
-        for place, locale, message_id in new:
-            message = self._render(events[place], locale, message_id, names, now)
+        for notice_index, locale, message_id in new:
+            message = self._render(events[notice_index], locale, message_id, names, now)
             told_at = now if message_id in notified else None
-            written.append((events[place], message._replace(told_at=told_at, is_bulk=place in bulk)))
+            written.append((events[notice_index], message._replace(told_at=told_at, is_bulk=notice_index in bulk)))
         return written
 
     def _render(

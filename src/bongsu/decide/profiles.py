@@ -48,11 +48,11 @@ class Profiles:
     def active_rows(self, profiles: Sequence[Profile], now: datetime, first: float, last: float) -> list[ActiveTime]:
         """When members with quiet hours may be sent to, as pacing needs it: within these seconds from their due time on."""
         found = []
-        for timezone, start, end in {(one.timezone, one.quiet_start, one.quiet_end) for one in profiles}:
+        for timezone, start, end in {(profile.timezone, profile.quiet_start, profile.quiet_end) for profile in profiles}:
             if start >= 0:
                 quiet, zone = Quiet(start, end), _zone(timezone) or self._default_zone
                 times = active_times(quiet_until(now, zone, quiet) or now, zone, quiet, first, last)
-                found += [ActiveTime(timezone, start, end, *map(_micros, one)) for one in times]
+                found += [ActiveTime(timezone, start, end, *map(_micros, active)) for active in times]
         return found
 
     def _row(self, profile: Profile, now: datetime) -> ProfileRow:

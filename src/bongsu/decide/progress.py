@@ -30,12 +30,12 @@ class EventInProgress:
     stored_audiences: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Lists in id order, each member once: every step looks for its place in them."""
+        """Lists in id order, each member once: every step looks for its cursor in them."""
         self.notices = [
-            _with_list(one, one.audience.member_ids)
-            if isinstance(one.audience, Listed) and len(one.audience.member_ids) > 1
-            else one
-            for one in self.notices
+            _with_list(notice, notice.audience.member_ids)
+            if isinstance(notice.audience, Listed) and len(notice.audience.member_ids) > 1
+            else notice
+            for notice in self.notices
         ]
 
     @property
@@ -47,7 +47,7 @@ class EventInProgress:
         return self.event_id, self.claimed.epoch
 
     @property
-    def place(self) -> tuple[int, str]:
+    def position(self) -> tuple[int, str]:
         """How far it has come: the current notice, and its last member that is decided."""
         return self.notice, self.after
 
@@ -66,6 +66,11 @@ class EventInProgress:
         """A step can decide it: it waits for no SELECT."""
         is_selected = not self.is_done and isinstance(self.current_notice.audience, Selected)
         return not is_selected or self.notice in self.stored_audiences
+
+    @property
+    def is_listed(self) -> bool:
+        """The audience of the current notice is a list; so is that of an event without a notice left to decide."""
+        return self.is_done or isinstance(self.current_notice.audience, Listed)
 
     @property
     def current_notice(self) -> Notice:

@@ -1,4 +1,4 @@
-"""What the clock says about a member: which day it is there, and when the quiet hours begin and end. No I/O.
+"""The local time of a member: which day it is there, and when the quiet hours begin and end. No I/O.
 
 Quiet hours are read off the wall clock. When it jumps forward over their end, they end with the jump; when it goes back, an
 hour that comes twice is quiet twice.

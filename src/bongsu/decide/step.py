@@ -23,6 +23,7 @@ from bongsu.store import Store, decisions, members, outbox
 from bongsu.store.core.query import Transaction
 from bongsu.store.decisions import ActiveTime, DecisionInputs, DedupKey, NoticeRow, PacedNotice, Profile, StepChanges
 from bongsu.store.decisions.audience_snapshots import NoticeKey
+from bongsu.store.messages.content import MessageCache
 from bongsu.store.outbox import LockedClaims
 from bongsu.store.ranks import rank_of
 
@@ -36,7 +37,7 @@ MEMBERS_PER_PROFILE = 8
 
 
 class NotPrepared(Exception):
-    """Some recipients are no members yet, or have profiles that this process has not met. The step was rolled back."""
+    """Some recipients are not members yet, or have profiles that this process has not met. The step was rolled back."""
 
     def __init__(self, recipients: Recipients) -> None:
         super().__init__("members or their profiles changed while they were being decided")
@@ -46,13 +47,21 @@ class NotPrepared(Exception):
 class Decider:
     """Decides the notices of events, step by step."""
 
-    def __init__(self, store: Store, templates: Templates, settings: Settings, chunk: int = CHUNK) -> None:
+    def __init__(
+        self,
+        store: Store,
+        templates: Templates,
+        settings: Settings,
+        chunk: int = CHUNK,
+        message_cache: MessageCache | None = None,
+    ) -> None:
         self._store = store
         self._settings = settings
         self.chunk = chunk
         self._next_recipients = NextRecipients(chunk)
         self._profiles = Profiles(settings.zone)
         self._messages = Messages(templates)
+        self._message_cache = message_cache or MessageCache()
 
     async def decide_step(self, events: Sequence[EventInProgress]) -> Decision:
         """Decide one bounded step of these events. Everything commits together or not at all.
@@ -77,6 +86,7 @@ class Decider:
                 await self._decide_members(tx, decision, together, recipients, held)
             self._advance(decision, open_events, together, recipients)
             decision.deliveries = await decisions.apply_decision(tx, decision.rows, self._changes(decision))
+        self._message_cache.add(decision.contents)
         decision.settle()
         return decision
 
@@ -105,18 +115,18 @@ class Decider:
         held: LockedClaims,
     ) -> None:
         """Decide for each recipient, and render the messages they have. This locks the members, in id order."""
-        bulk = frozenset(one for one in recipients.members if one in recipients.unfinished or events[one].is_long)
+        bulk = frozenset(index for index in recipients.members if index in recipients.unfinished or events[index].is_long)
         ids = self._messages.assign_ids(events, self._profiles.locales, held.message_ids)
         profiles = await self._step_profiles(tx, recipients)
         inputs = self._inputs(events, ids, recipients, bulk, profiles, held.now)
         rows = await decisions.decide_members(tx, recipients.members, inputs)
         if rows.is_incomplete:
             raise NotPrepared(recipients)
-        needed = {one.message_id for one in rows.counts if one.message_id is not None}
+        needed = {count.message_id for count in rows.counts if count.message_id is not None}
         notified = rows.notified_messages
         decision.rows = rows
         decision.new_messages = await self._messages.render_new(tx, events, ids, needed, notified, bulk, held.now)
-        decision.used_again = sorted(notified & {one for event in events for one in event.own_messages})
+        decision.used_again = sorted(notified & {message_id for event in events for message_id in event.own_messages})
         for one in rows.counts:
             decision.counts[events[one.place].current_notice.type.name, one.reason] += one.recipients
             if one.reason is None:
@@ -135,9 +145,9 @@ class Decider:
     ) -> None:
         """Which events are finished with this step, and from where the others continue."""
         decision.finished = [event for event in events if event.is_done]
-        for place in recipients.members:
-            event = together[place]
-            position = event.position_after(recipients.cursor(place))
+        for notice_index in recipients.members:
+            event = together[notice_index]
+            position = event.position_after(recipients.cursor(notice_index))
             if position[0] >= len(event.notices):
                 decision.finished.append(event)
             else:
@@ -174,20 +184,26 @@ class Decider:
         now: datetime,
     ) -> DecisionInputs:
         keys = self._number_keys(events)
-        paced = [one for place in recipients.members if (one := _paced_notice(place, events[place])) is not None]
+        paced = [
+            one
+            for notice_index in recipients.members
+            if (one := _paced_notice(notice_index, events[notice_index])) is not None
+        ]
         return DecisionInputs(
             notices=[
-                _notice_row(place, event.current_notice, keys[place], is_bulk=place in bulk)
-                for place, event in enumerate(events)
+                _notice_row(notice_index, event.current_notice, keys[notice_index], is_bulk=notice_index in bulk)
+                for notice_index, event in enumerate(events)
             ],
             profiles=self._profiles.rows(profiles, now),
             contents=[
-                (place, locale, ids[place, self._messages.content_locale(event.current_notice, locale)])
-                for place, event in enumerate(events)
-                for locale in self._profiles.locales
+                (notice_index, locale, ids[notice_index, content_locale])
+                for notice_index, event in enumerate(events)
+                for locale, content_locale in self._messages.content_locales(
+                    event.current_notice, self._profiles.locales
+                ).items()
             ],
             keys=self._dedup_keys(events, keys, now),
-            own_messages=[one for event in events for one in event.own_messages],
+            own_messages=[message_id for event in events for message_id in event.own_messages],
             daily_limit=self._settings.daily_limit,
             now=now,
             bulk=bulk,
@@ -223,7 +239,7 @@ class Decider:
         if self._dedup_hours(event.current_notice) <= 0:
             return False
         # With the event itself as subject, it can only be a duplicate of another of the event's own notices.
-        is_only = sum((one.type.name, one.subject) == event.dedup_key for one in event.notices) == 1
+        is_only = sum((notice.type.name, notice.subject) == event.dedup_key for notice in event.notices) == 1
         return event.current_notice.subject != str(event.event_id) or not is_only
 
     def _dedup_hours(self, notice: Notice) -> float:
@@ -256,17 +272,17 @@ def _decidable_together(events: Iterable[EventInProgress]) -> list[EventInProgre
 
 def _remainders(events: Sequence[EventInProgress]) -> list[Remainder]:
     return [
-        Remainder(place, event.current_notice.audience, NoticeKey(event.event_id, event.notice), event.after)
-        for place, event in enumerate(events)
+        Remainder(notice_index, event.current_notice.audience, NoticeKey(event.event_id, event.notice), event.after)
+        for notice_index, event in enumerate(events)
     ]
 
 
-def _paced_notice(place: int, event: EventInProgress) -> PacedNotice | None:
+def _paced_notice(notice_index: int, event: EventInProgress) -> PacedNotice | None:
     per_minute = event.current_notice.type.pace_per_minute
-    return None if per_minute is None else PacedNotice(place, 60 / per_minute, event.notified)
+    return None if per_minute is None else PacedNotice(notice_index, 60 / per_minute, event.notified)
 
 
-def _notice_row(place: int, notice: Notice, key: int, *, is_bulk: bool) -> NoticeRow:
+def _notice_row(notice_index: int, notice: Notice, key: int, *, is_bulk: bool) -> NoticeRow:
     kind = notice.type
     rank = rank_of(kind.priority, is_critical=kind.is_critical, is_bulk=is_bulk)
-    return NoticeRow(place, key, kind.name, to_bits(kind.channels), kind.is_critical, rank)
+    return NoticeRow(notice_index, key, kind.name, to_bits(kind.channels), kind.is_critical, rank)

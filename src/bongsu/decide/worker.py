@@ -12,14 +12,16 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 
+from bongsu.decide.audience.selected import AudienceSelects
 from bongsu.decide.progress import Decision, EventInProgress
-from bongsu.decide.selects import AudienceSelects
 from bongsu.decide.step import Decider, NotPrepared
+from bongsu.decide.turns import behind_others, next_alone, next_together
 from bongsu.errors import StoreError, StoreTooSlow
-from bongsu.model import EventStatus, Listed
+from bongsu.model import EventStatus
 from bongsu.rules import Rules
 from bongsu.runtime import telemetry
 from bongsu.runtime.backoff import doubling
+from bongsu.runtime.lease import Lease
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.process import process_name
 from bongsu.settings import Settings
@@ -54,8 +56,9 @@ class EventWorker(Loop):
         rules: Rules,
         settings: Settings,
         decider: Decider,
-        on_decided: Callable[[Decision], None] = lambda _decision: None,
+        *on_decided: Callable[[Decision], None],
     ) -> None:
+        """`on_decided` are called after each step's commit, in this order."""
         super().__init__("event-worker", settings.poll_seconds)
         self._store = store
         self._rules = rules
@@ -72,7 +75,7 @@ class EventWorker(Loop):
         self._is_more_due = False
         self._is_turn_of_large = False
         self._unhandled: set[str] = set()
-        self._renewed = time.monotonic()
+        self._lease = Lease(settings.lease_seconds)
         # While there is other work, suspects are looked for no more often than when there is none: they can wait, and the
         # look would only delay the next event.
         self._suspects_at = 0.0
@@ -118,10 +121,10 @@ class EventWorker(Loop):
         if room <= 0:
             return []
         most_large = 0 if any(event.claimed.is_large for event in self._in_progress) else 1
-        lease, types = self._settings.lease_seconds, self._rules.critical_types
+        lease, types = self._lease.seconds, self._rules.critical_types
         async with self._store.single() as tx:
             claimed = await outbox.claim(tx, room, lease, self._worker, types, most_large)
-        are_large = [one.is_large for one in claimed]
+        are_large = [claim.is_large for claim in claimed]
         self._is_more_due = any(are_large) or are_large.count(False) == room
         return claimed
 
@@ -131,27 +134,27 @@ class EventWorker(Loop):
         if not types or room <= 0:
             return []
         async with self._store.single() as tx:
-            return await outbox.claim_critical(tx, min(room, BATCH), self._settings.lease_seconds, self._worker, types)
+            return await outbox.claim_critical(tx, min(room, BATCH), self._lease.seconds, self._worker, types)
 
     async def _claim_suspect(self) -> list[ClaimedEvent]:
         async with self._store.single() as tx:
-            return await outbox.claim_suspect(tx, self._settings.lease_seconds, self._worker)
+            return await outbox.claim_suspect(tx, self._lease.seconds, self._worker)
 
     async def _renew_leases(self) -> None:
-        """At a third of their time, so that one failed attempt and a slow step leave another in time."""
-        if not self._in_progress or time.monotonic() - self._renewed < self._settings.lease_seconds / 3:
+        now = time.monotonic()
+        if not self._in_progress or not self._lease.is_renewal_due(now):
             return
         claims = [event.claim for event in self._in_progress]
         async with self._store.single() as tx:
-            renewed = await outbox.renew(tx, claims, self._settings.lease_seconds)
+            renewed = await outbox.renew(tx, claims, self._lease.seconds)
         self.selects.cancel([event.claim for event in self._in_progress if event.event_id not in renewed])
         self._in_progress = [event for event in self._in_progress if event.event_id in renewed]
-        self._renewed = time.monotonic()
+        self._lease.renewed(now)
 
     def _release(self, claimed: Sequence[ClaimedEvent], after_seconds: float) -> None:
         self._to_give_back.setdefault(after_seconds, []).extend(claimed)
-        self.selects.cancel([(one.event.event_id, one.epoch) for one in claimed])
-        gone = {one.event.event_id for one in claimed}
+        self.selects.cancel([(claim.event.event_id, claim.epoch) for claim in claimed])
+        gone = {claim.event.event_id for claim in claimed}
         self._in_progress = [event for event in self._in_progress if event.event_id not in gone]
 
     def _release_all(self) -> None:
@@ -170,8 +173,8 @@ class EventWorker(Loop):
     async def _begin_in_order(self, claimed: Sequence[ClaimedEvent]) -> int:
         """In steps of their own: first those that can give critical notices, last the large one."""
         parts: list[list[ClaimedEvent]] = [[], [], []]
-        for one in claimed:
-            parts[2 if one.is_large else 0 if self._rules.is_critical(one.event.event_type) else 1].append(one)
+        for claim in claimed:
+            parts[2 if claim.is_large else 0 if self._rules.is_critical(claim.event.event_type) else 1].append(claim)
         while parts:
             try:
                 await self._begin(parts.pop(0))
@@ -187,16 +190,16 @@ class EventWorker(Loop):
             return 0
         events: list[EventInProgress] = []
         ended: list[tuple[ClaimedEvent, EventResult]] = []
-        for one in claimed:
+        for claim in claimed:
             # Rules for a large payload run in a thread, and between any two events others have the event loop.
-            begun = await asyncio.to_thread(self._run_rules, one) if one.is_large else self._run_rules(one)
+            begun = await asyncio.to_thread(self._run_rules, claim) if claim.is_large else self._run_rules(claim)
             await asyncio.sleep(0)
             if isinstance(begun, EventResult):
-                ended.append((one, begun))
+                ended.append((claim, begun))
             else:
                 events.append(begun)
         # An event whose lease has ended may be claimed again while it is in progress here: the new claim replaces the old.
-        again = {one.event.event_id for one in claimed}
+        again = {claim.event.event_id for claim in claimed}
         self._in_progress = [event for event in self._in_progress if event.event_id not in again] + events
         try:
             await self._resume(events)
@@ -210,31 +213,18 @@ class EventWorker(Loop):
         return len(claimed)
 
     async def _continue(self) -> int:
-        """One more step for what did not fit: for the small ones together, and for the first of the large ones.
-
-        Lists come first in a step. The first of the others, if they have left no room for it, takes turns with the large
-        ones: else it would wait for as long as there are more lists.
-        """
-        small = [event for event in self._in_progress if not event.is_long and event.is_ready]
-        first = next((event for event in small if _is_no_list(event)), None)
-        before = None if first is None else first.place
-        if small:
+        """One more step for what did not fit: for the small ones together, then for one event alone (turns.py)."""
+        together = next_together(self._in_progress)
+        if together.events:
             await self._begin(await self._claim_critical())
-            await self._step(small)
-        begun = {event.event_id for event in small}
-        large = [event for event in self._in_progress if event.is_long and event.is_ready and event.event_id not in begun]
-        if first is not None and first in self._in_progress and first.place == before:
-            self._is_turn_of_large = bool(large) and not self._is_turn_of_large
-            if not self._is_turn_of_large:
-                large = [first]
-        if large:
+            await self._step(together.events)
+        alone = next_alone(self._in_progress, together, was_turn_of_large=self._is_turn_of_large)
+        self._is_turn_of_large = alone.is_turn_of_large
+        if alone.event is not None:
             await self._begin(await self._claim_critical())
-            await self._step(large[:1])
-            # The next time another has its turn.
-            if large[0] in self._in_progress:
-                self._in_progress.remove(large[0])
-                self._in_progress.append(large[0])
-        return len(small) + len(large)
+            await self._step([alone.event])
+            self._in_progress = behind_others(self._in_progress, alone.event)
+        return len(together.events) + (alone.event is not None)
 
     async def _resume(self, events: Sequence[EventInProgress]) -> None:
         """Events that an earlier claim has advanced continue from their cursor."""
@@ -251,7 +241,7 @@ class EventWorker(Loop):
     async def _step(self, events: Sequence[EventInProgress]) -> None:
         """All in one transaction. If an event's own fault ends it, one by one, so that only that event fails.
 
-        A store that is away, locked or slow is no event's fault: nothing is recorded, and they are due again soon. Events
+        If the store is away, locked or slow, nothing is recorded against the events, and they are due again soon. Events
         whose audience is a SELECT that has not run yet are left to a later step.
         """
         for event in events:
@@ -264,7 +254,7 @@ class EventWorker(Loop):
         except StoreTooSlow:
             # Perhaps one of them is what is slow. Alone it holds up none of the others, if it waits longer than they do.
             if len(events) == 1:
-                self._release([events[0].claimed], self._settings.lease_seconds)
+                self._release([events[0].claimed], self._lease.seconds)
                 self._release_all()
                 raise
             await self._step_one_by_one(events)
@@ -305,7 +295,8 @@ class EventWorker(Loop):
         for event in self._in_progress:
             if not event.is_ready:
                 self.selects.start(event)
-        self._on_decided(decision)
+        for on_decided in self._on_decided:
+            on_decided(decision)
 
     # --- events that end without a decision -----------------------------------------------------------------------------
 
@@ -319,7 +310,7 @@ class EventWorker(Loop):
         try:
             return EventInProgress(claimed, self._rules.detect(event))
         except Exception as error:
-            self._log.warning("a rule failed", event_id=str(event.event_id), exc_info=True)
+            self._log.warning("rule failed", event_id=str(event.event_id), exc_info=True)
             return self._failed(claimed, error)
 
     def _failed(self, claimed: ClaimedEvent, error: Exception) -> EventResult:
@@ -365,10 +356,6 @@ class EventWorker(Loop):
         if event_type not in self._unhandled and len(self._unhandled) < MOST_UNHANDLED:
             self._unhandled.add(event_type)
             self._log.warning("no rule handles this event type", event_type=event_type, status=EventStatus.UNHANDLED.value)
-
-
-def _is_no_list(event: EventInProgress) -> bool:
-    return not event.is_done and not isinstance(event.current_notice.audience, Listed)
 
 
 def _last_line(error: BaseException) -> str:

@@ -94,7 +94,7 @@ class Claimer:
         ranks = (CRITICAL, CRITICAL_BULK) if for_many > 0 else (CRITICAL,)
         claimed = await self._claim_ranks(ranks, limit, lease_seconds)
         self._is_critical_due |= len(claimed) == limit
-        self._in_own_slots.update(one.delivery_id for one in claimed)
+        self._in_own_slots.update(delivery.delivery_id for delivery in claimed)
         return claimed
 
     def _free_own_slots(self, rank: int) -> int:

@@ -1,4 +1,4 @@
-"""Codes of deliveries that did not go, in words: what each means, and what an operator can do about it."""
+"""Codes of deliveries that were not sent: what each means, and what an operator can do about it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 _AGAIN = "Nothing need be done: the recovery job gives it further rounds. Replay it to have it go now."
 _MAY_HAVE_ARRIVED = "It may have arrived. Ask the member or look with the provider; replay it if a second one does no harm."
-_ADDRESS = "A replay goes nowhere until the member has registered anew."
+_ADDRESS = "A replay goes nowhere until the member has registered again."
 _OURS = "Correct the setting that the detail names (`bongsu doctor` looks at them), then replay."
 _CONTENT = "As it stands it will never go: correct the text or data at its source and send a new one."
 
@@ -23,7 +23,7 @@ _CREDENTIALS = Meaning("the provider does not accept our credentials", _OURS)
 
 MEANINGS = {
     "ABANDONED": Meaning("its lease ended without an outcome", _MAY_HAVE_ARRIVED),
-    "POISONED": Meaning("every process that took it has died", "Look for the crash in the log, mend it, then replay."),
+    "POISONED": Meaning("every process that claimed it has died", "Find the crash in the log, fix it, then replay."),
     "EXPIRED": Meaning("its time was over before it could go", "It is worth nothing to the member any more: leave it."),
     "NO_ADDRESS": Meaning("the device or address was gone, invalid or without consent when its turn came", _ADDRESS),
     "UNREGISTERED": Meaning("the app was removed from the device, or its token was replaced", _ADDRESS),
@@ -33,11 +33,11 @@ MEANINGS = {
     "INVALID_ARGUMENT": Meaning("FCM takes the message or the token for malformed", _CONTENT),
     "PAYLOAD_TOO_LARGE": Meaning("text and data are larger than the provider takes", _CONTENT),
     "UNENCODABLE": Meaning("text or data cannot be written as JSON", _CONTENT),
-    "BAD_COLLAPSE_ID": Meaning("its collapse id is none", "This is a fault in Bongsu: report it."),
-    "NO_TEXT": Meaning("there was nothing to say", _CONTENT),
+    "BAD_COLLAPSE_ID": Meaning("its collapse id is not valid", "This is a fault in Bongsu: report it."),
+    "NO_TEXT": Meaning("the message has no text", _CONTENT),
     "QUOTA_EXCEEDED": Meaning("the provider's quota was used up", _AGAIN),
     "QUOTA_SHARED": Meaning("all our processes together used up the provider's quota", _AGAIN),
-    "QUOTA_UNKNOWN": Meaning("the store could not say what is left of the provider's quota", _AGAIN),
+    "QUOTA_UNKNOWN": Meaning("the store did not answer what is left of the provider's quota", _AGAIN),
     "NO_TURN": Meaning("connections or quota were short: its turn did not come in time", _AGAIN),
     "NO_THREAD": Meaning("all threads were busy: it was not sent", _AGAIN),
     "QUARTER_HOUR": Meaning("priority LOW waits while FCM is busiest, around the quarter hours", _AGAIN),
@@ -55,31 +55,31 @@ MEANINGS = {
     "NOT_FOUND": Meaning("there is no such Firebase project", _OURS),
     "TLS_CERTIFICATE": Meaning("the server's certificate is not trusted", _OURS),
     "SMTP_NOT_OFFERED": Meaning("the mail server does not offer what the settings ask for", _OURS),
-    "APPRISE_URL": Meaning("BONGSU_SMS_URL is no URL that Apprise understands", _OURS),
+    "APPRISE_URL": Meaning("BONGSU_SMS_URL is not a URL that Apprise understands", _OURS),
     "TIMEOUT": _DOUBT,
     "CONNECTION_LOST": _DOUBT,
     "BAD_ANSWER": Meaning("the provider's answer could not be read", _MAY_HAVE_ARRIVED),
-    "APPRISE": Meaning("Apprise could not say what became of it", _MAY_HAVE_ARRIVED),
-    "CRASHED": Meaning("the channel's own code crashed", "Look for the traceback in the log, mend it, then replay."),
+    "APPRISE": Meaning("Apprise did not report what became of it", _MAY_HAVE_ARRIVED),
+    "CRASHED": Meaning("the channel's own code crashed", "Find the traceback in the log, fix it, then replay."),
 }
 # Codes that carry the provider's own number.
 _FAMILIES = (
     ("SMTP_4", Meaning("the mail server put it off", _AGAIN)),
-    ("SMTP_", Meaning("the mail server refused it", "Its own words are in the detail: act on them, then replay.")),
+    ("SMTP_", Meaning("the mail server refused it", "The detail has its answer: act on it, then replay.")),
     ("TWILIO_", Meaning("Twilio refused it", "Twilio's error page for that number says more: act on it, then replay.")),
     ("HTTP_5", _BUSY),
-    ("HTTP_", Meaning("the gateway refused it", "Its own words are in the detail: act on them, then replay.")),
+    ("HTTP_", Meaning("the gateway refused it", "The detail has its answer: act on it, then replay.")),
 )
-_UNKNOWN = Meaning("the channel's own code", "The detail says what the channel said: act on it, then replay.")
+_UNKNOWN = Meaning("the channel's own code", "The detail has what the channel returned: act on it, then replay.")
 
 
 def meaning(code: str) -> Meaning:
     if code in MEANINGS:
         return MEANINGS[code]
-    return next((words for beginning, words in _FAMILIES if code.startswith(beginning)), _UNKNOWN)
+    return next((found for beginning, found in _FAMILIES if code.startswith(beginning)), _UNKNOWN)
 
 
 def in_words(code: str) -> str:
     """The code and what it means, if it is one of ours to know."""
-    words = meaning(code)
-    return code if words is _UNKNOWN else f"{code}: {words.means}"
+    found = meaning(code)
+    return code if found is _UNKNOWN else f"{code}: {found.means}"

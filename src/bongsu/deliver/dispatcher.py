@@ -10,37 +10,43 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 
 from bongsu.deliver.channels.callback import CallbackSender
 from bongsu.deliver.claimer import SHARE, Claimer
-from bongsu.deliver.transitions import dropped, given_back, outgoing, result_of, unsent, with_epoch
+from bongsu.deliver.transitions import (
+    given_back,
+    outgoing,
+    result_of,
+    result_of_cancelled,
+    result_without_sending,
+    with_epoch,
+)
 from bongsu.errors import StoreClosed, StoreError, StoreTooSlow
 from bongsu.model.channels import find_channel
 from bongsu.model.outcome import Outcome, Retry, Unknown
 from bongsu.runtime import telemetry
 from bongsu.runtime.backoff import doubling
+from bongsu.runtime.lease import Lease
 from bongsu.runtime.loop import FIRST_BACKOFF, LAST_BACKOFF, Loop
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.decisions import Message
-from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, DeliveryStatus, MessageContent, Success
+from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, DeliveryStatus, Success
+from bongsu.store.messages.content import Contents, MessageCache, MessageContent
 
 # Results are recorded after this time at the latest, however few they are. Shorter → more CPU for each delivery at a hundred
 # a second; longer → more of them are UNKNOWN or sent again after a crash.
 LINGER_SECONDS = 0.03
-# Messages whose content is cached: all deliveries of a fan-out have the same one.
-CONTENTS_CACHED = 1_000
 # After an outage of the store in which leases may have ended, abandoned deliveries are claimed only after this time: by then
 # every live process has tried to record what it knows and to renew its leases. One that has just started knows nothing of
 # outages, and waits as long.
 GRACE_SECONDS = 2 * LAST_BACKOFF
-# Nobody waits longer for a claim: one that the store begins later may have lost its sender.
+# A claim is waited for no longer than this: one that the store begins later may have lost its sender.
 CLAIM_SECONDS = 30.0
 # How often it looks whether the event of a send that waits was cancelled. A tick may wait so long, and the loop as long
 # again: within two seconds of a cancellation nothing of it goes out.
@@ -62,9 +68,9 @@ class _Sending:
     task: asyncio.Task[None] | None = None
 
 
-def lease_of(settings: Settings) -> float:
-    """Never shorter than a send may take: if the lease ended during the send, another dispatcher would send it again."""
-    return max(settings.lease_seconds, 2 * (settings.send_timeout_seconds + settings.poll_seconds))
+def lease_of(settings: Settings) -> Lease:
+    """Longer than a send may take."""
+    return Lease(settings.lease_seconds, busy_seconds=settings.send_timeout_seconds + settings.poll_seconds)
 
 
 def contact_of(settings: Settings) -> Contact:
@@ -73,18 +79,26 @@ def contact_of(settings: Settings) -> Contact:
     Leases are renewed after a third of their time: in a gap shorter than half of it none ends. Claims are a poll interval
     apart, which is shorter than that.
     """
-    return Contact(min(lease_of(settings) / 2, settings.poll_seconds + CLAIM_SECONDS), GRACE_SECONDS)
+    return Contact(min(lease_of(settings).seconds / 2, settings.poll_seconds + CLAIM_SECONDS), GRACE_SECONDS)
 
 
 class Dispatcher(Loop):
     """Serves one channel. Any number may run, in any number of processes."""
 
-    def __init__(self, store: Store, sender: CallbackSender, settings: Settings, concurrency: int | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        sender: CallbackSender,
+        settings: Settings,
+        concurrency: int | None = None,
+        message_cache: MessageCache | None = None,
+    ) -> None:
         super().__init__(f"dispatch-{sender.channel.lower()}", min(settings.poll_seconds, CANCELLED_SECONDS))
         self.channel = sender.channel
         self._store = store
         self._sender = sender
         self._settings = settings
+        self._message_cache = message_cache or MessageCache()
         # Slots: deliveries that are claimed and not yet recorded.
         self._concurrency = find_channel(sender.channel).concurrency if concurrency is None else concurrency
         self._lease = lease_of(settings)
@@ -103,10 +117,7 @@ class Dispatcher(Loop):
         self._recording: asyncio.Task[int] | None = None
         # Whether the store did not take the last results.
         self._is_behind = False
-        self._contents: OrderedDict[int, MessageContent] = OrderedDict()
         self._look_for_cancelled_at = 0.0
-        # When all leases were last renewed.
-        self._renewed = time.monotonic()
 
     async def tick(self) -> int:
         """Record known outcomes, renew the leases of what is held, then claim and send more.
@@ -133,11 +144,6 @@ class Dispatcher(Loop):
             await self._wait_for_outcome()
         return moved + len(self._results) + (self._recording is not None)
 
-    def remember(self, messages: Iterable[Message]) -> None:
-        """Messages that this process has just stored: their contents need not be read before they are sent."""
-        self._contents.update((one.message_id, statements.content_of(one)) for one in messages)
-        self._forget_contents()
-
     def wake(self) -> None:
         """Deliveries may be due."""
         self._claimer.wake()
@@ -163,7 +169,7 @@ class Dispatcher(Loop):
                 return
             except Exception as error:
                 failures += 1
-                self._log.error("results are not recorded yet", error=str(error), results=len(self._results))
+                self._log.error("recording results failed", error=str(error), results=len(self._results))
                 if not isinstance(error, StoreError) and failures > 1 and not self._sending:
                     return  # the others are recorded, and what cannot be stored now cannot be stored later
             if time.monotonic() >= deadline:
@@ -175,11 +181,11 @@ class Dispatcher(Loop):
 
     def _give_back_waiting(self) -> None:
         """Nothing was sent of these: others may send them at once."""
-        for one in list(self._sending.values()):
-            if one.task is not None and self._is_waiting(one):
-                one.task.cancel()
-                del self._sending[one.claimed.delivery_id]
-                self._results.append(given_back(one.claimed))
+        for sending in list(self._sending.values()):
+            if sending.task is not None and self._is_waiting(sending):
+                sending.task.cancel()
+                del self._sending[sending.claimed.delivery_id]
+                self._results.append(given_back(sending.claimed))
 
     # --- claim --------------------------------------------------------------------------------------------------------
 
@@ -191,23 +197,23 @@ class Dispatcher(Loop):
 
     async def _claim(self) -> list[ClaimedDelivery]:
         used = len(self._sending) + len(self._results) + len(self._being_recorded)
-        claimed = await self._claimer.claim(used, self._lease)
+        claimed = await self._claimer.claim(used, self._lease.seconds)
         return self._without_held(claimed or [])
 
     def _without_held(self, claimed: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
         """Those that this process does not hold yet. What it holds goes on under the newer claim.
 
-        Renewing in time makes this rare: the machine slept, say, and leases ended unnoticed.
+        Renewing in time makes this rare: for example, the machine slept and leases ended unnoticed.
         """
-        again = {one.delivery_id: one for one in claimed if one.status == DeliveryStatus.SENDING}
+        again = {delivery.delivery_id: delivery for delivery in claimed if delivery.status == DeliveryStatus.SENDING}
         if not again:
             return claimed
-        known = {one.delivery_id for one in (*self._results, *self._being_recorded)} & again.keys()
+        known = {result.delivery_id for result in (*self._results, *self._being_recorded)} & again.keys()
         self._newer |= {delivery_id: again[delivery_id].epoch for delivery_id in known}
         sending = self._sending.keys() & again.keys()
         for delivery_id in sending:
             self._sending[delivery_id].claimed = again[delivery_id]
-        return [one for one in claimed if one.delivery_id not in known | sending]
+        return [delivery for delivery in claimed if delivery.delivery_id not in known | sending]
 
     # --- send ---------------------------------------------------------------------------------------------------------
 
@@ -217,41 +223,34 @@ class Dispatcher(Loop):
             return
         try:
             contents = await self._load_contents(claimed)
-            if time.monotonic() - claimed_at > self._lease / 2:
+            if time.monotonic() - claimed_at > self._lease.seconds / 2:
                 raise StoreTooSlow(
                     f"{len(claimed)} deliveries were claimed and are given back: their leases might end during the send"
                 )
         except BaseException:
             # None was sent: record them as READY again. Not those that were SENDING before, which an earlier claim may have
             # sent: they stay so until their leases end.
-            ready = [one for one in claimed if one.status == DeliveryStatus.READY]
+            ready = [delivery for delivery in claimed if delivery.status == DeliveryStatus.READY]
             self._results += map(given_back, ready)
-            self._claimer.free(one.delivery_id for one in claimed)
+            self._claimer.free(delivery.delivery_id for delivery in claimed)
             self._is_to_record = True
             raise
-        for one in claimed:
-            content = contents.get(one.message_id)
-            if content is not None and one.can_go:
-                self._start_send(one, content)
+        for delivery in claimed:
+            content = contents.get(delivery.message_id)
+            if content is not None and delivery.can_go:
+                self._start_send(delivery, content)
             else:
-                self._results.append(unsent(one, content))
+                self._results.append(result_without_sending(delivery, content))
                 self._is_to_record = True
 
-    def _forget_contents(self) -> None:
-        while len(self._contents) > CONTENTS_CACHED:
-            self._contents.popitem(last=False)
-
-    async def _load_contents(self, claimed: Sequence[ClaimedDelivery]) -> dict[int, MessageContent]:
-        """By message id. The claim holds what it needs: while it reads, others may fill the cache and evict from it."""
-        needed = {one.message_id for one in claimed}
-        found = {message_id: self._contents[message_id] for message_id in needed & self._contents.keys()}
-        if missing := sorted(needed - found.keys()):
-            async with self._store.read() as tx:
-                read = await statements.find_content(tx, missing)
-            found |= read
-            self._contents |= read
-            self._forget_contents()
-        return found
+    async def _load_contents(self, claimed: Sequence[ClaimedDelivery]) -> Contents:
+        """The claim holds what it needs: while it reads, others may fill the cache and evict from it."""
+        needed = {delivery.message_id for delivery in claimed}
+        found = self._message_cache.cached(needed)
+        if len(found) == len(needed):
+            return found
+        async with self._store.read() as tx:
+            return await self._message_cache.load(tx, needed)
 
     def _start_send(self, claimed: ClaimedDelivery, content: MessageContent) -> None:
         sending = _Sending(claimed, content, time.monotonic())
@@ -263,7 +262,7 @@ class Dispatcher(Loop):
 
     def _crashed(self, error: Exception) -> Outcome:
         """A sender that raises may have sent before."""
-        self._log.error("a channel raised", channel=self.channel, exc_info=error)
+        self._log.error("channel raised", channel=self.channel, exc_info=error)
         return Unknown("CRASHED", type(error).__name__)
 
     def _give_up_overdue(self) -> None:
@@ -273,15 +272,15 @@ class Dispatcher(Loop):
         its turn before has the whole of the sender's timeout.
         """
         timeout, now = self._settings.send_timeout_seconds, time.monotonic()
-        for one in list(takewhile(lambda one: one.began <= now - timeout, self._sending.values())):
-            is_waiting = self._is_waiting(one)
-            if is_waiting or one.began <= now - 2 * timeout:
-                self._on_outcome(one, _WAITED if is_waiting else _LATE)
-                if one.task is not None:
-                    one.task.cancel()
+        for sending in list(takewhile(lambda sending: sending.began <= now - timeout, self._sending.values())):
+            is_waiting = self._is_waiting(sending)
+            if is_waiting or sending.began <= now - 2 * timeout:
+                self._on_outcome(sending, _WAITED if is_waiting else _LATE)
+                if sending.task is not None:
+                    sending.task.cancel()
 
-    def _is_waiting(self, one: _Sending) -> bool:
-        return one.task is not None and self._sender.is_waiting(one.task)
+    def _is_waiting(self, sending: _Sending) -> bool:
+        return sending.task is not None and self._sender.is_waiting(sending.task)
 
     async def _drop_cancelled(self) -> None:
         """Sends that wait for their turn, for a quota or a connection, may wait long: their event may be cancelled since."""
@@ -289,17 +288,17 @@ class Dispatcher(Loop):
         if now < self._look_for_cancelled_at:
             return
         self._look_for_cancelled_at = now + CANCELLED_SECONDS
-        waiting = [one for one in self._sending.values() if self._is_waiting(one)]
+        waiting = [sending for sending in self._sending.values() if self._is_waiting(sending)]
         if not waiting:
             return
         async with self._store.read() as tx:
-            cancelled = await statements.find_cancelled(tx, {one.claimed.message_id for one in waiting})
-        for one in waiting:
+            cancelled = await statements.find_cancelled(tx, {sending.claimed.message_id for sending in waiting})
+        for sending in waiting:
             # Some may have begun meanwhile.
-            if one.claimed.message_id in cancelled and one.task is not None and self._is_waiting(one):
-                one.task.cancel()
-                del self._sending[one.claimed.delivery_id]
-                self._results.append(dropped(one.claimed, one.content))
+            if sending.claimed.message_id in cancelled and sending.task is not None and self._is_waiting(sending):
+                sending.task.cancel()
+                del self._sending[sending.claimed.delivery_id]
+                self._results.append(result_of_cancelled(sending.claimed, sending.content))
                 self._is_to_record = True
 
     def _on_outcome(self, sending: _Sending, outcome: object) -> None:
@@ -308,8 +307,8 @@ class Dispatcher(Loop):
         claimed, content = sending.claimed, sending.content
         del self._sending[claimed.delivery_id]
         if not isinstance(outcome, Outcome):
-            self._log.error("a channel gave no outcome", channel=self.channel, gave=repr(outcome)[:100])
-            outcome = Unknown("BAD_OUTCOME", "the channel returned something that is no outcome")
+            self._log.error("channel returned no outcome", channel=self.channel, returned=repr(outcome)[:100])
+            outcome = Unknown("BAD_OUTCOME", "the channel returned something that is not an outcome")
         millis = int((time.monotonic() - sending.began) * 1000)
         try:
             result = result_of(claimed, content, outcome, sending.began, millis, self._settings)
@@ -353,7 +352,7 @@ class Dispatcher(Loop):
         self._linger, self._is_to_record = None, False
         results, self._results = self._results, []
         if self._newer:
-            results = [with_epoch(one, self._newer.pop(one.delivery_id, one.epoch)) for one in results]
+            results = [with_epoch(result, self._newer.pop(result.delivery_id, result.epoch)) for result in results]
         self._being_recorded = results
         return results
 
@@ -379,49 +378,52 @@ class Dispatcher(Loop):
             await self._record_each(results)
             return
         self._is_behind = False
-        self._claimer.free(one.delivery_id for one in results)
-        if overtaken := [one for one in results if one.delivery_id in self._newer]:
+        self._claimer.free(result.delivery_id for result in results)
+        if overtaken := [result for result in results if result.delivery_id in self._newer]:
             # Claimed again by this process before they were recorded.
             self._results += overtaken
             self._is_to_record = True
-        self._report([one for one in results if one.delivery_id in recorded])
+        self._report([result for result in results if result.delivery_id in recorded])
 
     async def _record_each(self, results: list[DeliveryResult | Success]) -> None:
         failed: Exception | None = None
-        for one in results:
+        for result in results:
             try:
-                await self._record_all([one])
+                await self._record_all([result])
             except Exception as error:
                 failed = error
         if failed is not None:
             raise failed
 
     def _report(self, results: Sequence[DeliveryResult | Success]) -> None:
-        others = [one for one in results if isinstance(one, DeliveryResult)]
-        counts = Counter((one.status.value, one.code or "") for one in others)
+        others = [result for result in results if isinstance(result, DeliveryResult)]
+        counts = Counter((result.status.value, result.code or "") for result in others)
         counts[DeliveryStatus.SUCCESS.value, ""] += len(results) - len(others)
         for (status, code), count in counts.items():
             telemetry.DELIVERIES.labels(self.channel, status, code).inc(count)
-        for one in others:
-            if one.status in (DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN):
+        for result in others:
+            if result.status in (DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN):
                 self._log.error(
-                    "delivery ended", status=one.status.value, delivery_id=one.delivery_id, code=one.code, detail=one.detail
+                    "delivery ended",
+                    status=result.status.value,
+                    delivery_id=result.delivery_id,
+                    code=result.code,
+                    detail=result.detail,
                 )
 
     async def _renew_leases(self) -> None:
         """Long before they end. Not of what is being recorded: both would change the same rows."""
         now = time.monotonic()
-        if now - self._renewed <= self._lease / 3 or not (self._sending or self._results):
+        if not self._lease.is_renewal_due(now) or not (self._sending or self._results):
             return
-        claims = [(one.claimed.delivery_id, one.claimed.epoch) for one in self._sending.values()]
-        claims += [(one.delivery_id, one.epoch) for one in self._results]
+        claims = [(sending.claimed.delivery_id, sending.claimed.epoch) for sending in self._sending.values()]
+        claims += [(result.delivery_id, result.epoch) for result in self._results]
         async with self._store.single() as tx:
-            await statements.renew(tx, claims, self._lease)
-        # Counted from before the statement: the store may have begun it at once, and taken long over it.
-        self._renewed = now
+            await statements.renew(tx, claims, self._lease.seconds)
+        self._lease.renewed(now)
 
     async def _wait_for_outcome(self) -> None:
         """Until results are to be recorded or are recorded, or more may be due."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(self._settings.poll_seconds, self._lease / 3, CANCELLED_SECONDS)):
+            async with asyncio.timeout(min(self._settings.poll_seconds, self._lease.renewal_seconds, CANCELLED_SECONDS)):
                 await self._woken.wait()

@@ -16,14 +16,14 @@ from bongsu.store.deliveries import (
     ClaimedDelivery,
     DeliveryResult,
     DeliveryStatus,
-    MessageContent,
     Success,
     storable,
 )
 from bongsu.store.deliveries.rows import ABANDONED, EXPIRED
+from bongsu.store.messages.content import MessageContent
 from bongsu.store.ranks import PRIORITY_OF
 
-PLATFORMS = {one.value: one for one in Platform}
+PLATFORMS = {platform.value: platform for platform in Platform}
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _NO_MESSAGE = "its message no longer exists"
@@ -50,9 +50,9 @@ def collapse_id(claimed: ClaimedDelivery, event_id: str) -> str:
     return b2a_base64(hashlib.blake2b(named.encode(), digest_size=24).digest(), newline=False).translate(_URL_SAFE).decode()
 
 
-def unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> DeliveryResult:
+def result_without_sending(claimed: ClaimedDelivery, content: MessageContent | None) -> DeliveryResult:
     """Why a delivery that was claimed must not be sent. If it was SENDING before, it may have arrived: UNKNOWN, not FAIL."""
-    code, detail = _why_unsent(claimed, content)
+    code, detail = _why_not_sent(claimed, content)
     status = DeliveryStatus.CANCELLED if code == CANCELLED else DeliveryStatus.FAIL
     if claimed.status == DeliveryStatus.SENDING:
         status = DeliveryStatus.UNKNOWN
@@ -60,20 +60,20 @@ def unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> Delivery
     return DeliveryResult(claimed.delivery_id, claimed.epoch, status, code, detail, is_attempt=False, bulk_message=bulk)
 
 
-def dropped(claimed: ClaimedDelivery, content: MessageContent) -> DeliveryResult:
+def result_of_cancelled(claimed: ClaimedDelivery, content: MessageContent) -> DeliveryResult:
     """One that was claimed, waited for its turn to be sent, and was cancelled before it came."""
-    return unsent(claimed._replace(is_cancelled=True), content)
+    return result_without_sending(claimed._replace(is_cancelled=True), content)
 
 
 def given_back(claimed: ClaimedDelivery) -> DeliveryResult:
-    """One that was claimed and not sent: it is due at once, for whoever claims it next."""
+    """One that was claimed and not sent: it is due at once, for the next claim."""
     # With its message: it ends CANCELLED if its event was cancelled, and then it is counted.
     return DeliveryResult(
         claimed.delivery_id, claimed.epoch, DeliveryStatus.READY, is_attempt=False, bulk_message=claimed.message_id
     )
 
 
-def _why_unsent(claimed: ClaimedDelivery, content: MessageContent | None) -> tuple[str, str]:  # noqa: PLR0911 (a reason each)
+def _why_not_sent(claimed: ClaimedDelivery, content: MessageContent | None) -> tuple[str, str]:  # noqa: PLR0911 (a reason each)
     """Code and text of the first reason."""
     was_sending = claimed.status == DeliveryStatus.SENDING
     if content is None:
@@ -125,7 +125,7 @@ def _transition(  # noqa: PLR0911 (one case, one result)
         case Unknown():
             return _again(claimed, outcome.code, outcome.detail, 0.0, DeliveryStatus.UNKNOWN, settings)
         case Retry():
-            # The last try may have arrived: then nobody can say that it failed.
+            # The last try may have arrived: so it cannot be recorded as failed.
             at_last = DeliveryStatus.UNKNOWN if outcome.may_have_arrived else DeliveryStatus.FAIL
             return _again(claimed, outcome.code, outcome.detail, outcome.after_seconds, at_last, settings)
         case Gone():

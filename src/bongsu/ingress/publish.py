@@ -99,7 +99,7 @@ def _insert(database: str, style: str, events: Sequence[Event], *, returning: bo
 
 
 def _is_counted(events: Sequence[Event]) -> bool:
-    """Of one event, the row count tells whether its id was new. Returning the id as well would cost 3 % more."""
+    """Of one event, the row count shows whether its id was new. Returning the id as well would cost 3 % more."""
     return len(events) == 1
 
 

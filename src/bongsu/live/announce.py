@@ -13,7 +13,7 @@ from itertools import islice
 
 from bongsu.decide.progress import Decision
 from bongsu.errors import StoreError
-from bongsu.live.message_cache import MessageCache, encode_notifications
+from bongsu.live.frames import encode_notifications
 from bongsu.live.messages import (
     READ_STORE,
     WithdrawnMessage,
@@ -29,6 +29,7 @@ from bongsu.runtime.topics import MESSAGES_TOPIC, WITHDRAWN_TOPIC, member_topic
 from bongsu.store import Store
 from bongsu.store.core.query import Transaction
 from bongsu.store.inbox import live as statements
+from bongsu.store.messages.content import MessageCache
 
 # A message with up to this many recipients is announced to each of them; so is a withdrawal from so many at a time.
 FEW = 100
@@ -43,11 +44,11 @@ WAITING_LIMIT = 50_000
 class Announcer(Loop):
     """Sends the signals for messages that were stored. A message that cannot be read yet stays queued."""
 
-    def __init__(self, store: Store, signals: Signals) -> None:
+    def __init__(self, store: Store, signals: Signals, message_cache: MessageCache) -> None:
         super().__init__("announcer", poll_seconds=60)
         self._store = store
         self._signals = signals
-        self._message_cache = MessageCache()
+        self._message_cache = message_cache
         # The number of recipients by message id; None where they have to be counted.
         self._waiting: dict[int, int | None] = {}
 
@@ -56,7 +57,6 @@ class Announcer(Loop):
         notified = decision.notified_by_message
         if not notified:
             return
-        self._message_cache.add(decision.contents)
         # The step has all recipients of a message if it was written in this step and its audience ends there.
         new = {message.message_id for message in decision.contents}
         is_complete = {
@@ -132,7 +132,7 @@ class Announcer(Loop):
         return few, many
 
 
-async def announce_read(signals: Signals, member_id: str) -> None:
+async def announce_read(signals: Signals, member_id: str, _unread: int = 0) -> None:
     """The member has read something: their streams read the unread count, which is not sent because signals may overtake."""
     signals.send(member_topic(member_id), READ_STORE)
 

@@ -12,7 +12,6 @@ from itertools import chain, islice, repeat
 from bongsu.errors import StoreError
 from bongsu.live import frames
 from bongsu.live.member_streams import MemberStreams, OpenStreams
-from bongsu.live.message_cache import MessageCache, Messages
 from bongsu.live.messages import WITHDRAWN, WithdrawnMessage, read_withdrawn_message
 from bongsu.live.stream import LONG_AGO
 from bongsu.live.withdrawals import Withdrawals
@@ -22,6 +21,7 @@ from bongsu.store import Store, Transaction
 from bongsu.store.core.clock import find_now
 from bongsu.store.inbox import live as statements
 from bongsu.store.inbox.live import NotificationGroup
+from bongsu.store.messages.content import Contents, MessageCache
 
 # Members read in one statement: some milliseconds of work for the store and for this event loop. The first batch is
 # smaller, because nothing is sent while it is read.
@@ -177,7 +177,7 @@ class _Found:
     groups: Sequence[NotificationGroup]
     # The unread counts of members without new notifications.
     counts: Sequence[tuple[MemberStreams, int]]
-    messages: Messages
+    messages: Contents
     as_of: datetime
     # The limit was reached: there may be more.
     is_full: bool

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Iterable
 from datetime import datetime
 
 import orjson
 
-from bongsu.store.inbox.live import MessageContent
+from bongsu.store.inbox.live import InboxState, NewNotification
+from bongsu.store.messages.content import Contents, MessageContent
 
 # A browser reconnects after this long. Randomised, so that those that lost the same server do not return together.
 RETRY_SECONDS = (1.0, 3.0)
@@ -78,7 +80,7 @@ _ID = b'{"id":"'
 def after_id(created_at: datetime, content: MessageContent) -> bytes:
     """A notification's JSON from the end of its id on: the same for all that one step of a fan-out wrote of a message."""
     # As it is stored, numbers of any length included. A line break can only be white space there, and would end the event.
-    data = orjson.Fragment(content.data.replace("\n", " ").replace("\r", " "))
+    data = orjson.Fragment(content.data_json.replace("\n", " ").replace("\r", " "))
     json = {
         "id": "",
         "createdAt": created_at.isoformat(),
@@ -94,3 +96,16 @@ def after_id(created_at: datetime, content: MessageContent) -> bytes:
 def notification(notification_id: int, rest: bytes) -> bytes:
     """The frame for one reader; `rest` is the JSON after the id, encoded once for all readers."""
     return chunk(b"id: %d\nevent: notification\ndata: %b%d%b\n\n" % (notification_id, _ID, notification_id, rest))
+
+
+def encode_notifications(
+    notifications: Iterable[NewNotification], contents: Contents, state: InboxState | None
+) -> list[tuple[int, bytes]]:
+    """Ids and frames. A member who wants no notifications gets the critical ones only; without a state, all."""
+    encoded = []
+    for one in notifications:
+        content = contents.get(one.message_id)
+        if content is not None and (state is None or state.is_enabled or content.is_critical):
+            frame = notification(one.notification_id, after_id(one.created_at, content))
+            encoded.append((one.notification_id, frame))
+    return encoded

@@ -20,6 +20,7 @@ from bongsu.runtime.signals import Signals
 from bongsu.runtime.topics import DISCONNECT_TOPIC, MESSAGES_TOPIC, WITHDRAWN_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Store
+from bongsu.store.messages.content import MessageCache
 
 # A stop closes so many streams at a time, with a pause between: 10,000 of them take 5 s, well within what a stop may take,
 # and the other instances get 2,000 a second instead of all at once.
@@ -28,14 +29,16 @@ SLICE_SECONDS = 0.1
 
 
 class Gateway:
-    def __init__(self, store: Store, signals: Signals, settings: Settings) -> None:
+    def __init__(
+        self, store: Store, signals: Signals, settings: Settings, message_cache: MessageCache | None = None
+    ) -> None:
         self._signals = signals
         self._registry: Registry = (
             RedisRegistry(settings.redis_url, signals, settings)
             if settings.redis_url
             else LocalRegistry(signals, settings.sse_max_connections)
         )
-        self.hub = Hub(store, signals, self._registry, settings.sse_replay)
+        self.hub = Hub(store, signals, self._registry, settings.sse_replay, message_cache or MessageCache())
         self._missed = MissedWithdrawals(store, self.hub, self.hub.catch_up.add_withdrawn, settings.poll_seconds)
         self._pings = PingSchedule(
             settings.sse_ping_seconds, settings.sse_timeout_seconds, self.hub.catch_up.mark, self._time_is_up

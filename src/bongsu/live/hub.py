@@ -24,7 +24,6 @@ from bongsu.errors import RedisUnreachable
 from bongsu.live import frames
 from bongsu.live.catchup import CatchUp
 from bongsu.live.member_streams import MemberStreams
-from bongsu.live.message_cache import MessageCache, Messages, encode_notifications
 from bongsu.live.messages import NOTIFICATION, WITHDRAWN, read_notification, read_withdrawn
 from bongsu.live.registry import Registry
 from bongsu.live.stream import LONG_AGO, Stream
@@ -34,6 +33,7 @@ from bongsu.runtime.topics import member_topic
 from bongsu.store import Share, Store, Transaction
 from bongsu.store.inbox import live as statements
 from bongsu.store.inbox.live import InboxState, NewNotification
+from bongsu.store.messages.content import Contents, MessageCache
 
 # The most that is sent of what came after Last-Event-ID: a page that was away for longer loads the inbox.
 MISSED_LIMIT = 1_000
@@ -54,13 +54,13 @@ class Missed:
 
 
 class Hub:
-    def __init__(self, store: Store, signals: Signals, registry: Registry, replay: int) -> None:
+    def __init__(self, store: Store, signals: Signals, registry: Registry, replay: int, message_cache: MessageCache) -> None:
         # A page that is being opened is refused rather than kept waiting: it comes back by itself.
         self._store = store.share(Share.MEMBERS)
         self._signals = signals
         self._registry = registry
         self._replay = replay
-        self._message_cache = MessageCache()
+        self._message_cache = message_cache
         self._members: dict[str, MemberStreams] = {}
         self._count = 0
         self._attaching = 0
@@ -84,8 +84,8 @@ class Hub:
         await self._registry.enter(stream.member_id, stream.connection_id)
         async with self._readers, self._store.read() as tx:
             missed = await self._find_missed(tx, stream.member_id, after)
-            messages = await self._message_cache.load(tx, {notification.message_id for notification in missed.notifications})
-        await self._send_missed(stream, missed, messages)
+            contents = await self._message_cache.load(tx, {notification.message_id for notification in missed.notifications})
+        await self._send_missed(stream, missed, contents)
         stream.become_live()
         if stream.has_missed:
             self.catch_up.mark([stream.member_id])
@@ -129,7 +129,7 @@ class Hub:
         found = await statements.find_missed(tx, member_id, after, newest, MISSED_LIMIT + 1, only_unread=False)
         return Missed(state, found[-MISSED_LIMIT:], len(found) > MISSED_LIMIT, newest)
 
-    async def _send_missed(self, stream: Stream, missed: Missed, messages: Messages) -> None:
+    async def _send_missed(self, stream: Stream, missed: Missed, contents: Contents) -> None:
         if missed.is_cut:
             stream.write(frames.RESET)
         state = missed.state
@@ -137,7 +137,7 @@ class Hub:
             stream.send_badge(0, LONG_AGO)
         else:
             stream.send_badge(state.unread, state.as_of)
-        encoded = encode_notifications(missed.notifications, messages, state)
+        encoded = frames.encode_notifications(missed.notifications, contents, state)
         for first in range(0, len(encoded), PIECE):
             stream.send_missed(encoded[first : first + PIECE])
             await stream.drain()

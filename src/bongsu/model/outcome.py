@@ -46,7 +46,7 @@ class Outgoing:
     is_bulk: bool = False
 
     @property
-    def goes_first(self) -> bool:
+    def is_urgent(self) -> bool:
         """Where a quota or connections are short. Not a critical notice to everybody: it would leave nothing to others."""
         return self.is_critical and not self.is_bulk
 

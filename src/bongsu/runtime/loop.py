@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from typing import Protocol, TypeVar
 
 from bongsu.errors import BongsuError, StoreRolledBack
 from bongsu.runtime import telemetry
@@ -53,6 +55,10 @@ class Loop(ABC):
         """There may be work: tick now instead of at the next poll. Waking many times is waking once."""
         self.idle.clear()
         self._wake.set()
+
+    def on_signal(self, _data: bytes | None) -> None:
+        """Wake on any signal of a topic, whatever its data: for `Signals.listen`."""
+        self.wake()
 
     @property
     def is_stopping(self) -> bool:
@@ -112,3 +118,21 @@ class Loop(ABC):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await until.wait()
+
+
+class Startable(Protocol):
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+_Started = TypeVar("_Started", bound=Startable)
+
+
+@contextlib.asynccontextmanager
+async def running(part: _Started) -> AsyncIterator[_Started]:
+    """Start it, and stop it at the end of the block."""
+    await part.start()
+    try:
+        yield part
+    finally:
+        await part.stop()

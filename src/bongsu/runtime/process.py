@@ -1,4 +1,4 @@
-"""What every serving process does: stop on signals, name its address, tune the garbage collector."""
+"""What every serving process does: stop on signals, name its address, tune the garbage collector, allow many open files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -43,3 +44,10 @@ def tune_gc() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 20)
+
+
+def raise_file_limit() -> None:
+    """Every stream and every push under way is an open file. A process begins with 1,024 and may have many more."""
+    with contextlib.suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

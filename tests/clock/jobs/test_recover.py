@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bongsu.clock.jobs.recover import Recovery
-from bongsu.deliver.transitions import unsent
+from bongsu.deliver.transitions import result_without_sending
 from bongsu.errors import StoreTooSlow
 from bongsu.model import Channel, Device, Platform
 from bongsu.runtime.signals import LocalSignals
@@ -18,6 +18,7 @@ from bongsu.store import deliveries as statements
 from bongsu.store.core.query import same
 from bongsu.store.deliveries import recovery
 from bongsu.store.members.devices import put_device
+from bongsu.store.messages.content import find_content
 from bongsu.store.ranks import BULK, RANKS
 from tests.support.deliveries import (
     LONG_AGO,
@@ -119,7 +120,7 @@ async def test_an_abandoned_claim_is_settled_as_a_dispatcher_would(
         await put_device(tx, "m-1", "d-0", Device(token="t", platform=Platform.IOS, push_consent=True))
     (claimed,) = await statements.claim(store, Channel.PUSH, (1,), 10, -1, "other")
     async with store.read() as tx:
-        content = (await statements.find_content(tx, [claimed.message_id]))[claimed.message_id]
+        content = (await find_content(tx, [claimed.message_id]))[claimed.message_id]
     said = await recover(store, woken)
     status, code, detail, epoch, attempts = await column(store, one, "status", "code", "detail", "epoch", "attempts")
     assert (epoch, attempts) == (5, 4)
@@ -128,7 +129,7 @@ async def test_an_abandoned_claim_is_settled_as_a_dispatcher_would(
         assert (status, code, said, len(woken)) == ("READY", None, "1 sent again after a crash", 1)
     else:
         assert not claimed.can_go
-        result = unsent(claimed, content)
+        result = result_without_sending(claimed, content)
         assert (status, code, detail) == (result.status, result.code, result.detail)
         assert (said, woken) == ("1 unknown", [])
     # The old claim can no longer be recorded.

@@ -17,7 +17,7 @@ from bongsu.model import Event
 from bongsu.settings import Settings
 from bongsu.store import Share, Store, Table, migrate, outbox
 from bongsu.store.core import sqlite
-from bongsu.store.core.dead_claims import in_use
+from bongsu.store.core.dead_claims import release_dead_claims
 from bongsu.store.core.query import in_both, same
 from tests.store.core.limits import limit
 from tests.store.core.test_transactions import ADD, add, is_nothing_open, members
@@ -278,12 +278,12 @@ async def test_only_a_process_that_is_alone_releases_claims(tmp_path: Path) -> N
     await outbox.add_many(store, [Event(event_type="x")])
     async with store.single() as tx:
         assert len(await outbox.claim(tx, 10, 3600, "somebody:1")) == 1
-    async with in_use(store) as released:
+    async with release_dead_claims(store) as released:
         assert released == 1
         async with store.single() as tx:
             assert len(await outbox.claim(tx, 10, 3600, "me:2")) == 1
         # Another process of this machine starts while we are at work.
-        async with in_use(store) as others:
+        async with release_dead_claims(store) as others:
             assert others == 0
     await store.close()
 

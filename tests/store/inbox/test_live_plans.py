@@ -15,6 +15,7 @@ from bongsu.store.core import sqlite
 from bongsu.store.core.query import Statement, in_both, same
 from bongsu.store.core.sqlite import SqliteDatabase
 from bongsu.store.inbox import live as statements
+from bongsu.store.messages.content import find_content
 from tests.support.recorder import Recorder, sqlite_plan
 
 MEMBERS = 3_000
@@ -35,8 +36,8 @@ CALLS: dict[str, Call] = {
     "what one member has above a cursor": lambda tx: statements.find_new(tx, {"m-7": 5}, 2_000),
     "what many have above their cursors": lambda tx: statements.find_new(tx, dict.fromkeys(CONNECTED, 20_000), 2_000),
     "unread counts": lambda tx: statements.find_unread_counts(tx, CONNECTED),
-    "the content of one message": lambda tx: statements.find_content(tx, [7]),
-    "the content of many messages": lambda tx: statements.find_content(tx, list(range(1, 501))),
+    "the content of one message": lambda tx: find_content(tx, [7]),
+    "the content of many messages": lambda tx: find_content(tx, list(range(1, 501))),
     "how many recipients one message has": lambda tx: statements.count_recipients(tx, [ALL], 101),
     "how many recipients many messages have": lambda tx: statements.count_recipients(tx, list(range(1, 501)), 101),
     "the recipients of one message": lambda tx: statements.find_recipients(tx, [7]),

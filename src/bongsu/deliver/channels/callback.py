@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from bongsu.deliver.channels.limits.guard import Guard
-from bongsu.deliver.channels.limits.priority_semaphore import Turns
+from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.model.outcome import Outcome, Outgoing, Sender, Unknown
 from bongsu.runtime import telemetry
 
@@ -60,21 +60,21 @@ def _settle(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
 class GuardedSender:
     """A sender that is awaited, behind its guard."""
 
-    def __init__(self, sender: Sender, guard: Guard | None = None, turns: Turns | None = None) -> None:
-        """With `turns`, only so many sends are under way at once."""
+    def __init__(self, sender: Sender, guard: Guard | None = None, semaphore: PrioritySemaphore | None = None) -> None:
+        """With `semaphore`, only so many sends are under way at once."""
         self.sender = sender
         self.channel: str = sender.channel
         self._guard = guard or Guard(sender.channel)
-        self._turns = turns
+        self._semaphore = semaphore
         self._waiting: set[asyncio.Task[None]] = set()
 
     def start(self, outgoing: Outgoing, on_outcome: OnOutcome) -> asyncio.Task[None] | None:
-        if (held := self._guard.hold(outgoing)) is not None:
+        if (held := self._guard.admit(outgoing)) is not None:
             on_outcome(held)
             return None
-        if self._turns is None:
+        if self._semaphore is None:
             return asyncio.create_task(self._send(outgoing, on_outcome))
-        task = asyncio.create_task(self._send_in_turn(self._turns, outgoing, on_outcome))
+        task = asyncio.create_task(self._send_in_turn(self._semaphore, outgoing, on_outcome))
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
         return task
@@ -82,8 +82,8 @@ class GuardedSender:
     def is_waiting(self, task: asyncio.Task[None]) -> bool:
         return task in self._waiting
 
-    async def _send_in_turn(self, turns: Turns, outgoing: Outgoing, on_outcome: OnOutcome) -> None:
-        async with turns.hold(outgoing):
+    async def _send_in_turn(self, semaphore: PrioritySemaphore, outgoing: Outgoing, on_outcome: OnOutcome) -> None:
+        async with semaphore.permit(outgoing):
             if (task := asyncio.current_task()) is not None:
                 self._waiting.discard(task)
             await self._send(outgoing, on_outcome)
@@ -103,7 +103,7 @@ class GuardedSender:
             self._guard.crashed(outgoing, cancelled, began)
             raise
         except Exception as error:
-            _log.error("a sender raised", channel=self.channel, exc_info=error)
+            _log.error("sender raised", channel=self.channel, exc_info=error)
             self._guard.crashed(outgoing, error, began)
             # It may have sent before it raised.
             outcome = Unknown("CRASHED", type(error).__name__)

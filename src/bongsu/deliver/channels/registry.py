@@ -30,17 +30,17 @@ class _Builder:
     check: Callable[[Settings], Awaitable[str]]
 
 
-def _in_turn(sender: Sms | Email) -> CallbackSender:
-    return GuardedSender(sender, turns=sender.turns)
+def _guarded(sender: Sms | Email) -> CallbackSender:
+    return GuardedSender(sender, semaphore=sender.semaphore)
 
 
 _BUILDERS: dict[str, _Builder] = {
     Channel.PUSH: _Builder(lambda settings, store: Push(settings, store=store), Push.is_configured, check_push),
     Channel.SMS: _Builder(
-        lambda settings, _store: _in_turn(Sms(settings)), lambda settings: bool(settings.sms_url), check_sms
+        lambda settings, _store: _guarded(Sms(settings)), lambda settings: bool(settings.sms_url), check_sms
     ),
     Channel.EMAIL: _Builder(
-        lambda settings, _store: _in_turn(Email(settings)), lambda settings: bool(settings.smtp_url), check_email
+        lambda settings, _store: _guarded(Email(settings)), lambda settings: bool(settings.smtp_url), check_email
     ),
 }
 
@@ -58,7 +58,7 @@ def senders(
 
 
 async def check_channel(spec: ChannelSpec, settings: Settings) -> str:
-    """What `bongsu doctor` says of a built-in channel; raises what is wrong with it."""
+    """What `bongsu doctor` reports of a built-in channel; raises what is wrong with it."""
     builder = _BUILDERS[spec.name]
     if not builder.is_configured(settings):
         return f"not configured: {spec.label} is simulated, nothing is sent"
@@ -75,5 +75,5 @@ def _sender(channel: str, settings: Settings, own: Mapping[str, Sender], store: 
     builder = _BUILDERS[channel]
     if builder.is_configured(settings):
         return builder.build(settings, store)
-    _log.info("channel is simulated: nothing is sent on it", channel=channel, set=find_channel(channel).setting)
+    _log.info("channel simulated, nothing is sent", channel=channel, setting=find_channel(channel).setting)
     return GuardedSender(Simulated(channel))

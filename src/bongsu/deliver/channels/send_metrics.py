@@ -26,7 +26,7 @@ class SendMetrics:
 
     def answered(self, outcome: Outcome, began: float) -> None:
         """Count it by its kind and by how long the provider took. `began` is a time.perf_counter()."""
-        # A user's own sender may return anything: what is no outcome counts as a crash.
+        # A user's own sender may return anything: what is not an outcome counts as a crash.
         self._answers.get(type(outcome), self._crashes).observe(time.perf_counter() - began)
 
     def crashed(self, began: float) -> None:

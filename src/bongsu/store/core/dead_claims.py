@@ -37,7 +37,7 @@ _END_DELIVERY_LEASES = in_both(
 
 
 @contextlib.asynccontextmanager
-async def in_use(store: Store) -> AsyncIterator[int]:
+async def release_dead_claims(store: Store) -> AsyncIterator[int]:
     """Mark an embedded store as in use by this process; yield how many claims of dead processes were released before.
 
     Enter it before anything is claimed.

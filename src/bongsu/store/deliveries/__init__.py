@@ -14,15 +14,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from operator import attrgetter
 
-from bongsu.model import Guarantee, utc_now
-from bongsu.model.payload import read_payload
 from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import Columns, Dialect, Row, Statement, Table, Transaction, in_both
 from bongsu.store.core.store import Store
-from bongsu.store.decisions.rows import Message
 from bongsu.store.deliveries import postgres, sqlite
 from bongsu.store.deliveries.contact import ALWAYS, Contact
 from bongsu.store.deliveries.rows import (
@@ -31,7 +27,6 @@ from bongsu.store.deliveries.rows import (
     ClaimedDelivery,
     DeliveryResult,
     DeliveryStatus,
-    MessageContent,
     Success,
     storable,
 )
@@ -45,12 +40,9 @@ __all__ = [
     "Contact",
     "DeliveryResult",
     "DeliveryStatus",
-    "MessageContent",
     "Success",
     "claim",
-    "content_of",
     "find_cancelled",
-    "find_content",
     "record",
     "renew",
     "storable",
@@ -109,17 +101,6 @@ LEASE = in_both(
         status = CASE WHEN given.can_go THEN 'SENDING' ELSE status END
     FROM {d.table("given", _LEASED, 1)}
     WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
-    )
-)
-
-# What messages contain, by their ids. Locks nothing.
-FIND_CONTENT = in_both(
-    lambda d: (
-        f"""
-    SELECT m.message_id, m.event_id, m.type, m.title, m.body, m.ref_id, CAST(m.data AS text) AS data, m.guarantee, m.locale,
-           m.priority, m.expires_at, m.is_critical, m.is_bulk, {d.now} AS now
-    FROM {d.table("given", _MESSAGE, 1)} CROSS JOIN bongsu_messages AS m
-    WHERE m.message_id = given.message_id"""
     )
 )
 
@@ -251,53 +232,6 @@ def _as_claimed(row: Row) -> ClaimedDelivery:
     """SQLite has no booleans."""
     is_expired, is_cancelled, can_go = (bool(row[name]) for name in ("is_expired", "is_cancelled", "can_go"))
     return ClaimedDelivery._make(row[:-1])._replace(is_expired=is_expired, is_cancelled=is_cancelled, can_go=can_go)
-
-
-async def find_content(tx: Transaction, message_ids: Sequence[int]) -> dict[int, MessageContent]:
-    """By message id; a message that no longer exists is missing."""
-    rows = await tx.fetch(FIND_CONTENT(Table(_MESSAGE, [(message_id,) for message_id in message_ids])))
-    return {row["message_id"]: _content(tx.dialect, row) for row in rows}
-
-
-def content_of(message: Message) -> MessageContent:
-    """The content of a message that was just stored: it need not be read."""
-    return MessageContent(
-        event_id=str(message.event_id),
-        type=message.type,
-        title=message.title,
-        body=message.body,
-        ref_id=message.ref_id,
-        data=dict(read_payload(message.data)),
-        guarantee=Guarantee(message.guarantee),
-        locale=message.locale,
-        priority=message.priority,
-        expires_at=_by_our_clock(message.expires_at, message.created_at),
-        is_critical=message.is_critical,
-        is_bulk=message.is_bulk,
-    )
-
-
-def _by_our_clock(expires_at: datetime | None, now: datetime) -> datetime | None:
-    """By this process's clock, with which channels compare it: as much time is left as the store says."""
-    return None if expires_at is None else utc_now() + (expires_at - now)
-
-
-def _content(dialect: Dialect, row: Row) -> MessageContent:
-    expires_at = None if row["expires_at"] is None else dialect.time(row["expires_at"])
-    return MessageContent(
-        event_id=str(row["event_id"]),
-        type=row["type"],
-        title=row["title"],
-        body=row["body"],
-        ref_id=row["ref_id"],
-        data=dict(read_payload(row["data"])),
-        guarantee=Guarantee(row["guarantee"]),
-        locale=row["locale"],
-        priority=row["priority"],
-        expires_at=_by_our_clock(expires_at, dialect.time(row["now"])),
-        is_critical=bool(row["is_critical"]),
-        is_bulk=bool(row["is_bulk"]),
-    )
 
 
 async def find_cancelled(tx: Transaction, message_ids: Collection[int]) -> set[int]:

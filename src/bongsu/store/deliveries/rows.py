@@ -1,13 +1,10 @@
-"""Rows of deliveries as Python values: what a claim returns, what a message contains, what is recorded of an attempt."""
+"""Rows of deliveries as Python values: what a claim returns, and what is recorded of an attempt."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
-
-from bongsu.model import Guarantee
+from typing import NamedTuple
 
 RANK = {"rank": "integer"}
 # A delivery that was claimed so often in a row without a result is not sent again: it seems to crash its dispatchers.
@@ -58,25 +55,6 @@ class ClaimedDelivery(NamedTuple):
 
 # What a claim selects: a row is made into a ClaimedDelivery by the order of its columns, in a third of the time.
 CLAIMED_COLUMNS = ", ".join(ClaimedDelivery._fields)
-
-
-@dataclass(frozen=True)
-class MessageContent:
-    """What all deliveries of a message have in common. It never changes."""
-
-    event_id: str
-    type: str
-    title: str
-    body: str
-    ref_id: str | None
-    data: dict[str, Any]
-    guarantee: Guarantee
-    locale: str
-    priority: int
-    expires_at: datetime | None
-    is_critical: bool = False
-    # Whether the results of its deliveries are counted (bongsu_message_counts).
-    is_bulk: bool = False
 
 
 class Success(NamedTuple):

@@ -25,20 +25,6 @@ from bongsu.store.members.channel_bits import BITS
 _IN_APP = BITS[Channel.IN_APP]
 
 
-@dataclass(frozen=True)
-class MessageContent:
-    """What a message says, the same for all its recipients."""
-
-    message_id: int
-    type: str
-    title: str
-    body: str
-    ref_id: str | None
-    # JSON, as the fan-out wrote it.
-    data: str
-    is_critical: bool
-
-
 class NewNotification(NamedTuple):
     """One notification that is to be sent to its member's open streams."""
 
@@ -199,20 +185,6 @@ _FIND_UNREAD_COUNTS = Statement(
         CROSS JOIN bongsu_members AS m ON m.member_id = given.member_id""",
 )
 
-# The content of these messages, each found by its key; deleted ones are left out.
-_FIND_CONTENT = Statement(
-    postgres=f"""
-        SELECT given.message_id, w.type, w.title, w.body, w.ref_id, w.data, w.is_critical
-        FROM {POSTGRES.table("given", _MESSAGE_ID, 1)}
-        CROSS JOIN LATERAL (
-            SELECT x.type, x.title, x.body, x.ref_id, x.data, x.is_critical FROM bongsu_messages x
-            WHERE x.message_id = given.message_id OFFSET 0) AS w""",
-    sqlite=f"""
-        SELECT given.message_id, w.type, w.title, w.body, w.ref_id, w.data, w.is_critical
-        FROM {SQLITE.table("given", _MESSAGE_ID, 1)}
-        CROSS JOIN bongsu_messages AS w ON w.message_id = given.message_id""",
-)
-
 
 async def find_new(tx: Transaction, cursors: Mapping[str, int], limit: int) -> list[NotificationGroup]:
     """What these members have above their cursors, in no order; of more than `limit`, the oldest."""
@@ -238,23 +210,6 @@ async def find_unread_counts(tx: Transaction, member_ids: Sequence[str]) -> dict
     than the counts."""
     rows = await tx.fetch(_FIND_UNREAD_COUNTS(Table(_MEMBER_ID, [(one,) for one in member_ids])))
     return {row["member_id"]: row["unread"] for row in rows}
-
-
-async def find_content(tx: Transaction, message_ids: Sequence[int]) -> dict[int, MessageContent]:
-    """By message id. Messages that were deleted are left out."""
-    rows = await tx.fetch(_FIND_CONTENT(_message_ids(message_ids)))
-    return {
-        row["message_id"]: MessageContent(
-            row["message_id"],
-            row["type"],
-            row["title"],
-            row["body"],
-            row["ref_id"],
-            row["data"],
-            bool(row["is_critical"]),
-        )
-        for row in rows
-    }
 
 
 # Of these members, their notification of message $2 if it is not in the inbox: it was withdrawn, or never was there, which

@@ -6,13 +6,9 @@ from collections.abc import Collection
 
 from bongsu.errors import BadApp
 from bongsu.model.channels import FIRST_OWN_BIT, MOST_OWN, use_declared
-from bongsu.runtime.loop import Loop
 from bongsu.store.core.locks import lock_names
 from bongsu.store.core.query import same
 from bongsu.store.core.store import Store
-
-# A process that was started before a channel was declared, by the app of another process, knows it after this time.
-REFRESH_SECONDS = 10.0
 
 _LAST_BIT = FIRST_OWN_BIT << (MOST_OWN - 1)
 
@@ -48,15 +44,3 @@ async def load_channels(store: Store) -> set[str]:
         bits = {row["name"]: row["bit"] for row in await tx.fetch(_FIND_DECLARED())}
     use_declared(bits)
     return set(bits)
-
-
-class ChannelRefresh(Loop):
-    """Learns of channels that were declared since the process began."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__("channels", REFRESH_SECONDS)
-        self._store = store
-
-    async def tick(self) -> int:
-        await load_channels(self._store)
-        return 0

@@ -15,7 +15,7 @@ import pytest
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.channels.email.message import BadAddressError, compose, mailbox
 from bongsu.deliver.channels.email.sender import Email
-from bongsu.deliver.channels.email.smtp import CONNECTIONS, GREYLIST_SECONDS, QUOTA_SECONDS, Server, Stage, judge
+from bongsu.deliver.channels.email.smtp import CONNECTIONS, GREYLIST_SECONDS, QUOTA_SECONDS, Server, Stage, outcome_of
 from bongsu.errors import BadSettings
 from bongsu.model import utc_now
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
@@ -123,7 +123,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 )
 def test_replies_are_told_apart_by_code_and_stage(stage: Stage, reply: str, outcome: Outcome) -> None:
     code, _, text = reply.partition(" ")
-    assert judge(stage, int(code), text) == outcome
+    assert outcome_of(stage, int(code), text) == outcome
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ async def test_idle_connections_are_closed(email: Build) -> None:
 async def test_no_more_connections_are_opened_than_the_server_likes(email: Build) -> None:
     with Scripted("smtp_server.py") as server:
         sender = email(server)
-        in_turn = GuardedSender(sender, turns=sender.turns)
+        in_turn = GuardedSender(sender, semaphore=sender.semaphore)
         await asyncio.gather(*(say(in_turn, "fine") for _ in range(5 * CONNECTIONS)))
         rows = server.ledger()
         assert len(rows) == 5 * CONNECTIONS
@@ -251,7 +251,7 @@ async def test_no_more_connections_are_opened_than_the_server_likes(email: Build
 async def test_a_critical_mail_goes_while_all_connections_that_others_may_have_are_in_use(email: Build) -> None:
     with Scripted("smtp_server.py") as server:
         sender = email(server)
-        in_turn = GuardedSender(sender, turns=sender.turns)
+        in_turn = GuardedSender(sender, semaphore=sender.semaphore)
         others = [
             asyncio.create_task(in_turn.send(outgoing(f"hang-{number}@example.org"))) for number in range(3 * CONNECTIONS)
         ]

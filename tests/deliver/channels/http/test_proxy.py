@@ -83,7 +83,7 @@ async def test_a_bad_certificate_behind_a_proxy_is_not_sent_to(tmp_path: Path, m
         (saying(b"HTTP/1.0 403 Forbidden\r\n\r\nno"), "the proxy answered 403 Forbidden"),
         (saying(b"SSH-2.0-x\r\n\r\n"), "does not speak HTTP"),
         (saying(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 20000), "does not speak HTTP"),
-        (saying(b"HTTP/1.1 200 OK\r\n\r\nearly"), "spoke before"),
+        (saying(b"HTTP/1.1 200 OK\r\n\r\nearly"), "before the TLS handshake"),
         (closing, "closed the connection"),
     ],
 )

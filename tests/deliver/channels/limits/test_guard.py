@@ -106,15 +106,15 @@ async def test_sends_that_were_out_before_do_not_count_as_the_probe(scene: Scene
     """As a slow provider fails them: one by one, while the probe is out."""
     guard = scene.guarded._guard
     earlier = [outgoing("+821012345678") for _ in range(20)]
-    assert [guard.hold(one) for one in earlier] == [None] * 20
+    assert [guard.admit(one) for one in earlier] == [None] * 20
     for one in earlier[:3]:
         guard.answered(one, Unknown("TIMEOUT"), 0.0)
     scene.now += 10
-    assert guard.hold(outgoing("+821012345678")) is None
+    assert guard.admit(outgoing("+821012345678")) is None
     for one in earlier[3:]:
         guard.answered(one, Unknown("TIMEOUT"), 0.0)
     # The probe is still out: others wait for its answer, not for the next.
-    held = guard.hold(outgoing("+821012345678"))
+    held = guard.admit(outgoing("+821012345678"))
     assert held is not None
     assert held.after_seconds == PROBE_ANSWER_SECONDS
 

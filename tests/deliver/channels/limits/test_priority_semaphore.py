@@ -1,4 +1,4 @@
-"""Turns: how many go at once, which of them wait for nobody, and that a wait given up costs no place."""
+"""PrioritySemaphore: how many go at once, which of them wait for nobody, and that a wait given up costs no permit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from bongsu.deliver.channels.limits.priority_semaphore import Turns
+from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.model.outcome import Outgoing
 from tests.deliver.channels.kits import outgoing
 
@@ -19,9 +19,9 @@ TO_EVERYBODY = outgoing("a", is_critical=True, is_bulk=True)
 class Queue:
     """Sends that wait for their turn, and hold it until the test ends them."""
 
-    def __init__(self, places: int) -> None:
-        self.turns = Turns(places)
-        # In the order in which their turns came.
+    def __init__(self, permits: int) -> None:
+        self.semaphore = PrioritySemaphore(permits)
+        # In the order in which their semaphore came.
         self.begun: list[asyncio.Task[None]] = []
         self._ends: dict[asyncio.Task[None], asyncio.Event] = {}
 
@@ -36,7 +36,7 @@ class Queue:
         return added
 
     async def _send(self, one: Outgoing, end: asyncio.Event) -> None:
-        async with self.turns.hold(one):
+        async with self.semaphore.permit(one):
             task = asyncio.current_task()
             assert task is not None
             self.begun.append(task)
@@ -68,7 +68,7 @@ async def test_critical_ones_to_few_wait_for_no_others(others: Outgoing) -> None
     assert len(queue.under_way) == 7
     (critical,) = await queue.add([CRITICAL])
     assert critical in queue.under_way
-    # A second one has the place of the first, and not the last of all.
+    # A second one has the permit of the first, and not the last of all.
     (second,) = await queue.add([CRITICAL])
     assert second not in queue.begun
     queue.end(critical)
@@ -107,8 +107,8 @@ async def test_a_single_place_is_for_all() -> None:
 async def test_a_wait_given_up_costs_no_place(seed: int) -> None:
     """Wherever it is: before its first step, while it waits, when its turn has just come, while it is sent."""
     dice = random.Random(seed)
-    places = dice.randint(1, 4)
-    queue = Queue(places)
+    permits = dice.randint(1, 4)
+    queue = Queue(permits)
     for _ in range(20):
         tasks = await queue.add(dice.choices([ORDINARY, CRITICAL, TO_EVERYBODY], k=dice.randint(0, 3)))
         if dice.random() < 0.5:
@@ -121,11 +121,11 @@ async def test_a_wait_given_up_costs_no_place(seed: int) -> None:
             task.cancel()
         if dice.random() < 0.5:
             await settled()
-        assert len(queue.under_way) <= places
+        assert len(queue.under_way) <= permits
     await queue.end_all()
-    # All places are there again: as many as there were, and one of them for critical ones alone.
+    # All permits are there again: as many as there were, and one of them for critical ones alone.
     await queue.add([ORDINARY] * 10)
-    assert len(queue.under_way) == max(1, places - 1)
+    assert len(queue.under_way) == max(1, permits - 1)
     await queue.add([CRITICAL] * 10)
-    assert len(queue.under_way) == places
+    assert len(queue.under_way) == permits
     await queue.end_all()

@@ -13,11 +13,11 @@ answers = st.lists(st.tuples(st.sampled_from(["IOS", "ANDROID", "PUSH"]), st.boo
 @given(answers)
 def test_problems_are_the_rule_if_five_of_the_last_ten_answers_of_the_place_were_such(seen: list[tuple[str, bool]]) -> None:
     problems, history = RecentProblems(), dict[str, list[bool]]()
-    for place, is_problem in seen:
-        last = history.setdefault(place, [])
+    for target, is_problem in seen:
+        last = history.setdefault(target, [])
         last.append(is_problem)
-        assert problems.saw(place, is_problem) == (sum(last[-10:]) >= 5)
-        # Nothing is kept of places that are well.
+        assert problems.saw(target, is_problem) == (sum(last[-10:]) >= 5)
+        # Nothing is kept of targets that are well.
         assert problems.is_any == any(any(one[-10:]) for one in history.values())
 
 

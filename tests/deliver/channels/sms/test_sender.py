@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from bongsu.deliver.channels.push.fcm import LONGEST_ASKED
+from bongsu.deliver.channels.http.retry_after import LONGEST_ASKED
 from bongsu.deliver.channels.sms.answers import BUSY_SECONDS, QUOTA_SECONDS, read_answer
-from bongsu.deliver.channels.sms.apprise_sender import THREADS, AppriseGateway, judge
-from bongsu.deliver.channels.sms.sender import Sms, filled, number_of, text_of
+from bongsu.deliver.channels.sms.apprise_sender import THREADS, AppriseGateway, outcome_of
+from bongsu.deliver.channels.sms.sender import Sms, fill_template, number_of, text_of
 from bongsu.errors import BadSettings
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
 from bongsu.settings import Settings
@@ -91,7 +91,7 @@ async def test_a_template_makes_it_json_and_a_token_a_bearer(sms_gateway: Script
 
 
 def test_what_fills_a_place_is_not_filled_again() -> None:
-    assert filled({"{to}": ["{text}", 7, None]}, {"to": "{text}", "text": "{to}"}) == {"{text}": ["{to}", 7, None]}
+    assert fill_template({"{to}": ["{text}", 7, None]}, {"to": "{text}", "text": "{to}"}) == {"{text}": ["{to}", 7, None]}
 
 
 def test_an_sms_begins_with_its_title_and_a_number_is_digits() -> None:
@@ -215,7 +215,7 @@ RESET = "Socket Exception: ('Connection aborted.', RemoteDisconnected('closed wi
     ],
 )
 def test_a_no_of_apprises_is_what_its_log_says_and_else_unknown(said: list[tuple[int, str]], outcome: Outcome) -> None:
-    assert judge(said, is_twilio=True) == outcome
+    assert outcome_of(said, is_twilio=True) == outcome
 
 
 async def test_a_number_the_service_drops_does_not_become_a_message_to_somebody_else() -> None:

@@ -21,7 +21,7 @@ from bongsu.model.outcome import Outgoing
 
 # Seven bits: a server that cannot take eight is not asked whether it can.
 _POLICY = SMTP.clone(cte_type="7bit")
-# The local part as RFC 5321 has it without quotes; what needs quotes nobody is given any more.
+# The local part as RFC 5321 has it without quotes; mailboxes that need quotes are not given out any more.
 _LOCAL = re.compile(r"(?=.{1,64}$)[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
 _DOMAIN = re.compile(r"[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*|\[[0-9A-Fa-f.:Ipv]+\]")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
@@ -44,7 +44,7 @@ class Mail:
 
 
 def compose(outgoing: Outgoing, mail_from: str) -> Mail:
-    """The mail that says it, in text and in HTML. Raises BadAddressError when the member's address is none."""
+    """The mail, in text and in HTML. Raises BadAddressError if the member's address is not an e-mail address."""
     name, sender = parseaddr(mail_from)
     recipient = mailbox(outgoing.address)
     message = EmailMessage(policy=_POLICY)
@@ -69,14 +69,14 @@ def mailbox(address: str) -> str:
     try:
         domain = domain.encode("idna").decode("ascii")
     except UnicodeError:
-        raise BadAddressError("its domain is none") from None
+        raise BadAddressError("its domain is not valid") from None
     if not (_LOCAL.fullmatch(local) and _DOMAIN.fullmatch(domain)):
         raise BadAddressError("it is not of the form name@domain, the name in ASCII letters")
     return f"{local}@{domain}"
 
 
 def _message_id(outgoing: Outgoing, sender: str) -> str:
-    """The same on every try, so that a mail that arrives twice is one mail to whoever threads or filters by it."""
+    """The same on every try, so that a mail client that threads or filters by it shows a mail that arrives twice as one."""
     token = outgoing.collapse_id or f"delivery-{outgoing.delivery_id}"
     if not _TOKEN.fullmatch(token):
         token = hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()

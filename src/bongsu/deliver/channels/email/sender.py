@@ -9,13 +9,13 @@ from bongsu.deliver.channels.email.smtp import (
     CANNOT_OPEN,
     CONNECTIONS,
     IDLE_SECONDS,
-    Lines,
     Server,
+    SmtpPool,
     Stage,
     lost,
     unopened,
 )
-from bongsu.deliver.channels.limits.priority_semaphore import Turns
+from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.errors import BadSettings
 from bongsu.model import Channel
 from bongsu.model.outcome import Gone, Outcome, Outgoing, Retry
@@ -32,9 +32,9 @@ class Email:
             raise BadSettings("BONGSU_SMTP_URL is set and BONGSU_EMAIL_FROM is not: mail needs a sender")
         self._from = settings.email_from
         self._timeout = settings.send_timeout_seconds
-        self._lines = Lines(Server.at(settings.smtp_url), idle_seconds=idle_seconds)
+        self._pool = SmtpPool(Server.at(settings.smtp_url), idle_seconds=idle_seconds)
         # One mail at a time on a connection.
-        self.turns = Turns(CONNECTIONS)
+        self.semaphore = PrioritySemaphore(CONNECTIONS)
 
     async def send(self, outgoing: Outgoing) -> Outcome:
         try:
@@ -44,24 +44,24 @@ class Email:
         return await self._hand_over(mail)
 
     async def close(self) -> None:
-        await self._lines.close()
+        await self._pool.close()
 
     async def _hand_over(self, mail: Mail) -> Outcome:
-        line = self._lines.take()
+        connection = self._pool.take()
         try:
             async with asyncio.timeout(self._timeout):
-                if line is not None:
-                    outcome = await line.carry(mail)
-                    if line.is_usable or not isinstance(outcome, Retry):
+                if connection is not None:
+                    outcome = await connection.send(mail)
+                    if connection.is_usable or not isinstance(outcome, Retry):
                         return outcome
                     # The server had hung up on an idle connection. Nothing has gone; it goes by a new one.
-                line = None
-                line = await self._lines.open()
-                return await line.carry(mail)
+                connection = None
+                connection = await self._pool.open()
+                return await connection.send(mail)
         except TimeoutError:
-            return lost(line.stage if line else Stage.MAIL, "TIMEOUT", f"no answer within {self._timeout:g} s")
+            return lost(connection.stage if connection else Stage.MAIL, "TIMEOUT", f"no answer within {self._timeout:g} s")
         except CANNOT_OPEN as error:
             return unopened(error)
         finally:
-            if line is not None:
-                self._lines.give_back(line)
+            if connection is not None:
+                self._pool.give_back(connection)

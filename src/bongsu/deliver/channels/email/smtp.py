@@ -27,7 +27,7 @@ GREYLIST_SECONDS = 60.0
 # A daily quota does not come back within minutes.
 QUOTA_SECONDS = 3600.0
 
-# What opening a connection raises. UnicodeError is the resolver's word for a host that cannot be one.
+# What opening a connection raises. UnicodeError is what the resolver raises for a host name that is not valid.
 CANNOT_OPEN = (aiosmtplib.SMTPException, OSError, UnicodeError)
 
 _LINE_START_DOT = re.compile(rb"(?m)^\.")
@@ -52,7 +52,7 @@ GONE = frozenset({"5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10"})
 ABOUT_US = frozenset({530, 534, 535, 538})
 
 
-def judge(stage: Stage, code: int, text: str) -> Outcome:
+def outcome_of(stage: Stage, code: int, text: str) -> Outcome:
     """What a reply that is not the hoped-for one means."""
     enhanced = match[1] if (match := _ENHANCED.match(text)) else ""
     name = f"SMTP_{code}_{enhanced}".rstrip("_")
@@ -67,7 +67,7 @@ def judge(stage: Stage, code: int, text: str) -> Outcome:
         return Misconfigured(name, detail, is_for_all=True)
     if 500 <= code < 600:
         return _for_good(stage, code, enhanced)(name, detail)
-    # No reply that SMTP knows.
+    # Not a reply code of SMTP.
     return lost(stage, name, detail)
 
 
@@ -91,11 +91,11 @@ def unopened(error: Exception) -> Outcome:
         if error.code >= 500:
             return Misconfigured(code, detail, is_for_all=True)
         return Retry(code, scope=Scope.CHANNEL, detail=detail)
-    if any(isinstance(one, ssl.SSLCertVerificationError) for one in (error, error.__cause__)):
+    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in (error, error.__cause__)):
         return Misconfigured("TLS_CERTIFICATE", detail, is_for_all=True)
     if isinstance(error, OSError):
         return Retry("CONNECT", scope=Scope.CHANNEL, detail=detail)
-    # What aiosmtplib says itself: the server offers no STARTTLS or no login, and the settings ask for it.
+    # An error of aiosmtplib itself: the server offers no STARTTLS or no login, and the settings ask for it.
     return Misconfigured("SMTP_NOT_OFFERED", detail, is_for_all=True)
 
 
@@ -116,8 +116,8 @@ class Server:
         """Read BONGSU_SMTP_URL. A password leaves this machine encrypted or not at all, unless ?tls=never says so."""
         url = urlsplit(smtp_url)
         host, is_tls = url.hostname or "localhost", url.scheme == "smtps"
-        wish = parse_qs(url.query).get("tls", [""])[-1]
-        start_tls = {"required": True, "never": False}.get(wish, True if url.username and host not in _LOOPBACK else None)
+        tls = parse_qs(url.query).get("tls", [""])[-1]
+        start_tls = {"required": True, "never": False}.get(tls, True if url.username and host not in _LOOPBACK else None)
         return cls(
             host=host,
             port=url.port or (465 if is_tls else 587 if url.username else 25),
@@ -128,36 +128,36 @@ class Server:
         )
 
 
-class Line:
-    """One connection, which carries one mail at a time."""
+class SmtpConnection:
+    """One connection, which sends one mail at a time."""
 
     def __init__(self, client: aiosmtplib.SMTP) -> None:
         self._client = client
         self.stage = Stage.MAIL
         # A refusal leaves the server in the middle of a mail.
         self._needs_reset = False
-        # What it is interrupted in, it stays in: what the server says next belongs to that mail.
-        self._is_carrying = False
+        # Stays set if a send was interrupted: what the server answers next belongs to that mail.
+        self._is_sending = False
         # Set while it lies idle: hangs up when its time is over.
         self.expiry: asyncio.TimerHandle | None = None
 
     @property
     def is_usable(self) -> bool:
-        return self._client.is_connected and not self._is_carrying
+        return self._client.is_connected and not self._is_sending
 
-    async def carry(self, mail: Mail) -> Outcome:
+    async def send(self, mail: Mail) -> Outcome:
         """Hand over one mail, once. Interrupted, `stage` says how far it came."""
-        self.stage, self._is_carrying = Stage.MAIL, True
+        self.stage, self._is_sending = Stage.MAIL, True
         try:
             reply = await self._talk(mail)
         except aiosmtplib.SMTPResponseException as refusal:
-            outcome = judge(self.stage, refusal.code, refusal.message)
+            outcome = outcome_of(self.stage, refusal.code, refusal.message)
         except (aiosmtplib.SMTPException, OSError) as error:
             self.drop()
             outcome = lost(self.stage, "CONNECTION_LOST", str(error))
         else:
             outcome = Accepted(" ".join(reply.message.split())[:200])
-        self._is_carrying, self._needs_reset = False, not isinstance(outcome, Accepted)
+        self._is_sending, self._needs_reset = False, not isinstance(outcome, Accepted)
         return outcome
 
     async def _talk(self, mail: Mail) -> aiosmtplib.SMTPResponse:
@@ -167,7 +167,7 @@ class Line:
         await self._client.rcpt(mail.recipient)
         self.stage = Stage.DATA
         reply = await self._client.execute_command(b"DATA")
-        # By hand, because aiosmtplib's own `data` does not tell whether it broke before the content or after.
+        # By hand, because aiosmtplib's own `data` does not show whether it broke before the content or after.
         protocol = self._client.protocol
         if reply.code != aiosmtplib.SMTPStatus.start_input or protocol is None:
             raise aiosmtplib.SMTPDataError(reply.code, reply.message)
@@ -196,32 +196,32 @@ class Line:
         self._client.close()
 
 
-class Lines:
+class SmtpPool:
     """Connections, opened when needed. The one used last is used next, so that spare ones fall idle. The caller bounds how
     many mails are under way."""
 
     def __init__(self, server: Server, idle_seconds: float = IDLE_SECONDS) -> None:
         self._server = server
         self._idle_seconds = idle_seconds
-        self._idle: list[Line] = []
+        self._idle: list[SmtpConnection] = []
         self._quitting: set[asyncio.Task[None]] = set()
         self._tls = ssl.create_default_context() if server.is_tls or server.start_tls is not False else None
         # What we greet with. Looked up once: with a slow resolver it would cost every connection seconds.
         self._hostname: str | None = None
         self._is_closed = False
 
-    def take(self) -> Line | None:
+    def take(self) -> SmtpConnection | None:
         """An idle connection, if there is one that still looks open."""
         while self._idle:
-            line = self._idle.pop()
-            if line.expiry is not None:
-                line.expiry.cancel()
-            if line.is_usable:
-                return line
-            line.drop()
+            connection = self._idle.pop()
+            if connection.expiry is not None:
+                connection.expiry.cancel()
+            if connection.is_usable:
+                return connection
+            connection.drop()
         return None
 
-    async def open(self) -> Line:
+    async def open(self) -> SmtpConnection:
         """A new connection, greeted, encrypted and logged in. Raises what aiosmtplib does."""
         client = aiosmtplib.SMTP(
             hostname=self._server.host,
@@ -236,29 +236,29 @@ class Lines:
         )
         await client.connect()
         self._hostname = client.local_hostname
-        return Line(client)
+        return SmtpConnection(client)
 
-    def give_back(self, line: Line) -> None:
+    def give_back(self, connection: SmtpConnection) -> None:
         """Keep it for the next mail, for a while."""
-        if self._is_closed or not line.is_usable:
-            line.drop()
+        if self._is_closed or not connection.is_usable:
+            connection.drop()
             return
-        line.expiry = asyncio.get_running_loop().call_later(self._idle_seconds, self._expire, line)
-        self._idle.append(line)
+        connection.expiry = asyncio.get_running_loop().call_later(self._idle_seconds, self._expire, connection)
+        self._idle.append(connection)
 
     async def close(self) -> None:
         self._is_closed = True
-        while line := self.take():
-            self._quit(line)
+        while connection := self.take():
+            self._quit(connection)
         if self._quitting:
             await asyncio.wait(self._quitting)
 
-    def _expire(self, line: Line) -> None:
-        if line in self._idle:
-            self._idle.remove(line)
-            self._quit(line)
+    def _expire(self, connection: SmtpConnection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+            self._quit(connection)
 
-    def _quit(self, line: Line) -> None:
-        task = asyncio.create_task(line.quit())
+    def _quit(self, connection: SmtpConnection) -> None:
+        task = asyncio.create_task(connection.quit())
         self._quitting.add(task)
         task.add_done_callback(self._quitting.discard)

@@ -13,7 +13,7 @@ from functools import partial
 
 from bongsu.deliver.channels.http.http1 import Answer, Connection, NotSent, OnAnswer, ResponseLost
 from bongsu.deliver.channels.http.proxy import Proxies, open_tunnel
-from bongsu.deliver.channels.http.request_head import Place, RequestHead, make_head
+from bongsu.deliver.channels.http.request_head import Origin, RequestHead, make_head
 
 __all__ = ["Answer", "HttpClient", "NotSent", "OnAnswer", "ResponseLost"]
 
@@ -43,7 +43,7 @@ class HttpClient:
         self._idle_connections = idle_connections
         self._proxies = Proxies(uses_proxy)
         self._heads: dict[tuple[str | tuple[str, str], ...], tuple[_Pool, bytes]] = {}
-        self._pools: dict[Place, _Pool] = {}
+        self._pools: dict[Origin, _Pool] = {}
         self._tls: ssl.SSLContext | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         # One timer for all connections, set to the first that can run out of time.
@@ -120,9 +120,9 @@ class HttpClient:
 
     def _head(self, loop: asyncio.AbstractEventLoop, url: str, headers: Mapping[str, str]) -> tuple[_Pool, bytes]:
         head: RequestHead = make_head(url, headers, self._proxies)
-        pool = self._pools.get(head.place)
+        pool = self._pools.get(head.origin)
         if pool is None:
-            pool = self._pools[head.place] = _Pool(head.place, self._idle_connections, loop)
+            pool = self._pools[head.origin] = _Pool(head.origin, self._idle_connections, loop)
         if len(self._heads) >= MOST_HEADS:
             self._heads.clear()
         known = self._heads[(url, *headers.items())] = pool, head.start
@@ -134,9 +134,9 @@ class HttpClient:
         connection = Connection(loop, pool)
         try:
             async with asyncio.timeout(self._connect_seconds):
-                await self._open(loop, connection, pool.place)
+                await self._open(loop, connection, pool.origin)
         except TimeoutError:
-            return NotSent(f"no connection to {pool.place.host} within {self._connect_seconds:g} s")
+            return NotSent(f"no connection to {pool.origin.host} within {self._connect_seconds:g} s")
         except (OSError, ValueError) as error:
             return NotSent(str(error) or type(error).__name__)
         if self._is_closed or connection.is_closing:
@@ -145,8 +145,8 @@ class HttpClient:
         pool.open.add(connection)
         return connection
 
-    async def _open(self, loop: asyncio.AbstractEventLoop, connection: Connection, place: Place) -> None:
-        host, port, is_tls, proxy = place
+    async def _open(self, loop: asyncio.AbstractEventLoop, connection: Connection, origin: Origin) -> None:
+        host, port, is_tls, proxy = origin
         if not is_tls:
             await loop.create_connection(lambda: connection, host, port)
         elif proxy is None:
@@ -210,10 +210,10 @@ def _nothing() -> None:
 
 
 class _Pool:
-    """The connections to one place. The last used is the next: the others grow old and are closed when load falls."""
+    """The connections to one origin. The last used is the next: the others grow old and are closed when load falls."""
 
-    def __init__(self, place: Place, most_idle: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.place = place
+    def __init__(self, origin: Origin, most_idle: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.origin = origin
         self.open: set[Connection] = set()
         self._idle: list[Connection] = []
         self._most_idle = most_idle

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-# A provider's answer is a few hundred bytes. More than this is no answer to a push, and a thousand of them are no memory.
+# A provider's answer is a few hundred bytes. More than this is not an answer to a push, and many of them would exhaust the
+# memory.
 MOST_BYTES = 1 << 20
 # Until the head is there; servers and proxies themselves allow 8 to 32 kB.
 MOST_HEAD_BYTES = 1 << 16
@@ -200,5 +201,5 @@ class Connection(asyncio.Protocol):
 
 
 def _ends_with_connection(lines: Mapping[bytes, bytes]) -> bool:
-    """An answer that tells no length ends where the connection does, as in HTTP/1.0."""
+    """An answer without a length ends where the connection does, as in HTTP/1.0."""
     return not any(name.lower() in (b"content-length", b"transfer-encoding") for name in lines)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment
 
-# A proxy's answer to CONNECT is a line or two; what goes on longer is no proxy.
+# A proxy's answer to CONNECT is a line or two; a longer one is not from a proxy.
 MOST_BYTES = 1 << 14
 
 
@@ -33,7 +33,7 @@ class Proxies:
         self._without = [name.strip().lower() for name in self._named.get("no", "").split(",") if name.strip()]
 
     def find(self, scheme: str, host: str, port: int) -> Proxy | None:
-        """ValueError for one that we do not speak with: going past it is not what was asked for."""
+        """ValueError for a kind of proxy that is not supported: bypassing it is not what was asked for."""
         address = self._named.get(scheme) or self._named.get("all")
         if not address or self._is_without(host, port):
             return None
@@ -68,24 +68,24 @@ async def open_tunnel(loop: asyncio.AbstractEventLoop, proxy: Proxy, host: str, 
 
 
 class _Connect(asyncio.Protocol):
-    """Waits for the proxy's word. `done` is set once it has opened the tunnel."""
+    """Waits for the proxy's answer. `done` is set once it has opened the tunnel."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.done: asyncio.Future[None] = loop.create_future()
-        self._heard = b""
+        self._received = b""
 
     def data_received(self, data: bytes) -> None:
-        self._heard += data
-        head, end, rest = self._heard.partition(b"\r\n\r\n")
-        if not end and len(self._heard) <= MOST_BYTES:
+        self._received += data
+        head, end, rest = self._received.partition(b"\r\n\r\n")
+        if not end and len(self._received) <= MOST_BYTES:
             return
-        version, _, words = head.split(b"\r\n")[0].partition(b" ")
+        version, _, status = head.split(b"\r\n")[0].partition(b" ")
         if not end or not version.startswith(b"HTTP/1."):
             self._fail("the proxy does not speak HTTP/1.1")
-        elif not words.startswith(b"2"):
-            self._fail(f"the proxy answered {words[:100].decode('latin-1')}")
+        elif not status.startswith(b"2"):
+            self._fail(f"the proxy answered {status[:100].decode('latin-1')}")
         elif rest:
-            self._fail("the proxy spoke before it was spoken to")  # in TLS it is ours to begin
+            self._fail("the proxy sent data before the TLS handshake")  # in TLS the client begins
         elif not self.done.done():
             self.done.set_result(None)
 

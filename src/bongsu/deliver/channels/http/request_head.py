@@ -10,9 +10,9 @@ from urllib.parse import SplitResult, urlsplit
 from bongsu.deliver.channels.http.proxy import Proxies, Proxy
 
 PORTS = {"http": 80, "https": 443}
-# These say where a request ends and what becomes of the connection: ours to say.
+# These define where a request ends and whether the connection stays open: the client sets them itself.
 OURS = frozenset({"host", "connection", "content-length", "transfer-encoding"})
-# Without the second a server may compress, which nobody here undoes.
+# Without the second a server may compress its answer, which this client does not decode.
 STANDARD = {"User-Agent": "bongsu", "Accept-Encoding": "identity"}
 
 _VISIBLE = re.compile(r"[!-~]+")
@@ -20,8 +20,8 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 
 
-class Place(NamedTuple):
-    """Where connections lead: any one to the same place will do."""
+class Origin(NamedTuple):
+    """Where connections lead: any connection to the same origin will do."""
 
     host: str
     port: int
@@ -33,30 +33,30 @@ class Place(NamedTuple):
 class RequestHead(NamedTuple):
     """`start` ends where the body's length follows."""
 
-    place: Place
+    origin: Origin
     start: bytes
 
 
 def make_head(url: str, headers: Mapping[str, str], proxies: Proxies) -> RequestHead:
-    """ValueError says what no request can carry."""
+    """Raises ValueError for what no request can carry."""
     target, port = _split(url)
     host = target.hostname or ""
     path = (target.path or "/") + (f"?{target.query}" if target.query else "")
     lines = {"Host": target.netloc}
-    place = Place(host, port, target.scheme == "https")
+    origin = Origin(host, port, target.scheme == "https")
     if (proxy := proxies.find(target.scheme, host, port)) is not None:
-        if place.is_tls:
-            place = place._replace(proxy=proxy)
+        if origin.is_tls:
+            origin = origin._replace(proxy=proxy)
         else:
             # A proxy takes plain requests itself, by their whole address.
-            place = Place(proxy.host, proxy.port, is_tls=False)
+            origin = Origin(proxy.host, proxy.port, is_tls=False)
             path = f"http://{target.netloc}{path}"
             lines |= proxy.headers()
     given = {name.lower() for name in headers}
     lines |= {name: value for name, value in STANDARD.items() if name.lower() not in given}
     lines |= _checked(headers)
     text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return RequestHead(place, f"POST {path} HTTP/1.1\r\n{text}Content-Length: ".encode("latin-1"))
+    return RequestHead(origin, f"POST {path} HTTP/1.1\r\n{text}Content-Length: ".encode("latin-1"))
 
 
 def _split(url: str) -> tuple[SplitResult, int]:
@@ -72,7 +72,7 @@ def _split(url: str) -> tuple[SplitResult, int]:
 
 
 def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Names only in what is said: values may be secrets."""
+    """Error texts name headers and never show their values, which may be secrets."""
     for name, value in headers.items():
         if not _NAME.fullmatch(name) or name.lower() in OURS:
             raise ValueError(f"no request can carry a header {name!r} of the caller's")

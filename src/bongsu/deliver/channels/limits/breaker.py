@@ -25,7 +25,7 @@ class State(StrEnum):
 
 
 class Breaker:
-    """Each call takes the time, in seconds of any clock that does not run backwards. `key` tells sends apart."""
+    """Each call takes the time, in seconds of any clock that does not run backwards. `key` identifies a send."""
 
     # The limit is how long a push may wait after its provider is well again. Longer → fewer deliveries use up an attempt as
     # a probe during a long outage, and fewer are claimed in vain.

@@ -23,10 +23,10 @@ LAST_PROBE_SECONDS = 60.0
 # However long a provider asks the whole channel to wait, it is asked again after this.
 LONGEST_HOLD = 3600.0
 # The same problem is one ERROR line in this time; the history has each delivery.
-COMPLAINT_SECONDS = 60.0
+REPEAT_SECONDS = 60.0
 
 # A channel or a platform, by its name.
-Place = str
+Target = str
 
 
 def is_failure(outcome: Outcome) -> bool:
@@ -41,7 +41,7 @@ def is_answer(outcome: Outcome) -> bool:
 
 @dataclass
 class _Pause:
-    """What is wrong with a place. Its breaker is open from the first failure on, and says when to probe."""
+    """What is wrong with a target. Its breaker is open from the first failure on and decides when to probe."""
 
     code: str = ""
     detail: str = ""
@@ -49,7 +49,7 @@ class _Pause:
 
 
 class Guard:
-    """`hold` before a send, `answered` or `crashed` after it."""
+    """`admit` before a send, `answered` or `crashed` after it."""
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class Guard:
         self._is_answer = is_answer
         self._asked_until = 0.0
         self._asked_why = ""
-        self._pauses: dict[Place, _Pause] = {}
+        self._pauses: dict[Target, _Pause] = {}
         self._problems = RecentProblems()
-        self._complained: dict[str, float] = {}
+        self._silent_until: dict[str, float] = {}
         self._metrics = SendMetrics(channel, self._breaker, clock, lambda: self._asked_until)
         self._log = telemetry.log("bongsu.deliver")
 
     # --- before a send ------------------------------------------------------------------------------------------------
 
-    def hold(self, outgoing: Outgoing) -> Retry | None:
+    def admit(self, outgoing: Outgoing) -> Retry | None:
         """Why nothing is sent now; None when it may go. Report its answer then: it may be the probe."""
         if not self._pauses and not self._asked_until and self._breaker.is_closed:
             return None
@@ -83,15 +83,15 @@ class Guard:
         if now < self._asked_until:
             return held("PROVIDER_BUSY", self._asked_until - now, self._asked_why)
         self._asked_until = 0.0
-        places: tuple[Place | None, ...] = (self.channel, outgoing.platform)
-        pauses = [pause for place in places if place is not None and (pause := self._pauses.get(place)) is not None]
+        targets: tuple[Target | None, ...] = (self.channel, outgoing.platform)
+        pauses = [pause for target in targets if target is not None and (pause := self._pauses.get(target)) is not None]
         for pause in pauses:
-            if wait := pause.breaker.wait(now, is_critical=outgoing.goes_first):
+            if wait := pause.breaker.wait(now, is_critical=outgoing.is_urgent):
                 return held(pause.code, wait, pause.detail)
-        if wait := self._breaker.ask(now, outgoing.delivery_id, is_critical=outgoing.goes_first):
+        if wait := self._breaker.ask(now, outgoing.delivery_id, is_critical=outgoing.is_urgent):
             return held("CIRCUIT_OPEN", wait, "the provider kept failing: it is left alone for a while")
         for pause in pauses:
-            pause.breaker.ask(now, outgoing.delivery_id, is_critical=outgoing.goes_first)
+            pause.breaker.ask(now, outgoing.delivery_id, is_critical=outgoing.is_urgent)
         return None
 
     # --- after a send -------------------------------------------------------------------------------------------------
@@ -107,19 +107,19 @@ class Guard:
         self._learn_settings(outgoing, outcome, now)
 
     def unusable(self, outgoing: Outgoing, outcome: Outcome) -> None:
-        """Nothing could be sent, for a reason that concerns every send: no access token, say."""
+        """Nothing could be sent, for a reason that concerns every send, such as no access token."""
         self._learn_settings(outgoing, outcome, self._clock())
 
     def crashed(self, outgoing: Outgoing, error: BaseException, began: float) -> None:
         self._metrics.crashed(began)
         self._failed(outgoing, "CRASHED", type(error).__name__, self._clock())
 
-    def complain(self, key: str, line: str, **fields: str) -> None:
-        """An ERROR line about what an operator has to correct, once in a while for each key."""
+    def log_problem(self, key: str, event: str, **fields: str) -> None:
+        """An ERROR line about what an operator has to correct, at most once a minute for each key."""
         now = self._clock()
-        if now >= self._complained.get(key, now):
-            self._complained[key] = now + COMPLAINT_SECONDS
-            self._log.error(line, channel=self.channel, **fields)
+        if now >= self._silent_until.get(key, now):
+            self._silent_until[key] = now + REPEAT_SECONDS
+            self._log.error(event, channel=self.channel, **fields)
 
     def _learn_health(self, outgoing: Outgoing, outcome: Outcome, now: float) -> None:
         match outcome:
@@ -135,13 +135,13 @@ class Guard:
     def _learn_settings(self, outgoing: Outgoing, outcome: Outcome, now: float) -> None:
         match outcome:
             case Misconfigured(code, detail, scope):
-                line = "the channel is misconfigured: correct it, sending resumes by itself"
-                self.complain(code, line, code=code, why=detail)
-                place = self.channel if scope is Scope.CHANNEL else outgoing.platform
-                if place is not None:
-                    is_rule = self._problems.saw(place, is_problem=True)
-                    if is_rule or outcome.is_for_all or place in self._pauses:
-                        self._pause(outgoing, place, code, detail, now)
+                # It needs no restart: once it is corrected, a probe succeeds and sending resumes.
+                self.log_problem(code, "channel misconfigured", code=code, detail=detail)
+                target = self.channel if scope is Scope.CHANNEL else outgoing.platform
+                if target is not None:
+                    is_rule = self._problems.saw(target, is_problem=True)
+                    if is_rule or outcome.is_for_all or target in self._pauses:
+                        self._pause(outgoing, target, code, detail, now)
             case Retry(code, scope=Scope.CHANNEL, detail=detail, is_held=True):
                 self._pause(outgoing, self.channel, code, detail, now)
             case Accepted() | Gone() | Refused() if outgoing.platform is not None:
@@ -153,22 +153,21 @@ class Guard:
             self._problems.saw(self.channel, is_problem=False)
             self._resume(self.channel)
 
-    def _pause(self, outgoing: Outgoing, place: Place, code: str, detail: str, now: float) -> None:
-        pause = self._pauses.setdefault(place, _Pause())
+    def _pause(self, outgoing: Outgoing, target: Target, code: str, detail: str, now: float) -> None:
+        pause = self._pauses.setdefault(target, _Pause())
         pause.code, pause.detail = code, detail
         if pause.breaker.failed(now, outgoing.delivery_id):
             wait = round(pause.breaker.wait(now))
-            self._log.warning("paused", place=place, code=code, probe_after_seconds=wait)
+            self._log.warning("sending paused", target=target, code=code, probe_after_seconds=wait)
 
-    def _resume(self, place: Place | None) -> None:
-        if place is not None and self._pauses.pop(place, None) is not None:
-            self._problems.forget(place)
-            self._log.info("sending again", place=place)
+    def _resume(self, target: Target | None) -> None:
+        if target is not None and self._pauses.pop(target, None) is not None:
+            self._problems.forget(target)
+            self._log.info("sending resumed", target=target)
 
     def _failed(self, outgoing: Outgoing, code: str, detail: str, now: float) -> None:
         if self._breaker.failed(now, outgoing.delivery_id):
-            line = "the provider keeps failing: nothing is sent but a probe every few seconds"
-            self.complain("CIRCUIT_OPEN", line, code=code, why=detail)
+            self.log_problem("CIRCUIT_OPEN", "circuit open", code=code, detail=detail)
 
 
 def held(code: str, seconds: float, why: str) -> Retry:

@@ -11,7 +11,7 @@ MINUTE = 60.0
 
 
 class Pace:
-    """Says to each send how long to wait. Told the time in seconds of any clock that does not run backwards."""
+    """Computes how long each send waits. It is given the time in seconds of any clock that does not run backwards."""
 
     def __init__(self, per_minute: int, *, ramp_seconds: float = MINUTE, first_share: float = 0.1) -> None:
         self._capacity = max(1.0, per_minute * BURST_SHARE)
@@ -25,7 +25,7 @@ class Pace:
         self._is_to_begin = True
 
     def reserve(self, now: float, *, is_first: bool = False) -> float:
-        """Take the next place; the seconds until it is this send's turn. One that is first has its turn now, and those who
+        """Take the next turn; the seconds until it is this send's turn. One that is first has its turn now, and those who
         come after it wait for one more."""
         flow = self._refill(now)
         # After a minute's quiet the provider has forgotten us, and a flood would be a surprise again.
@@ -39,7 +39,7 @@ class Pace:
         return 0.0 if is_first else max(0.0, -self._tokens / flow)
 
     def take(self, now: float) -> bool:
-        """A place whose turn is now, if there is one."""
+        """Take a turn that is now, if there is one."""
         if self._is_to_begin or now - self._last > MINUTE:
             return False  # to begin gently is to reserve
         self._refill(now)
@@ -50,7 +50,7 @@ class Pace:
         return True
 
     def give_back(self) -> None:
-        """A place that was not used."""
+        """Return a turn that was not used."""
         self._tokens += 1
 
     @property
@@ -59,7 +59,7 @@ class Pace:
         return max(0, math.ceil(-self._tokens))
 
     def restart(self) -> None:
-        """The provider has complained: begin as gently as the first time."""
+        """The provider has reported its quota as exceeded: begin as gently as the first time."""
         self._is_to_begin = True
 
     def _refill(self, now: float) -> float:

@@ -9,30 +9,30 @@ from collections.abc import AsyncIterator
 from bongsu.model.outcome import Outgoing
 
 
-class Turns:
-    """Sends wait here for their turn, in order. One place is for critical ones to few alone: they wait for no others."""
+class PrioritySemaphore:
+    """Sends wait here for their turn, in order. One permit is for critical ones to few alone: they wait for no others."""
 
-    def __init__(self, places: int) -> None:
-        self._all = asyncio.Semaphore(places)
-        self._ordinary = asyncio.Semaphore(max(1, places - 1))
+    def __init__(self, permits: int) -> None:
+        self._all = asyncio.Semaphore(permits)
+        self._ordinary = asyncio.Semaphore(max(1, permits - 1))
 
     async def acquire(self, outgoing: Outgoing) -> None:
-        if not outgoing.goes_first:
+        if not outgoing.is_urgent:
             await self._ordinary.acquire()
         try:
             await self._all.acquire()
         except BaseException:
-            if not outgoing.goes_first:
+            if not outgoing.is_urgent:
                 self._ordinary.release()
             raise
 
     def release(self, outgoing: Outgoing) -> None:
         self._all.release()
-        if not outgoing.goes_first:
+        if not outgoing.is_urgent:
             self._ordinary.release()
 
     @contextlib.asynccontextmanager
-    async def hold(self, outgoing: Outgoing) -> AsyncIterator[None]:
+    async def permit(self, outgoing: Outgoing) -> AsyncIterator[None]:
         await self.acquire(outgoing)
         try:
             yield

@@ -98,6 +98,6 @@ class Quota:
 
 
 def _retrieve(drawing: asyncio.Task[None]) -> None:
-    """A draw that fails after all have stopped waiting is no error of anything."""
+    """A draw that fails after all have stopped waiting is not reported: it concerns no send."""
     if not drawing.cancelled():
         drawing.exception()

@@ -1,4 +1,4 @@
-"""Tells one misconfigured device from a misconfigured platform or channel. Pure."""
+"""Distinguishes one misconfigured device from a misconfigured platform or channel. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 
 class RecentProblems:
-    """Whether problems are the rule among the last answers of a place, which is a platform or the whole channel.
+    """Whether problems are the rule among the last answers of a target, which is a platform or the whole channel.
 
     A Firebase project has several apps, each with its own APNs key: one bad key concerns the devices of one app.
     """
@@ -15,26 +15,26 @@ class RecentProblems:
     def __init__(self, least: int = 5, recent: int = 10) -> None:
         self._least = least
         self._recent = recent
-        # Only places that had a problem lately, so that sends cost nothing here while there is none.
+        # Only targets that had a problem lately, so that sends cost nothing here while there is none.
         self._answers: dict[Hashable, deque[bool]] = {}
 
     @property
     def is_any(self) -> bool:
         return bool(self._answers)
 
-    def saw(self, place: Hashable, is_problem: bool) -> bool:
+    def saw(self, target: Hashable, is_problem: bool) -> bool:
         """Count an answer; True if problems are the rule by now."""
-        answers = self._answers.get(place)
+        answers = self._answers.get(target)
         if answers is None:
             if not is_problem:
                 return False
-            answers = self._answers[place] = deque(maxlen=self._recent)
+            answers = self._answers[target] = deque(maxlen=self._recent)
         answers.append(is_problem)
         problems = sum(answers)
         if not problems:
-            del self._answers[place]
+            del self._answers[target]
         return problems >= self._least
 
-    def forget(self, place: Hashable) -> None:
-        """It works again: count anew."""
-        self._answers.pop(place, None)
+    def forget(self, target: Hashable) -> None:
+        """It works again: start counting from zero."""
+        self._answers.pop(target, None)

@@ -1,4 +1,4 @@
-"""The brake on deleting addresses: one dead token is a token, hundreds at once are a mistake of ours. Pure."""
+"""Keeps addresses from being deleted when many tokens are refused at once: then the mistake is ours, not theirs. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 
 
 class TokenGuard:
-    """Told of every answer, it is on while a large share of the recent ones would have deleted an address."""
+    """Given every answer, it is on while a large share of the recent ones would have deleted an address."""
 
     def __init__(self, least: int = 20, share: float = 0.2, recent: int = 500, seconds: float = 600.0) -> None:
         # Fewer than this many are what any list of old tokens has.
@@ -20,7 +20,7 @@ class TokenGuard:
         self.is_on = False
 
     def saw(self, now: float, is_suspect: bool) -> bool:
-        """Take an answer into account; True when that has pulled the brake."""
+        """Take an answer into account; True when that has switched it on."""
         self._answers.append((now, is_suspect))
         self._suspects += is_suspect
         while len(self._answers) > self._recent or self._answers[0][0] < now - self._seconds:

@@ -30,7 +30,7 @@ LONGEST_PAUSE = 60.0
 
 
 class AccessTokens:
-    """`at_hand` never waits; `get` waits for the one fetch under way while there is no token."""
+    """`cached` never waits; `get` waits for the one fetch under way while there is no token."""
 
     def __init__(self, file: str, timeout_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         try:
@@ -47,7 +47,7 @@ class AccessTokens:
         self._fetch: asyncio.Task[str | Misconfigured | Retry] | None = None
         self._log = telemetry.log("bongsu.push")
 
-    def at_hand(self) -> str | None:
+    def cached(self) -> str | None:
         """The token, if it can be used now. One that ends soon is renewed in the background meanwhile."""
         now = self._clock()
         if now >= self._usable_until:
@@ -60,7 +60,7 @@ class AccessTokens:
         """A token that can be used now, or why there is none. `rejected` is one that was refused: it is not used again."""
         if rejected == self._token:
             self._usable_until = 0.0
-        if (token := self.at_hand()) is not None:
+        if (token := self.cached()) is not None:
             return token
         try:
             async with asyncio.timeout(self._timeout):
@@ -102,7 +102,7 @@ class AccessTokens:
         return str(self._credentials.token), (end - datetime.now(UTC)).total_seconds()
 
     def _failed(self, error: Exception) -> Misconfigured | Retry:
-        # google-auth marks what may pass. What it does not know, an answer that is no JSON, say, may pass too.
+        # google-auth marks what may pass. What it does not know, such as an answer that is not JSON, may pass too.
         is_refusal = isinstance(error, GoogleAuthError) and not error.retryable and not isinstance(error, TransportError)
         detail = str(error)[:300]
         self._failures += 1

@@ -1,4 +1,4 @@
-"""Push: FCM HTTP v1. fcm.py has the format and the meaning of answers; here it is sent, within pace and quota."""
+"""Push by FCM HTTP v1: sends within pace and quota. message.py has the format, answers.py the meaning of answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from bongsu.deliver.channels.limits.pace import Pace
 from bongsu.deliver.channels.limits.quarter_hours import seconds_until_calm
 from bongsu.deliver.channels.limits.quota import Quota
 from bongsu.deliver.channels.limits.token_guard import TokenGuard
-from bongsu.deliver.channels.push import fcm
+from bongsu.deliver.channels.push.answers import is_answer, is_failure, read_answer, read_success
+from bongsu.deliver.channels.push.message import request_body
 from bongsu.errors import BadSettings, StoreError
 from bongsu.model import Channel, Priority, utc_now
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
@@ -84,7 +85,7 @@ class Push:
         uses_proxy = urlsplit(self._url).hostname not in LOCAL
         self._client = HttpClient(settings.send_timeout_seconds, CONNECTIONS, uses_proxy=uses_proxy)
         self._clock = clock
-        self._guard = Guard(self.channel, clock=clock, breaker=breaker, is_failure=fcm.is_failure, is_answer=fcm.is_answer)
+        self._guard = Guard(self.channel, clock=clock, breaker=breaker, is_failure=is_failure, is_answer=is_answer)
         self._token_guard = token_guard or TokenGuard()
         # A simulator is not surprised by a flood: no ramp there, and no busy hours.
         self._is_google = not settings.fcm_url
@@ -108,16 +109,16 @@ class Push:
 
     def start(self, outgoing: Outgoing, on_outcome: OnOutcome) -> asyncio.Task[None] | None:
         """Post it at once where nothing has to be waited for, as nearly always: no pace, quota or access token."""
-        body = fcm.request_body(outgoing, utc_now())
+        body = request_body(outgoing, utc_now())
         if isinstance(body, Refused):
-            self._complain(outgoing, body)
+            self._log_refusal(outgoing, body)
             on_outcome(body)
             return None
         if (hold := self._hold(outgoing)) is not None:
             on_outcome(hold)
             return None
         call = _Call(outgoing, body, on_outcome)
-        token = self._tokens.at_hand() if self._tokens is not None else ""
+        token = self._tokens.cached() if self._tokens is not None else ""
         if token is None or not self._take(outgoing):
             return asyncio.create_task(self._post_later(call))
         self._post(call, token)
@@ -138,7 +139,7 @@ class Push:
         """Why nothing is sent now; None when it may go."""
         if outgoing.priority is Priority.LOW and self._is_google and (wait := self._until_calm(outgoing)):
             return held("QUARTER_HOUR", wait, "FCM is busiest around the quarter hours: LOW waits")
-        return self._guard.hold(outgoing)
+        return self._guard.admit(outgoing)
 
     def _until_calm(self, outgoing: Outgoing) -> float:
         """Nothing if it would expire meanwhile."""
@@ -148,8 +149,8 @@ class Push:
         return 0.0 if is_urgent else wait
 
     def _take(self, outgoing: Outgoing) -> bool:
-        """A place in the pace and a permit of the quota, if both are free now."""
-        if self._quota is not None and not self._quota.take(is_first=outgoing.goes_first):
+        """A turn in the pace and a permit of the quota, if both are free now."""
+        if self._quota is not None and not self._quota.take(is_first=outgoing.is_urgent):
             return False
         if self._pace.take(self._clock()):
             return True
@@ -175,8 +176,8 @@ class Push:
             self._crashed(call, error)
 
     async def _wait_for_turn(self, outgoing: Outgoing) -> Retry | None:
-        """Wait for a place in the pace and a permit of the quota; or why it has none. Critical ones to few go first."""
-        is_first = outgoing.goes_first
+        """Wait for a turn in the pace and a permit of the quota; or why it has none. Critical ones to few go first."""
+        is_first = outgoing.is_urgent
         wait = self._pace.reserve(self._clock(), is_first=is_first)
         hold: Retry | None = None
         try:
@@ -243,36 +244,36 @@ class Push:
             case Retry(code="QUOTA_EXCEEDED", scope=Scope.CHANNEL):
                 self._pace.restart()
             case Gone():
-                outcome = self._doubted(outcome)
+                outcome = self._keep_suspect_token(outcome)
             case Refused():
                 self._token_guard.saw(self._clock(), is_suspect=False)
-                self._complain(call.outgoing, outcome)
+                self._log_refusal(call.outgoing, outcome)
         call.on_outcome(outcome)
 
-    def _doubted(self, gone: Gone) -> Outcome:
+    def _keep_suspect_token(self, gone: Gone) -> Outcome:
         """Many dead tokens at once are not dead tokens."""
         is_suspect = gone.code in SUSPECT
         if self._token_guard.saw(self._clock(), is_suspect):
-            line = "a large share of tokens is refused: they are kept, look at the payload and the project"
-            self._log.error(line, code=gone.code, why=gone.detail)
+            # The payload or the project is wrong, not the devices.
+            self._log.error("many tokens refused, keeping them", code=gone.code, detail=gone.detail)
         if is_suspect and self._token_guard.is_on:
             return Refused(gone.code, f"the token is kept, too many are refused at once: {gone.detail}")
         return gone
 
-    def _complain(self, outgoing: Outgoing, refused: Refused) -> None:
+    def _log_refusal(self, outgoing: Outgoing, refused: Refused) -> None:
         if refused.code != "EXPIRED":
-            fields = {"code": refused.code, "type": outgoing.type, "why": refused.detail}
+            fields = {"code": refused.code, "type": outgoing.type, "detail": refused.detail}
             key = f"{refused.code} {outgoing.type}"
-            self._guard.complain(key, "a push was refused: correct its text or data", **fields)
+            self._guard.log_problem(key, "push refused", **fields)
 
 
 def _read(outgoing: Outgoing, result: Answer | NotSent | ResponseLost) -> Outcome:
     match result:
         case Answer(200, _, content):
-            return fcm.taken_on(200, content)
+            return read_success(200, content)
         case Answer(status, headers, content):
-            dice = random.random()  # noqa: S311 (spreading load, not keeping secrets)
-            return fcm.read_answer(status, headers, content, now=utc_now(), attempt=outgoing.attempt, spread=dice)
+            spread = random.random()  # noqa: S311 (spreading load, not keeping secrets)
+            return read_answer(status, headers, content, now=utc_now(), attempt=outgoing.attempt, spread=spread)
         case NotSent(detail):
             # FCM has not asked for a wait: the dispatcher's own applies.
             return Retry("UNREACHABLE", detail=f"nothing was sent: {detail}")

@@ -1,4 +1,4 @@
-"""What an SMS gateway's answers mean: a status, and where it speaks as Twilio does, its code. Pure."""
+"""What an SMS gateway's answers mean: its status and, if it answers as Twilio does, its code. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from bongsu.deliver.channels.push.fcm import LONGEST_ASKED, retry_after
+from bongsu.deliver.channels.http.retry_after import LONGEST_ASKED, retry_after
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
 
 # A gateway that asks for patience without saying how much gets this.
@@ -16,15 +16,15 @@ BUSY_SECONDS = 10.0
 # A daily allowance does not come back within minutes.
 QUOTA_SECONDS = 3600.0
 
-# Twilio's codes that tell more than the status they come with. https://www.twilio.com/docs/api/errors
+# Twilio's codes that are more precise than the status they come with. https://www.twilio.com/docs/api/errors
 TWILIO: Mapping[int, type[Gone | Refused | Misconfigured] | float] = {
     14107: BUSY_SECONDS,  # too many messages from this sender at once
     20003: Misconfigured,  # wrong credentials
     20005: Misconfigured,  # the account is not active
     20404: Misconfigured,  # the URL names an account that is not there
     20429: BUSY_SECONDS,  # too many requests
-    21211: Gone,  # "To" is no number
-    21212: Misconfigured,  # "From" is no number
+    21211: Gone,  # "To" is not a number
+    21212: Misconfigured,  # "From" is not a number
     21214: Gone,  # "To" cannot be reached
     21217: Gone,  # the number is not valid
     21266: Refused,  # "To" and "From" are the same
@@ -33,7 +33,7 @@ TWILIO: Mapping[int, type[Gone | Refused | Misconfigured] | float] = {
     21603: Misconfigured,  # no "From"
     21606: Misconfigured,  # "From" is not a number of the account's that can send
     21608: Refused,  # a trial account sends to verified numbers alone
-    21610: Refused,  # the member has told the carrier to stop; he may start again
+    21610: Refused,  # the member has opted out with the carrier, and may opt in again
     21611: BUSY_SECONDS,  # the sender's queue is full
     21612: Refused,  # no route between these two numbers
     21614: Gone,  # no mobile number
@@ -48,7 +48,7 @@ REFERENCES = ("sid", "messageId", "message_id", "id")
 
 
 def read_answer(status: int, headers: Mapping[str, str], body: bytes, now: datetime, *, is_twilio: bool) -> Outcome:
-    """What the gateway has said. Codes count only where Twilio's are spoken: elsewhere a number means another thing."""
+    """What the gateway's answer means. Codes count only for Twilio: elsewhere a number means something else."""
     answer = _object(body)
     if 200 <= status < 300:
         return Accepted(next((str(answer[key])[:200] for key in REFERENCES if answer.get(key)), ""))

@@ -1,8 +1,8 @@
 """SMS by one of the services that Apprise knows: BONGSU_SMS_URL with any scheme of its own.
 
 Apprise answers yes or no and writes why into its log. So the log is read, in the thread that sends: an answer's status
-becomes what it means, a connection that never came about becomes a retry, and every other no is Unknown, because nobody
-can tell how far it came.
+becomes what it means, a connection that was never made becomes a retry, and every other failure is Unknown, because it is
+not known how far it came.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class AppriseGateway:
     """Apprise's services block, so each message takes a thread, of which there are only so many."""
 
     def __init__(self, settings: Settings) -> None:
-        self._url = _with_place(settings.sms_url)
+        self._url = _with_placeholder(settings.sms_url)
         self._timeout = settings.send_timeout_seconds
         if self._service(SAMPLE_NUMBER) is None:
-            raise BadSettings("BONGSU_SMS_URL is no URL that Apprise understands")
+            raise BadSettings("BONGSU_SMS_URL is not a URL that Apprise understands")
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="bongsu-sms")
         # A thread may be busy for longer than its message was waited for.
         self._free = asyncio.Semaphore(THREADS)
@@ -47,7 +47,7 @@ class AppriseGateway:
     async def send(self, outgoing: Outgoing) -> Outcome:
         service = self._service(number_of(outgoing))
         if service is None:
-            return Refused("APPRISE_URL", "with this number, BONGSU_SMS_URL is no URL that Apprise understands")
+            return Refused("APPRISE_URL", "with this number, BONGSU_SMS_URL is not a URL that Apprise understands")
         if getattr(service, "targets", True) in ([], ()):
             # It has dropped the number as none; some would now write to their own sender instead.
             return Gone("ADDRESS_INVALID", "the service does not take it for a phone number")
@@ -78,8 +78,8 @@ class AppriseGateway:
         return service
 
 
-def _with_place(url: str) -> str:
-    """Where it does not say itself where the number goes: at the end of its path, as most services have it."""
+def _with_placeholder(url: str) -> str:
+    """Without a placeholder of its own, the number goes to the end of the path, as most services have it."""
     if "{to}" in url:
         return url
     front, mark, query = url.partition("?")
@@ -87,53 +87,53 @@ def _with_place(url: str) -> str:
 
 
 def _notify(service: apprise.NotifyBase, text: str) -> Outcome:
-    with _EAR as said:
+    with _LOG_CAPTURE as captured:
         try:
             is_taken = service.notify(body=text)
         except Exception as error:  # a hundred services by as many hands: what one of them raises is its answer
             return Unknown("APPRISE", type(error).__name__)
-    return Accepted() if is_taken else judge(said, is_twilio=service.secure_protocol == "twilio")
+    return Accepted() if is_taken else outcome_of(captured, is_twilio=service.secure_protocol == "twilio")
 
 
-def judge(said: list[tuple[int, str]], *, is_twilio: bool) -> Outcome:
-    """Why Apprise said no, by the levels and lines it wrote meanwhile."""
-    # Statuses stand in warnings. Lower levels repeat the message, and a message may speak of errors too.
-    codes = [int(code) for level, line in said if level >= logging.WARNING for code in _ERROR.findall(line)]
+def outcome_of(captured: list[tuple[int, str]], *, is_twilio: bool) -> Outcome:
+    """What a failed notification means, by the levels and lines that Apprise logged meanwhile."""
+    # Statuses stand in warnings. Lower levels repeat the message, and a message may contain the same text.
+    codes = [int(code) for level, line in captured if level >= logging.WARNING for code in _ERROR.findall(line)]
     if codes:
         code = codes[-1]
         if is_twilio and code in TWILIO:
             return by_code(code, "")
         return by_status(code, "") if code < 600 else Refused(f"APPRISE_{code}")
-    broken = [line for _, line in said if line.startswith("Socket Exception")]
+    broken = [line for _, line in captured if line.startswith("Socket Exception")]
     if broken and all(any(name in line for name in _NEVER_CONNECTED) for line in broken):
         return Retry("CONNECT", scope=Scope.CHANNEL)
     return Unknown("CONNECTION_LOST" if broken else "APPRISE")
 
 
-class _Ear(logging.Handler):
-    """Hears what Apprise writes into its log in one thread, while the context is open there."""
+class _LogCapture(logging.Handler):
+    """Collects what Apprise logs in one thread, while the context is open there."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self._here = threading.local()
 
     def __enter__(self) -> list[tuple[int, str]]:
-        said: list[tuple[int, str]] = []
-        self._here.said = said
-        return said
+        captured: list[tuple[int, str]] = []
+        self._here.captured = captured
+        return captured
 
     def __exit__(self, *_: object) -> None:
-        del self._here.said
+        del self._here.captured
 
     def emit(self, record: logging.LogRecord) -> None:
-        said = getattr(self._here, "said", None)
-        if said is not None:
-            said.append((record.levelno, record.getMessage()))
+        captured = getattr(self._here, "captured", None)
+        if captured is not None:
+            captured.append((record.levelno, record.getMessage()))
 
 
-_EAR = _Ear()
+_LOG_CAPTURE = _LogCapture()
 _APPRISE_LOG = logging.getLogger("apprise")
-_APPRISE_LOG.addHandler(_EAR)
+_APPRISE_LOG.addHandler(_LOG_CAPTURE)
 _APPRISE_LOG.setLevel(logging.DEBUG)
 # It writes down numbers and texts: they end here, and never reach our own log.
 _APPRISE_LOG.propagate = False

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 import orjson
 
 from bongsu.deliver.channels.http.client import Answer, HttpClient, NotSent, ResponseLost
-from bongsu.deliver.channels.limits.priority_semaphore import Turns
+from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.deliver.channels.sms.answers import read_answer
 from bongsu.errors import BadSettings
 from bongsu.model import Channel, utc_now
@@ -22,7 +22,7 @@ from bongsu.settings import Settings
 # Kept open between messages: as many as the dispatcher can have under way.
 CONNECTIONS = 64
 
-_PLACE = re.compile(r"\{(\w+)\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class Gateway(Protocol):
@@ -41,7 +41,7 @@ class Sms:
     def __init__(self, settings: Settings) -> None:
         self._gateway: Gateway
         # How many go at once, if the gateway limits that.
-        self.turns: Turns | None = None
+        self.semaphore: PrioritySemaphore | None = None
         if urlsplit(settings.sms_url).scheme in ("http", "https"):
             self._gateway = HttpGateway(settings)
         else:
@@ -49,11 +49,11 @@ class Sms:
             from bongsu.deliver.channels.sms.apprise_sender import THREADS, AppriseGateway  # noqa: PLC0415
 
             self._gateway = AppriseGateway(settings)
-            self.turns = Turns(THREADS)
+            self.semaphore = PrioritySemaphore(THREADS)
 
     async def send(self, outgoing: Outgoing) -> Outcome:
         if not text_of(outgoing):
-            return Refused("NO_TEXT", "there is nothing to say")
+            return Refused("NO_TEXT", "the message has no text")
         return await self._gateway.send(outgoing)
 
     async def close(self) -> None:
@@ -76,7 +76,7 @@ class HttpGateway:
             **_authorization(unquote(url.username or ""), unquote(url.password or "")),
         }
         if "{from}" in settings.sms_template and not self._from:
-            raise BadSettings("BONGSU_SMS_TEMPLATE speaks of {from} and BONGSU_SMS_FROM is not set")
+            raise BadSettings("BONGSU_SMS_TEMPLATE has {from} and BONGSU_SMS_FROM is not set")
         self._client = HttpClient(settings.send_timeout_seconds, CONNECTIONS)
 
     async def send(self, outgoing: Outgoing) -> Outcome:
@@ -96,11 +96,11 @@ class HttpGateway:
     def _body(self, outgoing: Outgoing) -> bytes:
         to, text = number_of(outgoing), text_of(outgoing)
         if self._template is None:
-            # A messaging service stands for many numbers; Twilio tells the two apart by the field's name.
+            # A messaging service stands for many numbers; Twilio distinguishes the two by the field's name.
             sender = "MessagingServiceSid" if self._from.startswith("MG") else "From"
             form = {"To": to, sender: self._from, "Body": text}
             return urlencode({name: value for name, value in form.items() if value}).encode()
-        places = {
+        values = {
             "to": to,
             "from": self._from,
             "text": text,
@@ -108,7 +108,7 @@ class HttpGateway:
             "body": _clean(outgoing.body),
             "id": outgoing.collapse_id or str(outgoing.delivery_id),
         }
-        return orjson.dumps(filled(self._template, places))
+        return orjson.dumps(fill_template(self._template, values))
 
 
 def number_of(outgoing: Outgoing) -> str:
@@ -121,15 +121,15 @@ def text_of(outgoing: Outgoing) -> str:
     return "\n".join(part for part in (_clean(outgoing.title), _clean(outgoing.body)) if part)
 
 
-def filled(template: Any, places: Mapping[str, str]) -> Any:
-    """The template with its places filled in. They are filled after it was parsed, so no text can break out of its own."""
+def fill_template(template: Any, values: Mapping[str, str]) -> Any:
+    """Fill in the placeholders. The template is parsed before, so that no text can break out of its string."""
     match template:
         case str():
-            return _PLACE.sub(lambda match: places[match[1]], template)
+            return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
         case dict():
-            return {filled(key, places): filled(value, places) for key, value in template.items()}
+            return {fill_template(key, values): fill_template(value, values) for key, value in template.items()}
         case list():
-            return [filled(value, places) for value in template]
+            return [fill_template(value, values) for value in template]
         case _:
             return template
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from firebase_admin import messaging
 
-from bongsu.deliver.channels.push import fcm
+from bongsu.deliver.channels.push.message import build_message
 from bongsu.model import Priority
-from tests.deliver.channels.push.test_fcm import NID, NOW, outgoing
+from tests.deliver.channels.push.test_message import NID, NOW, outgoing
 
 # Google would rather see installation ids. Devices send us tokens, and tokens go on working.
 pytestmark = pytest.mark.filterwarnings("ignore:Message.token is deprecated")
@@ -45,7 +45,7 @@ def test_an_alert_is_the_same() -> None:
             headers={"Urgency": "high", "TTL": "7200", "Topic": NID}, notification=messaging.WebpushNotification(tag=NID)
         ),
     )
-    assert fcm.build_message(ours, NOW) == by_google(theirs)
+    assert build_message(ours, NOW) == by_google(theirs)
 
 
 def test_a_silent_one_is_the_same() -> None:
@@ -66,7 +66,7 @@ def test_a_silent_one_is_the_same() -> None:
         ),
         webpush=messaging.WebpushConfig(headers={"Urgency": "normal", "Topic": NID}),
     )
-    assert fcm.build_message(outgoing(is_silent=True, data={"who": {"name": "봉수"}}), NOW) == by_google(theirs)
+    assert build_message(outgoing(is_silent=True, data={"who": {"name": "봉수"}}), NOW) == by_google(theirs)
 
 
 def test_one_of_low_priority_without_an_id_is_the_same() -> None:
@@ -81,4 +81,4 @@ def test_one_of_low_priority_without_an_id_is_the_same() -> None:
         ),
         webpush=messaging.WebpushConfig(headers={"Urgency": "low"}),
     )
-    assert fcm.build_message(outgoing(priority=Priority.LOW, collapse_id=""), NOW) == by_google(theirs)
+    assert build_message(outgoing(priority=Priority.LOW, collapse_id=""), NOW) == by_google(theirs)

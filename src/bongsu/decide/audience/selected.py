@@ -1,4 +1,4 @@
-"""Users' own SELECTs of audiences, run before the steps that need them: each in a task of its own, few at a time.
+"""Selected: the members that a user's own SELECT finds. It runs before the steps that need it, in a task of its own.
 
 A SELECT may take long. So it runs on a read-only connection that is kept for this, no lock is held meanwhile, other events
 are decided, and after a time limit it is stopped. An audience that fits into a step becomes a list, a larger one is stored
@@ -11,11 +11,24 @@ import asyncio
 from collections.abc import Callable, Collection
 from uuid import UUID
 
+from bongsu.decide.audience.recipients import Recipients, Remainder
 from bongsu.decide.progress import EventInProgress
 from bongsu.model import Selected
 from bongsu.store import AUDIENCE_READERS, Store, outbox
+from bongsu.store.core.query import Transaction
 from bongsu.store.decisions import audience_snapshots
 from bongsu.store.decisions.audience_snapshots import NoticeKey
+
+
+async def add_selected(tx: Transaction, found: Recipients, remainder: Remainder) -> None:
+    """The next members of a SELECT that has run before the first step."""
+    snapshot = await audience_snapshots.find(tx, remainder.key, remainder.after)
+    if snapshot is None:
+        raise LookupError("the members that its SELECT found are no longer stored: it runs again")
+    found.add(remainder.notice_index, snapshot.member_ids, is_more=not snapshot.is_last)
+    taken = found.members[remainder.notice_index]
+    if len(taken) == len(snapshot.member_ids):
+        await audience_snapshots.drop(tx, remainder.key, taken[-1])
 
 
 class AudienceSelects:
@@ -80,7 +93,7 @@ class AudienceSelects:
         async with self._store.read_within(self._seconds) as tx:
             portions = await audience_snapshots.select_portions(tx, selected, event.after, self._chunk, self._seconds)
         if len(portions) <= 1:
-            event.list_audience([one for portion in portions for one in portion.member_ids])
+            event.list_audience([member_id for portion in portions for member_id in portion.member_ids])
             return
         async with self._store.transaction() as tx:
             # Only the newest claim stores: the members of two claims' SELECTs must not mix.
