@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterable
 
-from bongsu.decide.worker import EventWorker
+from bongsu.decide.worker import MOST_LARGE, EventWorker
 from bongsu.model import Event, Listed, Notice, NoticeType
 from bongsu.rules import DIRECT, Rules, catalogue
 from bongsu.settings import Settings
@@ -52,19 +53,21 @@ async def test_of_large_events_those_that_can_be_critical_are_claimed_first(stor
     assert [one.event.event_type for one in claimed] == ["notice.published"]
 
 
-async def test_a_worker_holds_one_large_event_until_it_is_done(store: Store, settings: Settings) -> None:
-    await publish(store, *(direct(MANY) for _ in range(3)))
+async def test_a_worker_holds_few_large_events_and_claims_one_at_a_time(store: Store, settings: Settings) -> None:
+    """The next when the last has had its first step: a large critical one does not wait until a campaign is decided."""
+    await publish(store, *(direct(MANY) for _ in range(MOST_LARGE + 2)))
     await publish(store, direct(["guest"]))
     worker = EventWorker(store, catalogue(settings), settings, ClockedDecider(store, settings, Clock(), 1_000))
     await worker.tick()
     assert (await told(store))["guest"] == 1
     held = "SELECT count(*) AS count FROM bongsu_events WHERE status = 'PENDING' AND leased_by IS NOT NULL"
-    most = 0
+    counts = [(await rows(store, held))[0]["count"]]
     while await worker.tick():
-        most = max(most, (await rows(store, held))[0]["count"])
-    assert most == 1
+        counts.append((await rows(store, held))[0]["count"])
+    assert max(counts) == MOST_LARGE
+    assert all(after - before <= 1 for before, after in itertools.pairwise(counts))
     await worker.stop()
-    assert await told(store) == {**dict.fromkeys(MANY, 3), "guest": 1}
+    assert await told(store) == {**dict.fromkeys(MANY, MOST_LARGE + 2), "guest": 1}
 
 
 async def test_rules_of_a_large_event_run_outside_the_event_loop(store: Store, settings: Settings) -> None:

@@ -584,6 +584,8 @@ class Prompt(Scripted):
         self.under_way.append(on_outcome)
         return None
 
+    is_held = False
+
     def is_waiting(self, task: asyncio.Task[None]) -> bool:
         return False
 

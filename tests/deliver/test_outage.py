@@ -17,7 +17,7 @@ from bongsu.deliver.claimer import SHARE
 from bongsu.deliver.dispatcher import GRACE_SECONDS, Dispatcher
 from bongsu.errors import StoreError, StoreRefused
 from bongsu.model import Channel, NoticeType
-from bongsu.model.outcome import Accepted, Outcome, Outgoing
+from bongsu.model.outcome import Accepted, Outcome, Outgoing, Retry, Scope
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from bongsu.store import deliveries as statements
@@ -382,3 +382,98 @@ async def test_alone_on_an_embedded_store_it_claims_what_the_dead_held_at_once(
         for on_outcome in sender.under_way:
             on_outcome(Accepted())
     await store.close()
+
+
+async def test_while_the_store_takes_claims_but_no_results_their_leases_are_renewed(
+    store: Store, short: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index being built on the table of attempts, say, keeps results waiting and nothing else."""
+    for kind in (MOST_ONCE, LEAST_ONCE):
+        await one_delivery(store, short, kind, "a", "b")
+    record, is_refused, refusals = statements.record, True, 0
+
+    async def refuse(*arguments: Any) -> set[int]:
+        nonlocal refusals
+        if not is_refused:
+            return await record(*arguments)
+        refusals += 1
+        raise StoreRefused("no results now")
+
+    monkeypatch.setattr(statements, "record", refuse)
+    sender, other = Gated(), Gated()
+    sender.gate.set()
+    dispatcher, rival = (Dispatcher(store, GuardedSender(one), short) for one in (sender, other))
+    await dispatcher.tick()
+    async with asyncio.timeout(60):
+        while len(sender.sent) < 4 or refusals < 3:
+            await asyncio.sleep(0.01)
+            with contextlib.suppress(StoreRefused):
+                await dispatcher.tick()
+        # Every lease has ended, but for what the dispatcher does about it.
+        await run(store, "UPDATE bongsu_deliveries SET due = created_at")
+        before = refusals
+        while refusals == before:
+            with contextlib.suppress(StoreRefused):
+                await dispatcher.tick()
+        assert await claim(store, Contact(gap_seconds=3600, grace_seconds=0)) == []
+        is_refused = False
+        while await rows(store, "SELECT 1 FROM bongsu_deliveries WHERE status = 'SENDING'"):
+            await dispatcher.tick()
+    await rival.stop()
+    await dispatcher.stop()
+    assert await states(store) == [("SUCCESS", None)] * 4
+    assert set(sender.sent.values()) == {1}
+
+
+async def test_a_dispatcher_whose_slots_are_full_for_long_still_asks_the_store(store: Store, short: Settings) -> None:
+    """Else it could not tell a store that was away from one that it did not ask."""
+    await one_delivery(store, short, LEAST_ONCE, "a", "b")
+    sender = Gated()
+    dispatcher = Dispatcher(store, GuardedSender(sender), short, 2)
+    async with asyncio.timeout(60):
+        while len(sender.sent) < 2:
+            await dispatcher.tick()
+            await asyncio.sleep(0)
+        contact = dispatcher._claimer._contact
+        last = contact._last
+        while contact._last == last:
+            await dispatcher.tick()
+    sender.gate.set()
+    await dispatcher.stop()
+
+
+class Failing:
+    """A provider that is down."""
+
+    channel = Channel.PUSH
+
+    def __init__(self) -> None:
+        self.outcome: Outcome = Retry("UNAVAILABLE", scope=Scope.CHANNEL)
+
+    async def send(self, _outgoing: Outgoing) -> Outcome:
+        return self.outcome
+
+    async def close(self) -> None: ...
+
+
+async def test_while_a_provider_is_down_its_backlog_is_left_alone(store: Store, settings: Settings) -> None:
+    """One delivery at a time is claimed, as a probe. Claiming all and giving them back would keep the store busy."""
+    await one_delivery(store, settings, LEAST_ONCE, *(f"m{number:03}" for number in range(60)))
+    sender = Failing()
+    guarded = GuardedSender(sender)
+    dispatcher = Dispatcher(store, guarded, settings, 16)
+    async with asyncio.timeout(60):
+        while not guarded.is_held or dispatcher._sending:
+            await dispatcher.tick()
+            await asyncio.sleep(0)
+        claimed = "SELECT sum(epoch) AS claims FROM bongsu_deliveries"
+        before = (await rows(store, claimed))[0]["claims"]
+        for _ in range(20):
+            dispatcher._claimer._probe_at = 0.0
+            await dispatcher.tick()
+        assert (await rows(store, claimed))[0]["claims"] - before <= 20
+        sender.outcome = Accepted("ref")
+        while await rows(store, "SELECT 1 FROM bongsu_deliveries WHERE status <> 'SUCCESS' LIMIT 1"):
+            await dispatcher.tick()
+            await asyncio.sleep(0)
+    await dispatcher.stop()

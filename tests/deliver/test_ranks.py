@@ -60,6 +60,8 @@ class Provider:
         self.under_way.append((rank, on_outcome))
         return None
 
+    is_held = False
+
     def is_waiting(self, task: asyncio.Task[None]) -> bool:
         return False
 

@@ -162,3 +162,26 @@ async def test_leases_of_what_is_being_recorded_are_not_renewed(
     await dispatcher.stop()
     assert (len(renewed), len(recorded)) == (1, 2)
     assert recorded[0] not in renewed
+
+
+async def test_a_second_stop_does_not_wait_again(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service stops all channels together, and then each by its own context."""
+    quick = settings.model_copy(update={"send_timeout_seconds": 0.1})
+    await one_delivery(store, quick, MOST_ONCE, "a")
+    sender = Gated()
+    dispatcher = Dispatcher(store, GuardedSender(sender), quick)
+    await dispatcher.start()
+    async with asyncio.timeout(60):
+        while not sender.sent:
+            await asyncio.sleep(0.01)
+    await dispatcher.stop()
+    waits = 0
+
+    async def wait(_dispatcher: Dispatcher) -> None:
+        nonlocal waits
+        waits += 1
+
+    monkeypatch.setattr(Dispatcher, "_wait_for_outcome", wait)
+    await dispatcher.stop()
+    assert waits == 0
+    sender.gate.set()

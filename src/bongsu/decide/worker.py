@@ -36,6 +36,8 @@ ERROR_LIMIT = 1_000
 # After a step, events gather for so long: a step of two costs hardly more than a step of one. An event that finds the worker
 # idle is decided at once. Shorter → more CPU for each event at a hundred a second; longer → pages show them later.
 PAUSE_SECONDS = 0.02
+# Events with a large payload in progress at a time. Each keeps its payload and perhaps 100,000 ids in memory.
+MOST_LARGE = 4
 # Large events beyond a batch are given back for so long. Shorter → a worker with thousands of them claims the same ones
 # again and again; longer → they wait although it is done with the others.
 LARGE_WAIT_SECONDS = 5.0
@@ -120,10 +122,12 @@ class EventWorker(Loop):
         room = BATCH - (len(self._in_progress) - len(large))
         if room <= 0:
             return []
-        most_large = 0 if any(event.claimed.is_large for event in self._in_progress) else 1
+        with_large_payload = [event for event in self._in_progress if event.claimed.is_large]
+        # The next one when the last has had its first step: it may be critical, and a campaign takes long.
+        is_next_large = len(with_large_payload) < MOST_LARGE and all(event in large for event in with_large_payload)
         lease, types = self._lease.seconds, self._rules.critical_types
         async with self._store.single() as tx:
-            claimed = await outbox.claim(tx, room, lease, self._worker, types, most_large)
+            claimed = await outbox.claim(tx, room, lease, self._worker, types, int(is_next_large))
         are_large = [claim.is_large for claim in claimed]
         self._is_more_due = any(are_large) or are_large.count(False) == room
         return claimed
@@ -200,6 +204,7 @@ class EventWorker(Loop):
                 events.append(begun)
         # An event whose lease has ended may be claimed again while it is in progress here: the new claim replaces the old.
         again = {claim.event.event_id for claim in claimed}
+        self.selects.cancel([event.claim for event in self._in_progress if event.event_id in again])
         self._in_progress = [event for event in self._in_progress if event.event_id not in again] + events
         try:
             await self._resume(events)
@@ -275,13 +280,19 @@ class EventWorker(Loop):
 
     async def _end_selects(self) -> None:
         """An event whose SELECT failed fails alone; the others can be decided now."""
-        for event, error in self.selects.take_finished():
-            if error is None or event not in self._in_progress:
-                continue
+        failed = [(event, error) for event, error in self.selects.take_finished() if error and event in self._in_progress]
+        while failed:
+            event, error = failed.pop()
             if isinstance(error, StoreError):
                 self._release([event.claimed], self._settings.retry_base_seconds)
-            else:
+                continue
+            try:
                 await self._fail(event, error)
+            except StoreError:
+                # What became of them cannot be recorded now: they are due again soon, and fail again.
+                unrecorded = [event.claimed, *(other.claimed for other, _ in failed)]
+                self._release(unrecorded, self._settings.retry_base_seconds)
+                raise
 
     async def _fail(self, event: EventInProgress, error: Exception) -> None:
         self._log.warning("deciding failed", event_id=str(event.event_id), exc_info=error)

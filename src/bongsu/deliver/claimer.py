@@ -19,6 +19,8 @@ from bongsu.store.ranks import CRITICAL, CRITICAL_BULK, RANKS, SHARED_PART, SHAR
 # Claim when this part of the slots is free, and as many; the dispatcher records when this part of them has results.
 # Statements then are about many rows.
 SHARE = 4
+# How often one is claimed while the channel is held. Longer → a channel that is well again is noticed later.
+PROBE_SECONDS = 1.0
 
 
 class Claimer:
@@ -36,7 +38,7 @@ class Claimer:
         # Whether more may be due, and whether critical ones may be: at the start, when woken for it, and after a claim that
         # was full. Else the store is asked once in a poll interval, and not after every outcome.
         self._is_more_due = self._is_critical_due = True
-        self._look_at = self._look_for_critical_at = 0.0
+        self._look_at = self._look_for_critical_at = self._probe_at = self._asked_at = 0.0
 
     def wake(self) -> None:
         """Deliveries may be due."""
@@ -46,15 +48,27 @@ class Claimer:
         """These are recorded, or given back."""
         self._in_own_slots.difference_update(delivery_ids)
 
-    async def claim(self, used: int, lease_seconds: float) -> list[ClaimedDelivery] | None:
+    async def claim(self, used: int, lease_seconds: float, *, is_held: bool = False) -> list[ClaimedDelivery] | None:
         """A part of the slots: many enough to make the statement cheap, few enough to send some while more are claimed.
 
         While there are too few free slots for that, critical deliveries are claimed into the slots that are theirs alone.
         Never into the others: these would never have enough free ones for a claim of any other rank.
 
-        `used` is how many slots are. None: the store was not asked.
+        `used` is how many slots are. While the channel is held, one delivery at a time is claimed, which may go as its
+        probe: all others would only be given back. None: the store was not asked.
         """
         now = time.monotonic()
+        if is_held:
+            claimed = await self._claim_probe(used, lease_seconds, now)
+        else:
+            claimed = await self._claim_free(used, lease_seconds, now)
+        if claimed is None and now - self._asked_at >= self._contact.gap_seconds / 3:
+            # All slots are taken for long. It asks for nothing, so that the store is known to have answered all the time.
+            await self._claim_ranks((CRITICAL,), 0, lease_seconds)
+        return claimed
+
+    async def _claim_free(self, used: int, lease_seconds: float, now: float) -> list[ClaimedDelivery] | None:
+        """As the slots allow that are free."""
         portion = max(1, self._slots // SHARE)
         shared = slots_for(RANKS[-1], self._slots)
         is_look = self._is_more_due or now >= self._look_at
@@ -63,6 +77,14 @@ class Claimer:
         if self._is_critical_due or now >= self._look_for_critical_at:
             return await self._claim_critical(lease_seconds, now)
         return None
+
+    async def _claim_probe(self, used: int, lease_seconds: float, now: float) -> list[ClaimedDelivery] | None:
+        # When the channel is free again, the others may be due.
+        self.wake()
+        if now < self._probe_at or used >= self._slots:
+            return None
+        self._probe_at = now + min(self._poll_seconds, PROBE_SECONDS)
+        return await self._claim_ranks(RANKS, 1, lease_seconds)
 
     async def _claim_in_turn(self, portion: int, lease_seconds: float, now: float) -> list[ClaimedDelivery]:
         """By rank; now and then a part of it is for a later rank first, so that none starves."""
@@ -102,6 +124,7 @@ class Claimer:
         return own - len(self._in_own_slots)
 
     async def _claim_ranks(self, ranks: Sequence[int], limit: int, lease_seconds: float) -> list[ClaimedDelivery]:
+        self._asked_at = time.monotonic()
         worker, contact = process_name(), self._contact
         claim = partial(statements.claim, self._store, self._channel, ranks, limit, lease_seconds, worker, contact)
         claimed = await claim()

@@ -118,6 +118,12 @@ class Dispatcher(Loop):
         # Whether the store did not take the last results.
         self._is_behind = False
         self._look_for_cancelled_at = 0.0
+        # A stop waits until then, however often it is called. By time.monotonic().
+        self._stop_by: float | None = None
+
+    async def start(self) -> None:
+        self._stop_by = None
+        await super().start()
 
     async def tick(self) -> int:
         """Record known outcomes, renew the leases of what is held, then claim and send more.
@@ -128,10 +134,8 @@ class Dispatcher(Loop):
         self._woken.clear()
         self._give_up_overdue()
         await self._drop_cancelled()
-        moved = await self._recorded()
-        if self._is_behind:
-            moved += await self._record()
-        elif self._is_to_record and self._recording is None:
+        moved = await self._record_before_claiming()
+        if not self._is_behind and self._is_to_record and self._recording is None:
             # At the same time: the next deliveries are sent while the results of the last ones are recorded. They are taken
             # now, so that their leases are not renewed by another transaction meanwhile.
             recording = self._record_taken(self._take_results())
@@ -158,7 +162,8 @@ class Dispatcher(Loop):
         """Give back what waits for its turn, then wait for what is being sent, up to the send timeout; record all of it."""
         await super().stop()
         self._give_back_waiting()
-        deadline = time.monotonic() + self._settings.send_timeout_seconds + 1
+        if self._stop_by is None:
+            self._stop_by = time.monotonic() + self._settings.send_timeout_seconds + 1
         failures = 0
         while self._sending or self._results or self._recording is not None:
             self._woken.clear()
@@ -172,7 +177,7 @@ class Dispatcher(Loop):
                 self._log.error("recording results failed", error=str(error), results=len(self._results))
                 if not isinstance(error, StoreError) and failures > 1 and not self._sending:
                     return  # the others are recorded, and what cannot be stored now cannot be stored later
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= self._stop_by:
                 return
             if failures:
                 await asyncio.sleep(doubling(FIRST_BACKOFF, failures, LAST_BACKOFF))
@@ -197,7 +202,7 @@ class Dispatcher(Loop):
 
     async def _claim(self) -> list[ClaimedDelivery]:
         used = len(self._sending) + len(self._results) + len(self._being_recorded)
-        claimed = await self._claimer.claim(used, self._lease.seconds)
+        claimed = await self._claimer.claim(used, self._lease.seconds, is_held=self._sender.is_held)
         return self._without_held(claimed or [])
 
     def _without_held(self, claimed: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
@@ -328,6 +333,17 @@ class Dispatcher(Loop):
 
     # --- record -------------------------------------------------------------------------------------------------------
 
+    async def _record_before_claiming(self) -> int:
+        """Results that the store has taken, or did not take before. While it takes none, their leases are renewed: it may
+        take the claims of others all the same."""
+        try:
+            recorded = await self._recorded()
+            return recorded + (await self._record() if self._is_behind else 0)
+        except StoreError:
+            with contextlib.suppress(StoreError):
+                await self._renew_all()
+            raise
+
     async def _recorded(self) -> int:
         """How many the recording task has recorded, if it is done. Raises what it raised."""
         if self._recording is None or not self._recording.done():
@@ -413,9 +429,13 @@ class Dispatcher(Loop):
 
     async def _renew_leases(self) -> None:
         """Long before they end. Not of what is being recorded: both would change the same rows."""
-        now = time.monotonic()
-        if not self._lease.is_renewal_due(now) or not (self._sending or self._results):
+        if self._lease.is_renewal_due(time.monotonic()):
+            await self._renew_all()
+
+    async def _renew_all(self) -> None:
+        if not self._sending and not self._results:
             return
+        now = time.monotonic()
         claims = [(sending.claimed.delivery_id, sending.claimed.epoch) for sending in self._sending.values()]
         claims += [(result.delivery_id, result.epoch) for result in self._results]
         async with self._store.single() as tx:

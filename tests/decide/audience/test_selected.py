@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bongsu.decide.worker import EventWorker
-from bongsu.errors import BadAudience
+from bongsu.errors import BadAudience, StoreRefused
 from bongsu.model import Audience, Event, Listed, Selected
 from bongsu.settings import Settings
 from bongsu.store import AUDIENCE_READERS, Store, outbox
@@ -133,3 +133,30 @@ async def test_a_claim_that_was_lost_meanwhile_stores_no_members(
     await tick(worker)
     await worker.stop()
     assert await told(store) == dict.fromkeys(everyone, 1)
+
+
+async def test_selects_that_fail_while_the_store_refuses_results_are_tried_again(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several fail together, and the first cannot be recorded: none stays claimed with nothing to wait for."""
+    quick = settings.model_copy(update={"retry_base_seconds": 0.0, "max_retries": 0})
+    await publish(store, said("a"), said("b"), said("c"))
+    rules = says(lambda _event: Selected("SELECT nothing FROM nowhere"))
+    worker = EventWorker(store, rules, quick, ClockedDecider(store, quick, Clock()))
+    record, refusals = outbox.record, 1
+
+    async def refuse(*arguments: Any) -> Any:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise StoreRefused("read-only")
+        return await record(*arguments)
+
+    monkeypatch.setattr(outbox, "record", refuse)
+    async with asyncio.timeout(60):
+        while len(await rows(store, "SELECT 1 FROM bongsu_events WHERE status = 'FAILED'")) < 3:
+            with contextlib.suppress(StoreRefused):
+                await worker.tick()
+            await asyncio.sleep(0)
+    await worker.stop()
+    assert not refusals

@@ -87,6 +87,8 @@ class Moody:
     def start(self, _outgoing: Outgoing, on_outcome: OnOutcome) -> None:
         on_outcome(self._answer())
 
+    is_held = False
+
     def is_waiting(self, _task: object) -> bool:
         return False
 

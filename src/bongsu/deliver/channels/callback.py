@@ -37,6 +37,11 @@ class CallbackSender(Protocol):
         """Whether the send of that task has not begun: it waits for its turn, and nothing is lost if it is given up."""
         ...
 
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing passes now but a probe."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -81,6 +86,10 @@ class GuardedSender:
 
     def is_waiting(self, task: asyncio.Task[None]) -> bool:
         return task in self._waiting
+
+    @property
+    def is_held(self) -> bool:
+        return self._guard.is_held
 
     async def _send_in_turn(self, semaphore: PrioritySemaphore, outgoing: Outgoing, on_outcome: OnOutcome) -> None:
         async with semaphore.permit(outgoing):

@@ -18,6 +18,7 @@ class Contact:
 
     def __init__(self, gap_seconds: float, grace_seconds: float) -> None:
         """With a gap of this length leases may have ended although their owners live; the grace is for those to return."""
+        self.gap_seconds = gap_seconds
         self._gap = timedelta(seconds=gap_seconds)
         self.grace_seconds = grace_seconds
         self._grace = timedelta(seconds=grace_seconds)

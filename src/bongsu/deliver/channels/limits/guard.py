@@ -75,6 +75,11 @@ class Guard:
 
     # --- before a send ------------------------------------------------------------------------------------------------
 
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing on this channel passes now but a probe."""
+        return not self._breaker.is_closed or self.channel in self._pauses or self._clock() < self._asked_until
+
     def admit(self, outgoing: Outgoing) -> Retry | None:
         """Why nothing is sent now; None when it may go. Report its answer then: it may be the probe."""
         if not self._pauses and not self._asked_until and self._breaker.is_closed:

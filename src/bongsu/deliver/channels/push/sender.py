@@ -128,6 +128,10 @@ class Push:
         """A task only waits: it ends when the push is posted."""
         return not task.done()
 
+    @property
+    def is_held(self) -> bool:
+        return self._guard.is_held
+
     async def close(self) -> None:
         if self._tokens is not None:
             await self._tokens.close()
