@@ -400,26 +400,28 @@ async def test_while_the_store_takes_claims_but_no_results_their_leases_are_rene
         raise StoreRefused("no results now")
 
     monkeypatch.setattr(statements, "record", refuse)
-    sender, other = Gated(), Gated()
+    sender = Gated()
     sender.gate.set()
-    dispatcher, rival = (Dispatcher(store, GuardedSender(one), short) for one in (sender, other))
+    dispatcher = Dispatcher(store, GuardedSender(sender), short)
     await dispatcher.tick()
     async with asyncio.timeout(60):
         while len(sender.sent) < 4 or refusals < 3:
             await asyncio.sleep(0.01)
             with contextlib.suppress(StoreRefused):
                 await dispatcher.tick()
+        contact = Contact(gap_seconds=3600, grace_seconds=0)
+        assert await claim(store, contact) == []
         # Every lease has ended, but for what the dispatcher does about it.
         await run(store, "UPDATE bongsu_deliveries SET due = created_at")
         before = refusals
         while refusals == before:
             with contextlib.suppress(StoreRefused):
                 await dispatcher.tick()
-        assert await claim(store, Contact(gap_seconds=3600, grace_seconds=0)) == []
+        assert contact.with_abandoned
+        assert await claim(store, contact) == []
         is_refused = False
         while await rows(store, "SELECT 1 FROM bongsu_deliveries WHERE status = 'SENDING'"):
             await dispatcher.tick()
-    await rival.stop()
     await dispatcher.stop()
     assert await states(store) == [("SUCCESS", None)] * 4
     assert set(sender.sent.values()) == {1}
