@@ -13,7 +13,7 @@ from bongsu.api.paging import wrap
 from bongsu.model import new_id
 from bongsu.store import Store
 from bongsu.store.desk import event_progress
-from bongsu.store.desk.event_progress import Place
+from bongsu.store.desk.event_progress import PageCursor
 from tests.support.campaigns import add_cancellation, add_event, add_message, keep_counts
 from tests.support.notifications import NOON, tell, withhold
 
@@ -188,8 +188,8 @@ async def test_each_filter_is_heeded(api: httpx.AsyncClient, store: Store) -> No
         ({"from": "2026-03-01T13:00:00Z", "to": "2026-03-01T13:00:00.000001Z"}, [b]),
         ({"from": "2026-03-01T13:00:00Z", "targetId": "m-1"}, [c]),
         ({"from": "2027-03-01T13:00:00Z"}, []),
-        ({"cursor": wrapped(Place(NOON, new_id()))}, [a]),
-        ({"cursor": wrapped(Place(NOON - HOUR, new_id()))}, []),
+        ({"cursor": wrapped(PageCursor(NOON, new_id()))}, [a]),
+        ({"cursor": wrapped(PageCursor(NOON - HOUR, new_id()))}, []),
     ):
         assert [one["eventId"] for one in (await answer(api, **query))["items"]] == found, query
 

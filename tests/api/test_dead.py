@@ -12,7 +12,7 @@ from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import DELIVERIES_TOPIC
 from bongsu.store import Store
 from bongsu.store.core.query import in_both, same
-from bongsu.store.desk.dead_letters import Kind, Place
+from bongsu.store.desk.dead_letters import Kind, PageCursor
 from tests.support.deliveries import column, failed_event, message, one_delivery
 from tests.support.deliveries import delivery as a_delivery
 
@@ -76,7 +76,7 @@ async def test_pages_follow_each_other(api: httpx.AsyncClient, store: Store) -> 
 REFUSED: tuple[dict[str, Any], ...] = (
     {"status": "FAIL"}, {"state": "DONE"}, {"kind": "letter"}, {"id": "x"}, {"id": "-1"}, {"id": "9" * 30},
     {"channel": "FAX"}, {"userId": ""}, {"eventId": "1"}, {"from": "2026-03-01"}, {"limit": 0}, {"limit": 201},
-    {"cursor": "x"}, {"cursor": wrapped(Place())[:-3]}, {"from": "2026-03-02T00:00:00Z", "to": "2026-03-01T00:00:00Z"},
+    {"cursor": "x"}, {"cursor": wrapped(PageCursor())[:-3]}, {"from": "2026-03-02T00:00:00Z", "to": "2026-03-01T00:00:00Z"},
     {"kind": "event", "channel": "PUSH"}, {"state": "FAILED", "userId": "m"}, {"kind": "delivery", "state": "FAILED"},
     {"code": ""}, {"code": "a\x00"}, {"code": ["A", "B"]}, {"type": "x" * 1_000}, {"cursor": "W1tbW10="},
 )  # fmt: skip
@@ -89,7 +89,7 @@ async def test_what_cannot_be_asked_is_refused_with_its_cure(api: httpx.AsyncCli
 
 
 async def test_no_cursor_is_too_strange(api: httpx.AsyncClient) -> None:
-    for place in (Place(), Place(Kind.DELIVERY), Place(Kind.EVENT, utc_now(), new_id())):
+    for place in (PageCursor(), PageCursor(Kind.DELIVERY), PageCursor(Kind.EVENT, utc_now(), new_id())):
         assert (await found(api, cursor=wrapped(place)))["items"] == []
 
 

@@ -10,7 +10,7 @@ import httpx
 from bongsu.api.history import wrapped
 from bongsu.model import new_id
 from bongsu.store import Store
-from bongsu.store.desk.history import Place
+from bongsu.store.desk.history import PageCursor
 from tests.support.notifications import NOON, say, tell, withhold
 
 
@@ -80,8 +80,8 @@ async def test_each_parameter_is_heeded(api: httpx.AsyncClient, store: Store) ->
         ({"to": "2026-03-01T13:00:00Z"}, ["a"]),
         ({"from": "2026-03-01T12:00:00Z", "to": "2026-03-01T13:00:01Z"}, ["b", "a"]),
         ({"userId": "nobody"}, []),
-        ({"cursor": wrapped(Place(0, "a"))}, []),
-        ({"cursor": wrapped(Place(2**63 - 1, "a"))}, ["b", "a"]),
+        ({"cursor": wrapped(PageCursor(0, "a"))}, []),
+        ({"cursor": wrapped(PageCursor(2**63 - 1, "a"))}, ["b", "a"]),
     ):
         assert [one["memberId"] for one in (await found(api, **query))["items"]] == members, query
 

@@ -24,22 +24,22 @@ from bongsu.model import EventStatus, Id, Name
 from bongsu.store import Store
 from bongsu.store.desk import event_progress as statements
 from bongsu.store.desk.cancellations import Cancellation
-from bongsu.store.desk.event_progress import EventProgress, EventRow, Filters, Place
+from bongsu.store.desk.event_progress import EventProgress, EventRow, Filters, PageCursor
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def _bare(cursor: str) -> Place:
+def _bare(cursor: str) -> PageCursor:
     match unwrap(cursor):
         case [str(created_at), str(event_id)]:
             with contextlib.suppress(ValueError, OverflowError):
                 moment = datetime.fromisoformat(created_at)
                 if moment.tzinfo is not None and moment.astimezone(UTC).year >= 1970:
-                    return Place(moment, UUID(event_id))
+                    return PageCursor(moment, UUID(event_id))
     raise no_cursor()
 
 
-def wrapped(place: Place) -> str:
+def wrapped(place: PageCursor) -> str:
     """A place as a cursor."""
     return wrap(place.created_at.isoformat(), str(place.event_id))
 
@@ -55,7 +55,7 @@ class EventQuery(BaseModel):
     since: Moment | None = Field(None, alias="from", description="Stored at this moment or later")
     until: Moment | None = Field(None, alias="to", description="Stored before this moment")
     limit: int = Field(50, ge=1, le=100, description="How many at most")
-    cursor: Annotated[Place, BeforeValidator(_bare, json_schema_input_type=str)] | None = Field(
+    cursor: Annotated[PageCursor, BeforeValidator(_bare, json_schema_input_type=str)] | None = Field(
         None, description="What `next` of the page before said"
     )
 

@@ -33,7 +33,7 @@ from bongsu.runtime.signals import Signals
 from bongsu.runtime.topics import DELIVERIES_TOPIC, EVENTS_TOPIC
 from bongsu.store import Store, Transaction
 from bongsu.store.desk import dead_letters as statements
-from bongsu.store.desk.dead_letters import DeadPage, DeadRow, Filters, Kind, Place, State
+from bongsu.store.desk.dead_letters import DeadPage, DeadRow, Filters, Kind, PageCursor, State
 from bongsu.store.desk.history import LARGEST_ID
 
 # Rows that one transaction replays.
@@ -106,19 +106,19 @@ class DeadFilter(BaseModel):
         return self.model_dump_json(by_alias=True, exclude_none=True)
 
 
-def _bare(cursor: str) -> Place:
+def _bare(cursor: str) -> PageCursor:
     match unwrap(cursor):
         case ["d", delivery_id] if is_id(delivery_id):
-            return Place(Kind.DELIVERY, delivery_id=delivery_id)
+            return PageCursor(Kind.DELIVERY, delivery_id=delivery_id)
         case ["e", str(died_at), str(event_id)]:
             with contextlib.suppress(ValueError, OverflowError):
                 moment = datetime.fromisoformat(died_at)
                 if moment.tzinfo is not None and moment.astimezone(UTC).year >= 1970:
-                    return Place(Kind.EVENT, moment, UUID(event_id))
+                    return PageCursor(Kind.EVENT, moment, UUID(event_id))
     raise no_cursor()
 
 
-def wrapped(place: Place) -> str:
+def wrapped(place: PageCursor) -> str:
     """A place as a cursor."""
     if place.kind is Kind.EVENT:
         return wrap("e", place.died_at.isoformat(), str(place.event_id))
@@ -127,7 +127,7 @@ def wrapped(place: Place) -> str:
 
 class DeadQuery(DeadFilter):
     limit: int = Field(50, ge=1, le=200, description="How many at most")
-    cursor: Annotated[Place, BeforeValidator(_bare, json_schema_input_type=str)] | None = Field(
+    cursor: Annotated[PageCursor, BeforeValidator(_bare, json_schema_input_type=str)] | None = Field(
         None, description="What `next` of the page before said"
     )
 
@@ -174,7 +174,7 @@ class Replay:
         """How many matched, and how many were replayed. Workers are woken after each batch."""
         audit = await self._store.run(lambda tx: statements.begin_audit(tx, self._who, self._what(), self._asked.text))
         matched = replayed = 0
-        place: Place | None = Place()
+        place: PageCursor | None = PageCursor()
         while place is not None:
             rows, place, again = await self._store.run(partial(self._replay_batch, audit, place, matched))
             matched, replayed = matched + len(rows), replayed + again
@@ -183,8 +183,8 @@ class Replay:
         return matched, replayed
 
     async def _replay_batch(
-        self, audit: int, place: Place, before: int, tx: Transaction
-    ) -> tuple[Sequence[DeadRow], Place | None, int]:
+        self, audit: int, place: PageCursor, before: int, tx: Transaction
+    ) -> tuple[Sequence[DeadRow], PageCursor | None, int]:
         """Those that match behind a place, where to go on, and how many were replayed; `before` have matched so far."""
         rows, behind = await statements.find_page(tx, self._filters, place, self._batch)
         # Many at once go behind everything else that is to be sent, unless they are critical.

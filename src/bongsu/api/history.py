@@ -20,7 +20,7 @@ from bongsu.model.channels import ChannelName
 from bongsu.store import Store
 from bongsu.store.desk import history as statements
 from bongsu.store.desk.delivery_history import DeliveryRow
-from bongsu.store.desk.history import Filters, HistoryRow, Place, Status
+from bongsu.store.desk.history import Filters, HistoryRow, PageCursor, Status
 
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -35,14 +35,14 @@ def _moment(given: str) -> datetime:
     raise PydanticCustomError("moment", "must be a time with offset, as 2026-03-01T09:00:00Z; a + in a URL is written %2B")
 
 
-def _bare(cursor: str) -> Place:
+def _bare(cursor: str) -> PageCursor:
     match unwrap(cursor):
         case [message_id, str(member_id)] if is_id(message_id) and "\x00" not in member_id:
-            return Place(message_id, member_id)
+            return PageCursor(message_id, member_id)
     raise no_cursor()
 
 
-def wrapped(place: Place) -> str:
+def wrapped(place: PageCursor) -> str:
     """A place as a cursor."""
     return wrap(place.message_id, place.member_id)
 
@@ -63,7 +63,7 @@ class HistoryQuery(BaseModel):
     since: Moment | None = Field(None, alias="from", description="Decided at this moment or later")
     until: Moment | None = Field(None, alias="to", description="Decided before this moment")
     limit: int = Field(50, ge=1, le=200, description="How many at most")
-    cursor: Annotated[Place, BeforeValidator(_bare, json_schema_input_type=str)] | None = Field(
+    cursor: Annotated[PageCursor, BeforeValidator(_bare, json_schema_input_type=str)] | None = Field(
         None, description="What `next` of the page before said"
     )
 

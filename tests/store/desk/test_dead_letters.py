@@ -113,7 +113,7 @@ async def test_pages_go_through_both_kinds_without_a_gap(store: Store) -> None:
             assert await walk(tx, Filters(), limit, scan_limit) == expected
         for one in (UUID(expected[0]), int(expected[-1])):
             (row,), _ = await dead_letters.find_page(tx, Filters(id=one))
-            assert await dead_letters.find_page(tx, Filters(id=one), dead_letters.place_of(row)) == ([], None)
+            assert await dead_letters.find_page(tx, Filters(id=one), dead_letters.cursor_of(row)) == ([], None)
 
 
 async def walk(tx: Transaction, filters: Filters, limit: int, scan_limit: int) -> list[str]:

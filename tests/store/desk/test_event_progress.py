@@ -26,7 +26,7 @@ from bongsu.store.desk.event_progress import (
     EventProgress,
     EventRow,
     Filters,
-    Place,
+    PageCursor,
     find_page,
     find_progress,
 )
@@ -317,7 +317,7 @@ async def test_a_page_looks_at_no_more_events_than_it_may(store: Store) -> None:
         assert [[row.event_id for row in page] for page in found] == [[], [], [], [rare]]
         page = await find_page(tx, Filters(type="rare"), None, 5, scan_limit=20)
     # The next page begins behind the last that was looked at.
-    assert page.next == Place(known[19].created_at, known[19].event_id)
+    assert page.next == PageCursor(known[19].created_at, known[19].event_id)
 
 
 async def test_a_page_that_is_full_to_the_last_row_is_the_last(store: Store) -> None:

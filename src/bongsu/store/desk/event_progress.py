@@ -303,7 +303,7 @@ def _without_zeros(counts: Counter[str], names: Iterable[str]) -> dict[str, int]
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class PageCursor:
     """An event in the order of the list."""
 
     created_at: datetime
@@ -314,8 +314,8 @@ class Place:
         return self.created_at, self.event_id
 
 
-_FIRST = Place(datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
-_LAST = Place(datetime(9999, 12, 31, tzinfo=UTC), UUID(int=2**128 - 1))
+_FIRST = PageCursor(datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
+_LAST = PageCursor(datetime(9999, 12, 31, tzinfo=UTC), UUID(int=2**128 - 1))
 
 
 @dataclass(frozen=True)
@@ -335,11 +335,10 @@ class Filters:
 
 
 class EventPage(NamedTuple):
-    """Events, newest first, and behind which place the next page begins. It may have fewer events than asked for, or none,
-    and yet not be the last."""
+    """Events, newest first, and the cursor of the next page. A page may have fewer rows than asked for, or none, and not be the last."""
 
     rows: list[EventRow]
-    next: Place | None
+    next: PageCursor | None
 
 
 # The events below ($1, $2) and from ($3, $4) on, by time and id.
@@ -370,21 +369,21 @@ PAGE = in_both(
 
 
 async def find_page(
-    tx: Transaction, filters: Filters, behind: Place | None = None, limit: int = 50, *, scan_limit: int = SCAN_LIMIT
+    tx: Transaction, filters: Filters, after: PageCursor | None = None, limit: int = 50, *, scan_limit: int = SCAN_LIMIT
 ) -> EventPage:
-    """The newest events behind that place that match, among at most `scan_limit` of them."""
-    above = min(behind or _LAST, _LAST if filters.until is None else Place(filters.until, _FIRST.event_id))
-    lowest = _FIRST if filters.since is None else Place(filters.since, _FIRST.event_id)
+    """The newest events after the cursor that match, among at most `scan_limit` of them."""
+    above = min(after or _LAST, _LAST if filters.until is None else PageCursor(filters.until, _FIRST.event_id))
+    lowest = _FIRST if filters.since is None else PageCursor(filters.since, _FIRST.event_id)
     # One more than asked for, to know whether there is a next page. Where all match, no others need be looked at.
     floor = await _find_floor(tx, above, lowest, scan_limit if any(filters.of_event) else limit + 1)
     found = await tx.fetch(PAGE(*above.parameters, *(floor or lowest).parameters, limit + 1, *filters.of_event))
     rows = [_event_row(tx.dialect, row) for row in found[:limit]]
     if len(found) > limit:
-        return EventPage(rows, Place(rows[-1].created_at, rows[-1].event_id))
+        return EventPage(rows, PageCursor(rows[-1].created_at, rows[-1].event_id))
     return EventPage(rows, floor)
 
 
-async def _find_floor(tx: Transaction, above: Place, lowest: Place, scan_limit: int) -> Place | None:
+async def _find_floor(tx: Transaction, above: PageCursor, lowest: PageCursor, scan_limit: int) -> PageCursor | None:
     """The last of that many events; None if there are fewer."""
     row = await fetch_one(tx, FLOOR(*above.parameters, *lowest.parameters, scan_limit - 1))
-    return None if row is None else Place(tx.dialect.time(row["created_at"]), as_uuid(row["event_id"]))
+    return None if row is None else PageCursor(tx.dialect.time(row["created_at"]), as_uuid(row["event_id"]))
