@@ -283,7 +283,7 @@ def _delivery_row(dialect: Dialect, row: Row) -> DeadRow:
 
 
 class DeadPage(NamedTuple):
-    """Dead letters and the cursor of the next page. A page may have fewer rows than asked for, or none, and not be the last."""
+    """Dead letters and the cursor of the next page. A page with few rows, or none, need not be the last."""
 
     rows: list[DeadRow]
     next: PageCursor | None

@@ -17,6 +17,7 @@ from uuid import UUID
 from bongsu.model import EventStatus, Reason
 from bongsu.store.core.query import Dialect, Row, Statement, Transaction, as_uuid, fetch_one, in_both
 from bongsu.store.desk.cancellations import Cancellation, find_cancellation
+from bongsu.store.outbox.rows import ROW_COLUMNS, EventRow, read_event_row
 
 # Events that one page looks at: work for a twentieth of a second. With fewer, a caller with a rare filter asks more often.
 SCAN_LIMIT = 50_000
@@ -29,41 +30,6 @@ _LONGEST = timedelta(days=3650)
 DELIVERY_STATUSES = ("READY", "SENDING", "SUCCESS", "FAIL", "UNKNOWN", "CANCELLED")
 WAITING = ("READY", "SENDING")
 ANSWERED = ("SUCCESS", "FAIL", "UNKNOWN")
-
-
-@dataclass(frozen=True)
-class EventRow:
-    """An event as the list shows it."""
-
-    event_id: UUID
-    event_type: str
-    status: EventStatus
-    actor_id: str | None
-    target_id: str | None
-    ref_id: str | None
-    attempts: int
-    error: str | None
-    created_at: datetime
-    finished_at: datetime | None
-
-
-_EVENT_COLUMNS = """e.event_id, e.event_type, e.status, e.actor_id, e.target_id, e.ref_id, e.attempts, e.error, e.created_at,
-           e.finished_at"""
-
-
-def _event_row(dialect: Dialect, row: Row) -> EventRow:
-    return EventRow(
-        event_id=as_uuid(row["event_id"]),
-        event_type=row["event_type"],
-        status=EventStatus(row["status"]),
-        actor_id=row["actor_id"],
-        target_id=row["target_id"],
-        ref_id=row["ref_id"],
-        attempts=row["attempts"],
-        error=row["error"],
-        created_at=dialect.time(row["created_at"]),
-        finished_at=_time(dialect, row["finished_at"]),
-    )
 
 
 def _time(dialect: Dialect, stored: Any) -> datetime | None:
@@ -171,13 +137,11 @@ _LAST_DUE_SQLITE = f"""
             FROM bongsu_messages AS m WHERE m.event_id = e.event_id)"""
 
 # One event by its primary key, the store's time, and how long ago its first message was written, by the unique key of
-# messages. `is_ahead`: no worker has claimed it, so `due` is not the end of a lease, and that time has not come. Locks
-# nothing. $1 event.
+# messages. Locks nothing. $1 event.
 FIND = in_both(
     lambda d: (
         f"""
-    SELECT {_EVENT_COLUMNS}, e.due, {d.now} AS now,
-           e.status = 'PENDING' AND e.leased_by IS NULL AND e.due > {d.now} AS is_ahead,
+    SELECT {ROW_COLUMNS}, {d.now} AS now,
            {d.seconds_since("(SELECT min(m.created_at) FROM bongsu_messages m WHERE m.event_id = e.event_id)")} AS seconds,
            {_LAST_DUE_POSTGRES if d.name == "postgresql" else _LAST_DUE_SQLITE} AS last_due
     FROM bongsu_events e WHERE e.event_id = $1"""
@@ -261,11 +225,14 @@ async def find_progress(tx: Transaction, event_id: UUID) -> EventProgress | None
     if row is None:
         return None
     dialect = tx.dialect
+    event, now = read_event_row(dialect, row), dialect.time(row["now"])
+    # Of an event that a worker has leased, `due` is the end of the lease.
+    is_ahead = event.status is EventStatus.PENDING and not event.is_leased and event.due > now
     return EventProgress(
-        event=_event_row(dialect, row),
-        now=dialect.time(row["now"]),
+        event=event,
+        now=now,
         counts=_counts(await tx.fetch(COUNTS(event_id))),
-        due_at=dialect.time(row["due"]) if row["is_ahead"] else None,
+        due_at=event.due if is_ahead else None,
         seconds=row["seconds"],
         cancellation=await find_cancellation(tx, event_id),
         last_due=_time(dialect, row["last_due"]),
@@ -335,7 +302,7 @@ class Filters:
 
 
 class EventPage(NamedTuple):
-    """Events, newest first, and the cursor of the next page. A page may have fewer rows than asked for, or none, and not be the last."""
+    """Events, newest first, and the cursor of the next page. A page with few rows, or none, need not be the last."""
 
     rows: list[EventRow]
     next: PageCursor | None
@@ -358,7 +325,7 @@ FLOOR = in_both(
 PAGE = in_both(
     lambda d: (
         f"""
-    SELECT {_EVENT_COLUMNS} FROM bongsu_events e {d.index_hint("bongsu_events_created")}
+    SELECT {ROW_COLUMNS} FROM bongsu_events e {d.index_hint("bongsu_events_created")}
     WHERE {_BETWEEN}
       AND (CAST($6 AS text) IS NULL OR e.event_type = $6)
       AND (CAST($7 AS text) IS NULL OR e.status = $7)
@@ -377,7 +344,7 @@ async def find_page(
     # One more than asked for, to know whether there is a next page. Where all match, no others need be looked at.
     floor = await _find_floor(tx, above, lowest, scan_limit if any(filters.of_event) else limit + 1)
     found = await tx.fetch(PAGE(*above.parameters, *(floor or lowest).parameters, limit + 1, *filters.of_event))
-    rows = [_event_row(tx.dialect, row) for row in found[:limit]]
+    rows = [read_event_row(tx.dialect, row) for row in found[:limit]]
     if len(found) > limit:
         return EventPage(rows, PageCursor(rows[-1].created_at, rows[-1].event_id))
     return EventPage(rows, floor)

@@ -71,7 +71,7 @@ class HistoryRow:
 
 
 class HistoryPage(NamedTuple):
-    """Rows, newest first, and the cursor of the next page. A page may have fewer rows than asked for, or none, and not be the last."""
+    """Rows, newest first, and the cursor of the next page. A page with few rows, or none, need not be the last."""
 
     rows: list[HistoryRow]
     next: PageCursor | None
