@@ -106,7 +106,7 @@ def test_an_operator_lists_looks_and_replays(with_store: Do, environment: dict[s
 def test_what_cannot_be_done_is_one_line_that_names_the_cure(tmp_path: Path) -> None:
     environment = {"BONGSU_DATA_DIR": str(tmp_path)}
     for arguments, cure in (
-        (("dead", "replay"), "A replay needs a filter, such as --code or --id."),
+        (("dead", "replay"), "No filter was given, such as --code or --id."),
         (("dead", "list", "--channel", "fax"), "--channel must be"),
         (("dead", "list", "--user", ""), "--user"),
         (("dead", "list", "--kind", "event", "--channel", "push"), "nothing fits"),

@@ -226,7 +226,9 @@ def test_what_is_known_of_the_member_comes_first() -> None:
     preferences = Preferences(enabled=False, types=types, quiet_hours=QuietHours(start="22:00", end="08:00"))
     no_consent = replace(PHONE, device_id="web", device=PHONE.device.model_copy(update={"push_consent": False}))
     seen = view(
-        member=Member(locale="en", timezone="UTC", email="a@b", phone="010"), preferences=wish, devices=[PHONE, no_consent]
+        member=Member(locale="en", timezone="UTC", email="a@b", phone="010"),
+        preferences=preferences,
+        devices=[PHONE, no_consent],
     )
     assert dict(facts(seen)) == {
         "locale": "en",

@@ -94,7 +94,7 @@ def replay(
         until=until,
     )  # fmt: skip
     if asked.is_empty:
-        raise ReplayWithoutFilter("A replay needs a filter, such as --code or --id")
+        raise ReplayWithoutFilter("No filter was given, such as --code or --id")
     telemetry.configure_logs("WARNING")
     command = ReplayCommand(Settings.load(), asked, new_collapse_id)
     count = run(command.count())

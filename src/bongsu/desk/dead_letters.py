@@ -219,7 +219,7 @@ class Replay:
         batch: int = BATCH,
     ) -> None:
         if asked.is_empty:
-            raise ReplayWithoutFilter("A replay needs a filter")
+            raise ReplayWithoutFilter
         self._store = store
         self._signals = signals
         self._requested_by = requested_by

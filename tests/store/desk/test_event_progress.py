@@ -267,9 +267,17 @@ async def some_events(tx: Transaction) -> list[EventRow]:
         status = dice.choice(list(EventStatus))
         target_id = dice.choice([SOME_TARGET, "t-2", None])
         event_type = dice.choice([SOME_TYPE, "order.shipped"])
-        times = {"due": created_at, "created_at": created_at}
-        event_id = await add_event(tx, event_type, status=status.value, target_id=target_id, **times)
-        rows.append(EventRow(event_id=event_id, event_type=event_type, status=status, target_id=target_id, **times))
+        row = EventRow(
+            event_id=new_id(),
+            event_type=event_type,
+            status=status,
+            target_id=target_id,
+            due=created_at,
+            created_at=created_at,
+        )
+        fields = {"target_id": target_id, "due": created_at, "created_at": created_at}
+        event_id = await add_event(tx, event_type, status=status.value, **fields)
+        rows.append(replace(row, event_id=event_id))
     return sorted(rows, key=lambda row: (row.created_at, row.event_id), reverse=True)
 
 
