@@ -186,7 +186,9 @@ def router(gate: Gate, store: Store, on_read: OnRead | None = None) -> APIRouter
         """For a badge: cheaper than a page."""
         return await inbox.unread_count(member_id)
 
-    @routes.post("/api/notifications/{notification_id}/read", responses=problems(404), summary="Mark a notification as read")
+    @routes.post(
+        "/api/notifications/{notification_id}/read", responses=problems(404, 422), summary="Mark a notification as read"
+    )
     async def read(notification_id: str, member_id: str = Depends(gate.member)) -> ReadNotification:
         """A repeated call answers the same `readAt`."""
         known = as_id(notification_id)
