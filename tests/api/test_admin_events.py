@@ -8,12 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from bongsu.api.admin_events import wrapped
-from bongsu.api.paging import wrap
+from bongsu.api.paging import encode_cursor, encode_parts
 from bongsu.model import new_id
 from bongsu.store import Store
 from bongsu.store.desk import event_progress
-from bongsu.store.desk.event_progress import Place
+from bongsu.store.desk.event_progress import PageCursor
 from tests.support.campaigns import add_cancellation, add_event, add_message, keep_counts
 from tests.support.notifications import NOON, tell, withhold
 
@@ -188,8 +187,8 @@ async def test_each_filter_is_heeded(api: httpx.AsyncClient, store: Store) -> No
         ({"from": "2026-03-01T13:00:00Z", "to": "2026-03-01T13:00:00.000001Z"}, [b]),
         ({"from": "2026-03-01T13:00:00Z", "targetId": "m-1"}, [c]),
         ({"from": "2027-03-01T13:00:00Z"}, []),
-        ({"cursor": wrapped(Place(NOON, new_id()))}, [a]),
-        ({"cursor": wrapped(Place(NOON - HOUR, new_id()))}, []),
+        ({"cursor": encode_cursor(PageCursor(NOON, new_id()))}, [a]),
+        ({"cursor": encode_cursor(PageCursor(NOON - HOUR, new_id()))}, []),
     ):
         assert [one["eventId"] for one in (await answer(api, **query))["items"]] == found, query
 
@@ -211,18 +210,18 @@ BAD = [
     ("limit=101", "limit", "less than or equal to 100"),
     ("limit=many", "limit", "integer"),
     *(
-        (f"cursor={cursor}", "cursor", "is no cursor")
+        (f"cursor={cursor}", "cursor", "is not a cursor")
         for cursor in (
             "",
             "MTIz",
-            wrap(7, str(new_id())),
-            wrap(AT, 7),
-            wrap(AT, "7"),
-            wrap(AT, str(new_id()), 1),
-            wrap("2026-03-01T12:00:00", str(new_id())),
-            wrap("1969-03-01T12:00:00+00:00", str(new_id())),
-            wrap("9999-12-31T23:59:59-01:00", str(new_id())),
-            wrap("noon", str(new_id())),
+            encode_parts(7, str(new_id())),
+            encode_parts(AT, 7),
+            encode_parts(AT, "7"),
+            encode_parts(AT, str(new_id()), 1),
+            encode_parts("2026-03-01T12:00:00", str(new_id())),
+            encode_parts("1969-03-01T12:00:00+00:00", str(new_id())),
+            encode_parts("9999-12-31T23:59:59-01:00", str(new_id())),
+            encode_parts("noon", str(new_id())),
         )
     ),
 ]

@@ -16,10 +16,10 @@ import pytest
 from rich.console import Console
 
 from bongsu.api.bodies import BODY_LIMIT
+from bongsu.cli.why_view import explain
 from bongsu.decide.worker import EventWorker
 from bongsu.desk import cancel as module
 from bongsu.desk.cancel import CancelWorker
-from bongsu.desk.why import explain
 from bongsu.errors import StoreUnreachable
 from bongsu.model import Everyone, Listed, NoticeType, new_id, utc_now
 from bongsu.rules import catalogue

@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 
-from bongsu.api.history import wrapped
+from bongsu.api.paging import encode_cursor
 from bongsu.model import new_id
 from bongsu.store import Store
-from bongsu.store.desk.history import Place
+from bongsu.store.desk.history import PageCursor
 from tests.support.notifications import NOON, say, tell, withhold
 
 
@@ -80,8 +80,8 @@ async def test_each_parameter_is_heeded(api: httpx.AsyncClient, store: Store) ->
         ({"to": "2026-03-01T13:00:00Z"}, ["a"]),
         ({"from": "2026-03-01T12:00:00Z", "to": "2026-03-01T13:00:01Z"}, ["b", "a"]),
         ({"userId": "nobody"}, []),
-        ({"cursor": wrapped(Place(0, "a"))}, []),
-        ({"cursor": wrapped(Place(2**63 - 1, "a"))}, ["b", "a"]),
+        ({"cursor": encode_cursor(PageCursor(0, "a"))}, []),
+        ({"cursor": encode_cursor(PageCursor(2**63 - 1, "a"))}, ["b", "a"]),
     ):
         assert [one["memberId"] for one in (await found(api, **query))["items"]] == members, query
 
@@ -103,21 +103,21 @@ BAD = [
     ("limit=0", "limit", "greater than or equal to 1"),
     ("limit=201", "limit", "less than or equal to 200"),
     ("limit=many", "limit", "integer"),
-    ("cursor=", "cursor", "is no cursor"),
-    ("cursor=%ED%95%9C", "cursor", "is no cursor"),
-    ("cursor=MTIz", "cursor", "is no cursor"),
-    ("cursor=LTEuYQ", "cursor", "is no cursor"),
-    ("cursor=MS4A", "cursor", "is no cursor"),
-    ("cursor=gICA", "cursor", "is no cursor"),
-    ("cursor=W3RydWUsImEiXQ", "cursor", "is no cursor"),  # [true,"a"]
-    ("cursor=WyIxIiwiYSJd", "cursor", "is no cursor"),  # ["1","a"]
-    ("cursor=WzkyMjMzNzIwMzY4NTQ3NzU4MDgsImEiXQ", "cursor", "is no cursor"),  # [9223372036854775808,"a"]
-    ("cursor=Wy0xLCJhIl0", "cursor", "is no cursor"),  # [-1,"a"]
-    ("cursor=WzEsIlx1MDAwMCJd", "cursor", "is no cursor"),  # [1,"\u0000"]
-    ("cursor=WzEsIlx1ZDgwMCJd", "cursor", "is no cursor"),  # [1,"\ud800"]
-    ("cursor=WzEsICJhIl0", "cursor", "is no cursor"),  # [1, "a"]
-    ("cursor=eyJhIjoxfQ", "cursor", "is no cursor"),  # {"a":1}
-    ("cursor=WzEsImEiLDJd", "cursor", "is no cursor"),  # [1,"a",2]
+    ("cursor=", "cursor", "is not a cursor"),
+    ("cursor=%ED%95%9C", "cursor", "is not a cursor"),
+    ("cursor=MTIz", "cursor", "is not a cursor"),
+    ("cursor=LTEuYQ", "cursor", "is not a cursor"),
+    ("cursor=MS4A", "cursor", "is not a cursor"),
+    ("cursor=gICA", "cursor", "is not a cursor"),
+    ("cursor=W3RydWUsImEiXQ", "cursor", "is not a cursor"),  # [true,"a"]
+    ("cursor=WyIxIiwiYSJd", "cursor", "is not a cursor"),  # ["1","a"]
+    ("cursor=WzkyMjMzNzIwMzY4NTQ3NzU4MDgsImEiXQ", "cursor", "is not a cursor"),  # [9223372036854775808,"a"]
+    ("cursor=Wy0xLCJhIl0", "cursor", "is not a cursor"),  # [-1,"a"]
+    ("cursor=WzEsIlx1MDAwMCJd", "cursor", "is not a cursor"),  # [1,"\u0000"]
+    ("cursor=WzEsIlx1ZDgwMCJd", "cursor", "is not a cursor"),  # [1,"\ud800"]
+    ("cursor=WzEsICJhIl0", "cursor", "is not a cursor"),  # [1, "a"]
+    ("cursor=eyJhIjoxfQ", "cursor", "is not a cursor"),  # {"a":1}
+    ("cursor=WzEsImEiLDJd", "cursor", "is not a cursor"),  # [1,"a",2]
 ]
 
 

@@ -16,7 +16,7 @@ from bongsu.rules import CRITICAL_DIRECT, DIRECT, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
 from bongsu.store.core.query import in_both, same
-from bongsu.store.outbox import ClaimedEvent, EventResult, StoredEvent, schedule
+from bongsu.store.outbox import ClaimedEvent, EventResult, StoredEvent
 
 _ALL_DUE = in_both(lambda d: f"UPDATE bongsu_events SET due = {d.now}")
 LEAST: dict[str, Any] = {"type": "MARKETING", "userIds": ["a", "b"], "title": "봄 할인", "body": "오늘만\n반값"}
@@ -220,10 +220,8 @@ async def test_what_is_scheduled_waits_for_its_time(api: httpx.AsyncClient, stor
     answer = await sent(api, sendAt=at)
     assert datetime.fromisoformat(answer["sendAt"]) == datetime.fromisoformat(at)
     assert await claim(store) == []
-    async with store.read() as tx:
-        progress = await schedule.find_progress(tx, UUID(answer["eventId"]))
-    assert progress is not None
-    assert (progress.due, progress.status) == (datetime.fromisoformat(at), EventStatus.PENDING)
+    stored = await find(store, answer["eventId"])
+    assert (stored.due, stored.status) == (datetime.fromisoformat(at), EventStatus.PENDING)
     async with store.transaction() as tx:  # two hours pass
         await tx.execute(_ALL_DUE())
     (claimed,) = await claim(store)

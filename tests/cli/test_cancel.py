@@ -30,11 +30,11 @@ def test_it_says_what_was_stopped_sent_and_withdrawn(
     for _ in range(2):
         done = bongsu(*cancel, environment=environment)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout == "3 deliveries cancelled, 0 had gone out, 0 inbox rows withdrawn\n"
+        assert done.stdout == "3 deliveries cancelled, 0 already sent, 0 inbox rows withdrawn\n"
     assert with_store(statuses) == {"CANCELLED": 3}
     assert with_store(in_inboxes) == 3
     done = bongsu(*cancel, "--withdraw", environment=environment)
-    assert done.stdout == "3 deliveries cancelled, 0 had gone out, 3 inbox rows withdrawn\n"
+    assert done.stdout == "3 deliveries cancelled, 0 already sent, 3 inbox rows withdrawn\n"
     assert with_store(in_inboxes) == 0
     assert with_store(is_exact)
     shown = bongsu("event", "show", str(event_id), environment=environment).stdout
@@ -68,7 +68,7 @@ def test_on_a_terminal_it_asks_first(with_store: Do, settings: Settings, environ
     cancel = ("event", "cancel", str(event_id), "--withdraw")
     code, shown = typed("n", *cancel, environment=terminal)
     assert (code, "Aborted" in shown) == (1, True)
-    assert f"Cancel event {event_id}, and take it out of the inboxes?" in " ".join(shown.split())
+    assert f"Cancel event {event_id} and withdraw it from the inboxes?" in " ".join(shown.split())
     assert with_store(lambda store: event_status(store, event_id)) == "DONE"
     code, shown = typed("y", *cancel, environment=terminal)
     assert (code, "2 inbox rows withdrawn" in shown) == (0, True)

@@ -16,10 +16,11 @@ from uuid import UUID
 import pytest
 from rich.console import Console
 
-from bongsu.api.dead import DeadFilter
 from bongsu.cli import main as cli
-from bongsu.cli.dead_view import Replaying, facts, look, told
+from bongsu.cli.dead_view import ReplayCommand, facts, lines_of
+from bongsu.desk.dead_letters import DeadFilter, StoreDeadLetters
 from bongsu.runtime.redis_signals import RedisSignals
+from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import DELIVERIES_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
@@ -105,7 +106,7 @@ def test_an_operator_lists_looks_and_replays(with_store: Do, environment: dict[s
 def test_what_cannot_be_done_is_one_line_that_names_the_cure(tmp_path: Path) -> None:
     environment = {"BONGSU_DATA_DIR": str(tmp_path)}
     for arguments, cure in (
-        (("dead", "replay"), "A replay needs a filter, such as --code or --id."),
+        (("dead", "replay"), "No filter was given, such as --code or --id."),
         (("dead", "list", "--channel", "fax"), "--channel must be"),
         (("dead", "list", "--user", ""), "--user"),
         (("dead", "list", "--kind", "event", "--channel", "push"), "nothing fits"),
@@ -184,10 +185,10 @@ async def test_workers_elsewhere_hear_of_a_replay_over_redis(
     try:
         with elsewhere.listen(DELIVERIES_TOPIC, lambda data: heard.set() if data is not None else None):
             await elsewhere.wait_subscribed(DELIVERIES_TOPIC)
-            replaying = Replaying(
+            command = ReplayCommand(
                 settings.model_copy(update={"redis_url": url}), DeadFilter.model_validate({"state": "FAIL"})
             )
-            assert await replaying.run(1, Console(stderr=True)) == (1, 1)
+            assert await command.run(1, Console(stderr=True)) == (1, 1)
             await heard.wait()
     finally:
         await elsewhere.stop()
@@ -202,9 +203,9 @@ async def test_the_story_of_one_says_where_it_was_to_go(store: Store, settings: 
         }
 
     async def known(name: str) -> dict[str, str]:
-        story = await look(settings, store, DeadFilter.model_validate({"id": ids[name]}))
-        assert len(list(told(story))) > 8
-        return dict(facts(story))
+        letter = await StoreDeadLetters(store, LocalSignals()).show(ids[name])
+        assert len(list(lines_of(letter, settings.zone))) > 8
+        return dict(facts(letter, settings.zone))
 
     assert (await known("PUSH"))["by"] == "PUSH to device d-0 (gone)"
     assert (await known("SMS"))["by"] == "SMS to phone, which is no longer known"

@@ -9,21 +9,25 @@ import signal
 import subprocess
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from rich.console import Console
 
-from bongsu.api.admin_events import EventQuery
-from bongsu.cli.events_view import Look, facts, find_events, line, pace, watch
+from bongsu.cli.events_view import facts, line, pace, watch
+from bongsu.desk.lists import fill_page
+from bongsu.desk.progress import EventFilter, Look, list_events
 from bongsu.errors import NoSuchEvent
 from bongsu.model import EventStatus, new_id
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction
 from bongsu.store.core.query import same
 from bongsu.store.desk import event_progress
-from bongsu.store.desk.event_progress import Counts, EventProgress, EventRow
+from bongsu.store.desk.event_progress import Counts, EventProgress
+from bongsu.store.outbox import EventRow
 from tests.cli.test_dead import Do, typed
 from tests.support.campaigns import add_cancellation, add_event, add_message, keep_counts
 from tests.support.notifications import NOON, tell, withhold
@@ -109,10 +113,11 @@ async def test_the_list_goes_on_until_it_is_full(store: Store, monkeypatch: pyte
         rare = [await add_event(tx, "rare", created_at=NOON - number * HOUR) for number in range(3)]
         for number in range(1, 8):
             await add_event(tx, created_at=NOON + number * HOUR)
-    page = await find_events(store, EventQuery.model_validate({"type": "rare", "limit": 2}))
-    assert [row.event_id for row in page.rows] == rare[:2]
-    page = await find_events(store, EventQuery.model_validate({"type": "rare"}).model_copy(update={"cursor": page.next}))
-    assert ([row.event_id for row in page.rows], page.next) == (rare[2:], None)
+    listing = partial(list_events, store, EventFilter(type="rare"))
+    rows, end = await fill_page(listing, None, 2)
+    assert [row.event_id for row in rows] == rare[:2]
+    rows, end = await fill_page(listing, end, 2)
+    assert ([row.event_id for row in rows], end) == (rare[2:], None)
 
 
 def test_what_cannot_be_done_is_one_line_that_names_the_cure(tmp_path: Path) -> None:
@@ -125,7 +130,7 @@ def test_what_cannot_be_done_is_one_line_that_names_the_cure(tmp_path: Path) -> 
         (("event", "list", "--status", "sent"), "--status must be"),
         (("event", "list", "--target", ""), "--target"),
         (("event", "list", "--from", "today"), "--from must be a time with offset"),
-        (("event", "list", "--cursor", "x"), "--cursor is no cursor"),
+        (("event", "list", "--cursor", "x"), "--cursor is not a cursor"),
     ):
         done = bongsu(*arguments, environment=environment)
         assert (done.returncode, done.stdout) == (1, ""), arguments
@@ -137,21 +142,21 @@ def test_what_cannot_be_done_is_one_line_that_names_the_cure(tmp_path: Path) -> 
 
 
 def progress(status: EventStatus = EventStatus.DONE, **deliveries: int) -> EventProgress:
-    event = EventRow(new_id(), "x", status, None, None, None, 0, None, NOON, None)
+    event = EventRow(event_id=new_id(), event_type="x", status=status, due=NOON, created_at=NOON)
     return EventProgress(event, NOON, Counts(7, {}, {"PUSH": deliveries} if deliveries else {}), seconds=10.0)
 
 
-SEOUL = Settings(timezone="Asia/Seoul")
+SEOUL = ZoneInfo("Asia/Seoul")
 
 
 async def test_a_scheduled_and_a_cancelled_event_say_so(store: Store) -> None:
-    assert dict(facts(SEOUL, replace(progress(EventStatus.PENDING), due_at=NOON + HOUR)))["due"] == "2026-03-01 22:00:00"
+    assert dict(facts(replace(progress(EventStatus.PENDING), due_at=NOON + HOUR), SEOUL))["due"] == "2026-03-01 22:00:00"
     async with store.transaction() as tx:
         event_id = await add_event(tx, status="CANCELLED")
         await add_cancellation(tx, event_id, withdraw=True)
         found = await event_progress.find_progress(tx, event_id)
     assert found is not None
-    (cancelled, who), (_, numbers) = list(facts(SEOUL, found))[-2:]
+    (cancelled, who), (_, numbers) = list(facts(found, SEOUL))[-2:]
     assert (cancelled, who.endswith(" by key:…abcd")) == ("cancelled", True)
     assert numbers == "5 deliveries stopped, 7 sent before, 3 inbox rows withdrawn"
 
@@ -167,22 +172,22 @@ def test_the_rate_is_that_between_two_looks() -> None:
     look = Look(second, first)
     assert (look.rate, look.done) == (25.0, 160)
     assert look.expected_end == second.now + timedelta(seconds=840 / 25)
-    assert line(SEOUL, look) == "DONE  7 decided  160 of 1,000 deliveries ended  25.0/s, ends 21:00:35"
+    assert line(look, SEOUL) == "DONE  7 decided  160 of 1,000 deliveries ended  25.0/s, ends 21:00:35"
     tomorrow = replace(second, counts=Counts(7, {}, {"PUSH": {"SUCCESS": 150, "READY": 10**6}}))
-    assert pace(SEOUL, Look(tomorrow, first)) == "25.0/s, ends 2026-03-02 08:06:42"
+    assert pace(Look(tomorrow, first), SEOUL) == "25.0/s, ends 2026-03-02 08:06:42"
     # The store's clock was set back, or stood still.
     assert (Look(first, second).rate, Look(first, first).rate) == (None, None)
     # A replay makes deliveries wait again that had an outcome.
     back = Look(replace(first, now=second.now + HOUR), second)
-    assert (back.rate, back.expected_end, pace(SEOUL, back)) == (0.0, None, "0.0/s")
+    assert (back.rate, back.expected_end, pace(back, SEOUL)) == (0.0, None, "0.0/s")
 
 
 def test_without_a_rate_there_is_less_to_say() -> None:
-    assert line(SEOUL, Look(progress(EventStatus.PENDING))) == "PENDING  7 decided  0 of 0 deliveries ended"
-    assert line(SEOUL, Look(progress(SUCCESS=3))) == "DONE  7 decided  3 of 3 deliveries ended"
-    assert line(SEOUL, Look(progress(SUCCESS=3), progress(SUCCESS=1))) == "DONE  7 decided  3 of 3 deliveries ended"
+    assert line(Look(progress(EventStatus.PENDING)), SEOUL) == "PENDING  7 decided  0 of 0 deliveries ended"
+    assert line(Look(progress(SUCCESS=3)), SEOUL) == "DONE  7 decided  3 of 3 deliveries ended"
+    assert line(Look(progress(SUCCESS=3), progress(SUCCESS=1)), SEOUL) == "DONE  7 decided  3 of 3 deliveries ended"
     scheduled = replace(progress(EventStatus.PENDING), due_at=NOON)
-    assert pace(SEOUL, Look(scheduled)) == "due 2026-03-01 21:00:00"
+    assert pace(Look(scheduled), SEOUL) == "due 2026-03-01 21:00:00"
 
 
 _END_EVENT = same("UPDATE bongsu_events SET status = 'DONE' WHERE event_id = $1")

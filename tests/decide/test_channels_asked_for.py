@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from bongsu.api.inbox import Inbox, PageQuery
+from bongsu.api.inbox import Inbox, InboxPage, PageQuery, ReadAll, UnreadCount
 from bongsu.decide.worker import EventWorker
 from bongsu.live.announce import Announcer
 from bongsu.model import Event
@@ -58,8 +58,8 @@ async def test_an_sms_alone_is_not_in_the_inbox_and_the_history_has_it(store: St
     assert await deliveries(store) == [("a", "SMS")]
     inbox = Inbox(store)
     for query in (PageQuery(), PageQuery(unread="true")):
-        assert await inbox.page("a", query) == {"items": [], "next": None, "unread": 0}
-    assert await inbox.unread_count("a") == {"unread": 0}
+        assert await inbox.page("a", query) == InboxPage(items=[], next=None, unread=0)
+    assert await inbox.unread_count("a") == UnreadCount(unread=0)
     assert announced == []
     async with store.read() as tx:
         (row,), _ = await history.find_page(tx, history.Filters(member_id="a"))
@@ -68,7 +68,7 @@ async def test_an_sms_alone_is_not_in_the_inbox_and_the_history_has_it(store: St
     # It cannot be marked as read either.
     assert row.notification_id is not None
     assert await inbox.read("a", row.notification_id) is None
-    assert await inbox.read_all("a") == {"read": 0, "unread": 0}
+    assert await inbox.read_all("a") == ReadAll(read=0, unread=0)
     assert [one[0] for one in await rows(store, "SELECT read_at FROM bongsu_notifications")] == [None]
 
 
@@ -77,12 +77,12 @@ async def test_beside_others_only_those_for_the_inbox_count(store: Store, settin
     assert len(announced) == 2
     inbox = Inbox(store)
     page = await inbox.page("a", PageQuery())
-    assert (len(page["items"]), page["unread"]) == (2, 2)
+    assert (len(page.items), page.unread) == (2, 2)
     assert await unread_is_exact(store)
-    first = await inbox.read("a", int(page["items"][0]["id"]))
+    first = await inbox.read("a", int(page.items[0].id))
     assert first is not None
-    assert first["unread"] == 1
-    assert await inbox.read_all("a") == {"read": 1, "unread": 0}
+    assert first.unread == 1
+    assert await inbox.read_all("a") == ReadAll(read=1, unread=0)
     assert await unread_is_exact(store)
 
 
@@ -91,5 +91,5 @@ async def test_a_member_who_wants_a_type_by_sms_alone_does_not_find_it_in_the_in
 ) -> None:
     await prefers(store, "a", types={"CODE": {"channels": ["SMS"]}})
     assert await send(store, settings, code("SMS", "IN_APP")) == []
-    assert await Inbox(store).unread_count("a") == {"unread": 0}
+    assert await Inbox(store).unread_count("a") == UnreadCount(unread=0)
     assert await deliveries(store) == [("a", "SMS")]

@@ -185,7 +185,7 @@ def test_fields_left_out_get_their_defaults() -> None:
     assert isinstance(row.event_id, UUID)
     assert row.event_id.version == 7
     assert abs(row.occurred_at - datetime.now(UTC)) < timedelta(minutes=1)
-    assert row[3:] == (None, None, None, "{}")
+    assert row[3:] == (None, None, None, "{}", None)
 
 
 def test_what_msgspec_leaves_pydantic_decides() -> None:

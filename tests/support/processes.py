@@ -25,7 +25,8 @@ forks.set_forkserver_preload(
         "tests.decide.killed_worker",
         "bongsu.cli.main",
         "bongsu.cli.publish",
-        "bongsu.desk.doctor",
+        "bongsu.cli.doctor_view",
+        "bongsu.cli.why_view",
         "bongsu.cli.dead_view",
         "bongsu.cli.events_view",
     ]

@@ -1,73 +1,35 @@
-"""/api/admin/events: the events, how far one has come, and stopping it."""
+"""/api/admin/events: list events, show how far one has come, cancel one."""
 
 from __future__ import annotations
 
-import contextlib
-from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
 
 from bongsu.api.auth import Gate, key_ending
 from bongsu.api.bodies import described, read_as
-from bongsu.api.history import Moment, refuse_repeats
-from bongsu.api.paging import no_cursor, unwrap, wrap
-from bongsu.api.problems import PROBLEMS
+from bongsu.api.models import ApiModel, Page, Timestamp
+from bongsu.api.paging import cursor_of, encode_cursor
+from bongsu.api.problems import problems
+from bongsu.api.query import CURSOR, refuse_repeats
+from bongsu.desk import progress as desk
 from bongsu.desk.cancel import Cancellations
-from bongsu.errors import NoSuchEvent
-from bongsu.model import EventStatus, Id, Name
+from bongsu.desk.progress import EventFilter
+from bongsu.model import EventStatus
 from bongsu.store import Store
-from bongsu.store.desk import event_progress as statements
 from bongsu.store.desk.cancellations import Cancellation
-from bongsu.store.desk.event_progress import EventProgress, EventRow, Filters, Place
+from bongsu.store.desk.event_progress import EventProgress, PageCursor
+from bongsu.store.outbox import EventRow
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def _bare(cursor: str) -> Place:
-    match unwrap(cursor):
-        case [str(created_at), str(event_id)]:
-            with contextlib.suppress(ValueError, OverflowError):
-                moment = datetime.fromisoformat(created_at)
-                if moment.tzinfo is not None and moment.astimezone(UTC).year >= 1970:
-                    return Place(moment, UUID(event_id))
-    raise no_cursor()
-
-
-def wrapped(place: Place) -> str:
-    """A place as a cursor."""
-    return wrap(place.created_at.isoformat(), str(place.event_id))
-
-
-class EventQuery(BaseModel):
-    """The filters. An unknown name is refused: a misspelt filter would match everything."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
-
-    type: Name | None = Field(None, description="The event's type, such as product.price_changed")
-    status: EventStatus | None = None
-    target_id: Id | None = None
-    since: Moment | None = Field(None, alias="from", description="Stored at this moment or later")
-    until: Moment | None = Field(None, alias="to", description="Stored before this moment")
+class EventQuery(EventFilter):
     limit: int = Field(50, ge=1, le=100, description="How many at most")
-    cursor: Annotated[Place, BeforeValidator(_bare, json_schema_input_type=str)] | None = Field(
-        None, description="What `next` of the page before said"
-    )
-
-    @model_validator(mode="after")
-    def _in_order(self) -> EventQuery:
-        if self.since is not None and self.until is not None and self.since >= self.until:
-            raise PydanticCustomError("order", "`from` must lie before `to`")
-        return self
-
-    @property
-    def filters(self) -> Filters:
-        return Filters(self.type, self.status, self.target_id, self.since, self.until)
+    cursor: Annotated[PageCursor, cursor_of(PageCursor)] | None = CURSOR
 
 
 class CancelRequest(BaseModel):
@@ -75,20 +37,16 @@ class CancelRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel)
 
-    withdraw: bool = Field(False, description="Take what was decided back out of the inboxes and unread counts too")
+    withdraw: bool = Field(False, description="Remove it from the inboxes and unread counts too")
 
 
 _cancel_request = TypeAdapter(CancelRequest)
 
 
-# --- responses --------------------------------------------------------------------------------------------------------
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 
-class _Wire(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-
-
-class EventItem(_Wire):
+class EventItem(ApiModel):
     event_id: UUID
     event_type: str
     status: EventStatus
@@ -97,30 +55,29 @@ class EventItem(_Wire):
     ref_id: str | None
     attempts: int = Field(description="How many attempts have failed")
     error: str | None
-    created_at: datetime
-    finished_at: datetime | None = Field(description="When it was finished; deliveries may go on after that")
+    created_at: Timestamp
+    finished_at: Timestamp | None = Field(description="When it was finished; deliveries may go on after that")
 
 
-class EventPage(_Wire):
-    items: list[EventItem] = Field(description="May be fewer than `limit`, or none, although there is a next page")
-    next: str | None = Field(description="The cursor of the next page, if there is one")
+class EventPage(Page[EventItem]):
+    pass
 
 
-class CancellationItem(_Wire):
-    requested_at: datetime
+class CancelCounts(ApiModel):
+    cancelled: int = Field(description="Deliveries that were stopped")
+    sent: int = Field(description="Deliveries that had been sent, or were being sent")
+    withdrawn: int = Field(description="Inbox rows that were withdrawn")
+
+
+class CancellationItem(CancelCounts):
+    requested_at: Timestamp
     requested_by: str
     withdraw: bool
-    cancelled: int = Field(description="Deliveries that were stopped")
-    sent: int = Field(description="Deliveries that had gone out, or were on the wire")
-    withdrawn: int = Field(description="Inbox rows that were taken back")
 
 
-class CancelledItem(_Wire):
+class CancelledItem(CancelCounts):
     event_id: UUID
     status: EventStatus
-    cancelled: int = Field(description="Deliveries that were stopped")
-    sent: int = Field(description="Deliveries that had gone out, or were on the wire")
-    withdrawn: int = Field(description="Inbox rows that were taken back")
 
 
 class ProgressItem(EventItem):
@@ -129,11 +86,11 @@ class ProgressItem(EventItem):
     deliveries: dict[str, dict[str, int]] = Field(
         description="By channel and status. Of an event of many members, those being sent are counted as READY"
     )
-    due_at: datetime | None = Field(description="When it is to be decided, if that lies ahead")
+    due_at: Timestamp | None = Field(description="When it is to be decided, if that lies ahead")
     rate_per_second: float | None = Field(
         description="Deliveries with an outcome per second since the first message was written; null if none waits"
     )
-    expected_end: datetime | None = Field(description="When the last delivery has an outcome, at this rate")
+    expected_end: Timestamp | None = Field(description="When the last delivery has an outcome, at this rate")
     cancellation: CancellationItem | None
 
 
@@ -142,86 +99,69 @@ class ProgressItem(EventItem):
 
 def router(gate: Gate, store: Store, cancellations: Cancellations) -> APIRouter:
     routes = APIRouter(
-        prefix="/api/admin/events", tags=["operations"], dependencies=[Depends(gate.server)], responses=PROBLEMS
+        prefix="/api/admin/events",
+        tags=["operations"],
+        dependencies=[Depends(gate.server)],
+        responses=problems(401, 403, 422, 503),
     )
 
-    @routes.get("", response_model=EventPage, summary="List events, newest first")
-    async def list_events(query: Annotated[EventQuery, Query()], request: Request) -> Response:
+    @routes.get("", summary="List events")
+    async def list_events(query: Annotated[EventQuery, Query()], request: Request) -> EventPage:
+        """Newest first. The filters are combined with AND."""
         refuse_repeats(request)
-        async with store.read() as tx:
-            page = await statements.find_page(tx, query.filters, query.cursor, query.limit)
-        more = None if page.next is None else wrapped(page.next)
-        return JSONResponse({"items": [_item(row) for row in page.rows], "next": more})
+        rows, end = await desk.list_events(store, query, query.cursor, query.limit)
+        return EventPage(items=[EventItem(**_fields(row)) for row in rows], next=end and encode_cursor(end))
 
-    @routes.get("/{event_id}", response_model=ProgressItem, summary="Show how far an event has come")
-    async def show_event(event_id: UUID) -> Response:
-        return JSONResponse(_progress_item(await find_event(store, event_id)))
+    @routes.get("/{event_id}", responses=problems(404), summary="Show the progress of an event")
+    async def show_event(event_id: UUID) -> ProgressItem:
+        """The members decided, the deliveries by channel and status, the rate of sending and when it is expected to end."""
+        return _progress_item(await desk.find_progress(store, event_id))
 
     @routes.post(
         "/{event_id}/cancel",
-        response_model=CancelledItem,
-        openapi_extra=described(CancelRequest, is_required=False),
-        responses={409: {**PROBLEMS[422], "description": "Nothing is left to cancel"}},
-        summary="Cancel an event: stop what has not been sent",
+        openapi_extra=described(CancelRequest, is_required=False, example={"withdraw": True}),
+        responses=problems(400, 404, 409, 413, 415),
+        summary="Cancel an event",
     )
-    async def cancel_event(event_id: UUID, request: Request) -> Response:
+    async def cancel_event(event_id: UUID, request: Request) -> CancelledItem:
+        """Stop what has not been sent; with `withdraw`, take the notifications out of the inboxes too. A repeated call
+        answers the same. 409 if nothing is left to cancel."""
         asked = await read_as(request, _cancel_request, default=CancelRequest())
         done = await cancellations.cancel(event_id, key_ending(request), withdraw=asked.withdraw)
-        return JSONResponse(
-            {
-                "eventId": str(event_id),
-                "status": EventStatus.CANCELLED.value,
-                "cancelled": done.cancelled,
-                "sent": done.sent,
-                "withdrawn": done.withdrawn,
-            }
+        return CancelledItem(
+            event_id=event_id,
+            status=EventStatus.CANCELLED,
+            cancelled=done.cancelled,
+            sent=done.sent,
+            withdrawn=done.withdrawn,
         )
 
     return routes
 
 
-async def find_event(store: Store, event_id: UUID) -> EventProgress:
-    """How far an event has come. Raises NoSuchEvent."""
-    async with store.read() as tx:
-        progress = await statements.find_progress(tx, event_id)
-    if progress is None:
-        raise NoSuchEvent(f"There is no event {event_id}")
-    return progress
+def _fields(row: EventRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in EventItem.model_fields}
 
 
-def _item(row: EventRow) -> dict[str, Any]:
-    return {
-        "eventId": str(row.event_id),
-        "eventType": row.event_type,
-        "status": row.status.value,
-        "actorId": row.actor_id,
-        "targetId": row.target_id,
-        "refId": row.ref_id,
-        "attempts": row.attempts,
-        "error": row.error,
-        "createdAt": row.created_at.isoformat(),
-        "finishedAt": row.finished_at and row.finished_at.isoformat(),
-    }
+def _progress_item(progress: EventProgress) -> ProgressItem:
+    return ProgressItem(
+        **_fields(progress.event),
+        decided=progress.counts.decided,
+        suppressed=dict(progress.counts.suppressed),
+        deliveries={channel: dict(statuses) for channel, statuses in progress.counts.deliveries.items()},
+        due_at=progress.due_at,
+        rate_per_second=progress.rate_per_second,
+        expected_end=progress.expected_end,
+        cancellation=progress.cancellation and _cancellation_item(progress.cancellation),
+    )
 
 
-def _progress_item(one: EventProgress) -> dict[str, Any]:
-    return _item(one.event) | {
-        "decided": one.counts.decided,
-        "suppressed": one.counts.suppressed,
-        "deliveries": one.counts.deliveries,
-        "dueAt": one.due_at and one.due_at.isoformat(),
-        "ratePerSecond": one.rate_per_second,
-        "expectedEnd": one.expected_end and one.expected_end.isoformat(),
-        "cancellation": one.cancellation and _cancellation_item(one.cancellation),
-    }
-
-
-def _cancellation_item(one: Cancellation) -> dict[str, Any]:
-    return {
-        "requestedAt": one.requested_at.isoformat(),
-        "requestedBy": one.requested_by,
-        "withdraw": one.withdraw,
-        "cancelled": one.cancelled,
-        "sent": one.sent,
-        "withdrawn": one.withdrawn,
-    }
+def _cancellation_item(done: Cancellation) -> CancellationItem:
+    return CancellationItem(
+        requested_at=done.requested_at,
+        requested_by=done.requested_by,
+        withdraw=done.withdraw,
+        cancelled=done.cancelled,
+        sent=done.sent,
+        withdrawn=done.withdrawn,
+    )

@@ -29,6 +29,7 @@ from bongsu.api.cors import Cors
 from bongsu.api.request_log import RequestLog
 from bongsu.clock import Job
 from bongsu.desk.cancel import Cancellations
+from bongsu.desk.dead_letters import StoreDeadLetters
 from bongsu.ingress.intake import Intake
 from bongsu.live.gateway import Gateway
 from bongsu.model import NoticeType
@@ -76,7 +77,7 @@ def build_api(
         app.include_router(notifications.router(gate, intake, ingest, cancellations.cancel, types or {}))
         app.include_router(history.router(gate, operators))
         app.include_router(admin_events.router(gate, operators, cancellations))
-        app.include_router(dead.router(gate, operators, signals or LocalSignals()))
+        app.include_router(dead.router(gate, StoreDeadLetters(operators, signals or LocalSignals())))
         app.include_router(jobs.router(gate, settings, operators, scheduled_jobs))
     if intake is not None or gateway is not None:
         # A proxy may send nothing but the stream itself to the gateways.

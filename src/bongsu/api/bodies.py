@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
@@ -51,10 +52,21 @@ async def read_as(request: Request, shape: TypeAdapter[_T], default: _T | None =
     return default if not body and default is not None else parse(body, shape)
 
 
-def described(model: type[BaseModel], *, is_required: bool = True) -> dict[str, Any]:
-    """The request body for the API's document."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": is_required, "content": {"application/json": {"schema": schema}}}}
+# Models of the bodies that endpoints read themselves, which FastAPI cannot find. `schema_of` collects them.
+BODY_MODELS: set[type[BaseModel]] = set()
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, str]:
+    """A reference to the model's schema, which the API's document will have."""
+    BODY_MODELS.add(model)
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def described(model: type[BaseModel], *, example: Mapping[str, Any], is_required: bool = True) -> dict[str, Any]:
+    """The request body for the API's document. Checks the example."""
+    model.model_validate_json(json.dumps(example))
+    content = {"application/json": {"schema": schema_of(model), "example": example}}
+    return {"requestBody": {"required": is_required, "content": content}}
 
 
 def content_type(request: Request) -> str:

@@ -1,135 +1,27 @@
-"""Dead letters: list them by filters and replay those that match.
-
-A replay goes in batches, newest first, and visits each dead letter once: one that fails again meanwhile is not replayed a
-second time. Its audit row is written before it begins and updated in the transaction of every batch.
-"""
+"""/api/admin/dead: list dead letters, and replay those that match."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import JSONResponse
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
 
 from bongsu.api.auth import Gate, key_ending
 from bongsu.api.bodies import described, read_as
-from bongsu.api.history import Moment, refuse_repeats
-from bongsu.api.paging import is_id, no_cursor, unwrap, wrap
-from bongsu.api.problems import PROBLEMS
-from bongsu.errors import ReplayWithoutFilter
-from bongsu.model import Id, Name
-from bongsu.model.channels import ChannelName
-from bongsu.runtime.signals import Signals
-from bongsu.runtime.topics import DELIVERIES_TOPIC, EVENTS_TOPIC
-from bongsu.store import Store, Transaction
-from bongsu.store.desk import dead_letters as statements
-from bongsu.store.desk.dead_letters import DeadPage, DeadRow, Filters, Kind, Place, State
-from bongsu.store.desk.history import LARGEST_ID
-
-# Rows that one transaction replays.
-BATCH = 1_000
-# A replay of more is bulk.
-FEW = 100
-
-
-# --- requests ---------------------------------------------------------------------------------------------------------
-
-
-def _dead_id(given: object) -> int | UUID:
-    """A delivery's number or an event's UUID, which also says which kind it is."""
-    text = str(given)
-    if re.fullmatch(r"[0-9]{1,19}", text) and int(text) <= LARGEST_ID:
-        return int(text)
-    try:
-        return UUID(text)
-    except ValueError:
-        raise PydanticCustomError("id", "must be a delivery's number or an event's UUID") from None
-
-
-def _storable(code: str) -> str:
-    if "\x00" in code:
-        raise PydanticCustomError("code", "must not hold a NUL character")
-    return code
-
-
-class DeadFilter(BaseModel):
-    """What the dead letters have in common. An unknown name is refused: a misspelt filter would match everything."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
-
-    id: Annotated[int | UUID, BeforeValidator(_dead_id, json_schema_input_type=str)] | None = None
-    kind: Kind | None = None
-    state: State | None = Field(None, description="FAILED and UNHANDLED of events, FAIL and UNKNOWN of deliveries")
-    code: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_storable)] | None = None
-    channel: ChannelName | None = None
-    type: Name | None = Field(None, description="The notification's type, or the event's")
-    user_id: Id | None = None
-    event_id: UUID | None = None
-    since: Moment | None = Field(None, alias="from", description="Died at this moment or later")
-    until: Moment | None = Field(None, alias="to", description="Died before this moment")
-
-    @model_validator(mode="after")
-    def _possible(self) -> DeadFilter:
-        if self.since is not None and self.until is not None and self.since >= self.until:
-            raise PydanticCustomError("order", "`from` must lie before `to`")
-        if not self.filters.kinds:
-            raise PydanticCustomError(
-                "kinds",
-                "nothing fits: an event is FAILED or UNHANDLED and has no channel or userId, a delivery is FAIL or UNKNOWN",
-            )
-        return self
-
-    @property
-    def filters(self) -> Filters:
-        return Filters(
-            self.id, self.kind, self.state, self.code, self.channel, self.type, self.user_id, self.event_id, self.since,
-            self.until,
-        )  # fmt: skip
-
-    @property
-    def is_empty(self) -> bool:
-        return self.filters == Filters()
-
-    @property
-    def text(self) -> str:
-        """As it is stored with the replay."""
-        return self.model_dump_json(by_alias=True, exclude_none=True)
-
-
-def _bare(cursor: str) -> Place:
-    match unwrap(cursor):
-        case ["d", delivery_id] if is_id(delivery_id):
-            return Place(Kind.DELIVERY, delivery_id=delivery_id)
-        case ["e", str(died_at), str(event_id)]:
-            with contextlib.suppress(ValueError, OverflowError):
-                moment = datetime.fromisoformat(died_at)
-                if moment.tzinfo is not None and moment.astimezone(UTC).year >= 1970:
-                    return Place(Kind.EVENT, moment, UUID(event_id))
-    raise no_cursor()
-
-
-def wrapped(place: Place) -> str:
-    """A place as a cursor."""
-    if place.kind is Kind.EVENT:
-        return wrap("e", place.died_at.isoformat(), str(place.event_id))
-    return wrap("d", place.delivery_id)
+from bongsu.api.models import ApiModel, Page, Timestamp
+from bongsu.api.paging import cursor_of, encode_cursor
+from bongsu.api.problems import problems
+from bongsu.api.query import CURSOR, refuse_repeats
+from bongsu.desk.dead_letters import DeadFilter, DeadLetterSource, Replayed
+from bongsu.store.desk.dead_letters import DeadRow, Kind, PageCursor, State
 
 
 class DeadQuery(DeadFilter):
     limit: int = Field(50, ge=1, le=200, description="How many at most")
-    cursor: Annotated[Place, BeforeValidator(_bare, json_schema_input_type=str)] | None = Field(
-        None, description="What `next` of the page before said"
-    )
+    cursor: Annotated[PageCursor, cursor_of(PageCursor)] | None = CURSOR
 
 
 class ReplayRequest(BaseModel):
@@ -145,96 +37,7 @@ class ReplayRequest(BaseModel):
 _request: TypeAdapter[ReplayRequest] = TypeAdapter(ReplayRequest)
 
 
-# --- replaying --------------------------------------------------------------------------------------------------------
-
-
-class Replay:
-    """One replay of the dead letters that match a filter."""
-
-    def __init__(
-        self, store: Store, signals: Signals, who: str, asked: DeadFilter, *, new_series: bool = False, batch: int = BATCH
-    ) -> None:
-        if asked.is_empty:
-            raise ReplayWithoutFilter("A replay needs a filter")
-        self._store = store
-        self._signals = signals
-        self._who = who
-        self._asked = asked
-        # Cancelled events are replayed only by a filter that names them.
-        is_named = asked.filters.event_id is not None or asked.filters.id is not None
-        self._filters = replace(asked.filters, with_cancelled=is_named)
-        self._new_series = new_series
-        self._batch = batch
-
-    async def count(self) -> int:
-        """How many it would be now."""
-        return await count_dead(self._store, self._filters)
-
-    async def run(self, progress: Callable[[int], None] = lambda _done: None) -> tuple[int, int]:
-        """How many matched, and how many were replayed. Workers are woken after each batch."""
-        audit = await self._store.run(lambda tx: statements.begin_audit(tx, self._who, self._what(), self._asked.text))
-        matched = replayed = 0
-        place: Place | None = Place()
-        while place is not None:
-            rows, place, again = await self._store.run(partial(self._replay_batch, audit, place, matched))
-            matched, replayed = matched + len(rows), replayed + again
-            self._wake({row.kind for row in rows})
-            progress(len(rows))
-        return matched, replayed
-
-    async def _replay_batch(
-        self, audit: int, place: Place, before: int, tx: Transaction
-    ) -> tuple[Sequence[DeadRow], Place | None, int]:
-        """Those that match behind a place, where to go on, and how many were replayed; `before` have matched so far."""
-        rows, behind = await statements.find_page(tx, self._filters, place, self._batch)
-        # Many at once go behind everything else that is to be sent, unless they are critical.
-        is_bulk = before + len(rows) > FEW
-        again = await statements.replay(tx, rows, new_series=self._new_series, is_bulk=is_bulk)
-        await statements.continue_audit(tx, audit, len(rows), again)
-        return rows, behind, again
-
-    def _what(self) -> str:
-        names = {Kind.EVENT: "events", Kind.DELIVERY: "deliveries"}
-        kinds = " and ".join(names[kind] for kind in self._asked.filters.kinds)
-        return f"{kinds}, with new collapse ids" if self._new_series else kinds
-
-    def _wake(self, kinds: set[Kind]) -> None:
-        for kind, topic in ((Kind.EVENT, EVENTS_TOPIC), (Kind.DELIVERY, DELIVERIES_TOPIC)):
-            if kind in kinds:
-                self._signals.send(topic)
-
-
-async def count_dead(store: Store, filters: Filters) -> int:
-    """How many match. Each part is a read of its own, so that a long search keeps no connection."""
-    total, place = 0, None
-    while True:
-        async with store.read() as tx:
-            matched, place = await statements.count_page(tx, filters, place)
-        total += matched
-        if place is None:
-            return total
-
-
-async def find_dead(store: Store, query: DeadQuery) -> DeadPage:
-    """A page that is full, unless no more match. Where few match, that takes several bounded searches."""
-    rows: list[DeadRow] = []
-    place, is_last = query.cursor, False
-    while len(rows) < query.limit and not is_last:
-        async with store.read() as tx:
-            page = await statements.find_page(tx, query.filters, place, query.limit - len(rows))
-        rows += page.rows
-        place, is_last = page.next, page.next is None
-    return DeadPage(rows, place)
-
-
-# --- responses --------------------------------------------------------------------------------------------------------
-
-
-class _Wire(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-
-
-class DeadItem(_Wire):
+class DeadItem(ApiModel):
     kind: Kind
     id: str = Field(description="A delivery's number or an event's UUID")
     state: State
@@ -250,63 +53,69 @@ class DeadItem(_Wire):
     tries: int
     rounds: int = Field(description="How often the recovery job has retried it")
     retryable: bool = Field(description="Whether the recovery job may retry it again")
-    created_at: datetime
-    finished_at: datetime
+    created_at: Timestamp
+    finished_at: Timestamp
 
 
-class DeadList(_Wire):
-    items: list[DeadItem] = Field(description="May be fewer than `limit`, or none, although there is a next page")
-    next: str | None = Field(description="The cursor of the next page, if there is one")
+class DeadPage(Page[DeadItem]):
+    pass
 
 
-class Replayed(_Wire):
+class ReplayResult(ApiModel):
     matched: int
     replayed: int
 
 
-def router(gate: Gate, store: Store, signals: Signals) -> APIRouter:
-    routes = APIRouter(prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=PROBLEMS)
+def router(gate: Gate, dead_letters: DeadLetterSource) -> APIRouter:
+    routes = APIRouter(
+        prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=problems(401, 403, 422, 503)
+    )
 
-    @routes.get("/dead", response_model=DeadList, summary="List dead letters: events, then deliveries, newest first")
-    async def find(query: Annotated[DeadQuery, Query()], request: Request) -> Response:
+    @routes.get("/dead", summary="List dead letters")
+    async def list_dead(query: Annotated[DeadQuery, Query()], request: Request) -> DeadPage:
+        """Events that FAILED or were UNHANDLED, then deliveries that ended FAIL or UNKNOWN, newest first. The filters are
+        combined with AND."""
         refuse_repeats(request)
-        async with store.read() as tx:
-            page = await statements.find_page(tx, query.filters, query.cursor, query.limit)
-        more = None if page.next is None else wrapped(page.next)
-        return JSONResponse({"items": [_item(row) for row in page.rows], "next": more})
+        rows, end = await dead_letters.list(query, query.cursor, query.limit)
+        return DeadPage(items=[_item(row) for row in rows], next=end and encode_cursor(end))
 
     @routes.post(
         "/dead/replay",
-        response_model=Replayed,
-        openapi_extra=described(ReplayRequest),
+        openapi_extra=described(ReplayRequest, example={"filter": {"code": "UNREGISTERED"}, "dryRun": True}),
+        responses=problems(400, 413, 415),
         summary="Replay dead letters",
     )
-    async def replay(request: Request) -> Response:
+    async def replay(request: Request) -> ReplayResult:
+        """Make the dead letters that match due again, newest first, and record who asked for it. With `dryRun` they are
+        counted only. A filter without any name is refused."""
         asked = await read_as(request, _request)
-        replay = Replay(store, signals, key_ending(request), asked.filter or DeadFilter(), new_series=asked.new_collapse_id)
-        matched, replayed = (await replay.count(), 0) if asked.dry_run else await replay.run()
-        return JSONResponse({"matched": matched, "replayed": replayed})
+        wanted = asked.filter or DeadFilter()
+        if asked.dry_run:
+            done = Replayed(await dead_letters.count(wanted), 0)
+        else:
+            done = await dead_letters.replay(wanted, key_ending(request), new_collapse_id=asked.new_collapse_id)
+        return ReplayResult(matched=done.matched, replayed=done.replayed)
 
     return routes
 
 
-def _item(row: DeadRow) -> dict[str, Any]:
-    return {
-        "kind": row.kind.value,
-        "id": row.id,
-        "state": row.state.value,
-        "code": row.code,
-        "error": row.error,
-        "type": row.type,
-        "eventId": str(row.event_id),
-        "memberId": row.member_id,
-        "channel": row.channel,
-        "deviceId": row.device_id,
-        "notificationId": None if row.notification_id is None else str(row.notification_id),
-        "title": row.title,
-        "tries": row.attempts,
-        "rounds": row.rounds,
-        "retryable": row.is_retryable,
-        "createdAt": row.created_at.isoformat(),
-        "finishedAt": row.died_at.isoformat(),
-    }
+def _item(row: DeadRow) -> DeadItem:
+    return DeadItem(
+        kind=row.kind,
+        id=row.id,
+        state=row.state,
+        code=row.code,
+        error=row.error,
+        type=row.type,
+        event_id=row.event_id,
+        member_id=row.member_id,
+        channel=row.channel,
+        device_id=row.device_id,
+        notification_id=None if row.notification_id is None else str(row.notification_id),
+        title=row.title,
+        tries=row.attempts,
+        rounds=row.rounds,
+        retryable=row.is_retryable,
+        created_at=row.created_at,
+        finished_at=row.died_at,
+    )

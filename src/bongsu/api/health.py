@@ -1,4 +1,4 @@
-"""What an orchestrator and an operator ask of a process: whether it lives, whether it is ready, its metrics and counts."""
+"""Liveness, readiness, metrics, and counts of pending and failed work."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from collections.abc import Callable
 from fastapi import APIRouter, Depends, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import Field
 
 from bongsu.api.auth import Gate
-from bongsu.api.problems import PROBLEMS, ProblemError
+from bongsu.api.models import ApiModel
+from bongsu.api.problems import ProblemError, problems
+from bongsu.desk.stats import find_stats
 from bongsu.errors import BongsuError
 from bongsu.runtime import telemetry
-from bongsu.store import Store, check, outbox
-from bongsu.store.desk.stats import count_deliveries
+from bongsu.store import Store, check
 
 _log = telemetry.log("bongsu.http")
 # For the document: no key is needed.
 _OPEN: dict[str, list[str]] = {"security": []}
+
+
+class WorkCounts(ApiModel):
+    events: dict[str, int] = Field(description="pending, failed, unhandled")
+    deliveries: dict[str, int] = Field(description="ready, sending, fail, unknown")
 
 
 def router(gate: Gate, store: Store, desk_store: Store, is_stopping: Callable[[], bool]) -> APIRouter:
@@ -25,10 +32,12 @@ def router(gate: Gate, store: Store, desk_store: Store, is_stopping: Callable[[]
 
     @routes.get("/healthz", summary="Liveness", openapi_extra=_OPEN)
     async def healthz() -> dict[str, str]:
+        """Answers as long as the process runs. It does not look at the store."""
         return {"status": "ok"}
 
-    @routes.get("/readyz", summary="Readiness", responses={503: PROBLEMS[503]}, openapi_extra=_OPEN)
+    @routes.get("/readyz", summary="Readiness", responses=problems(503), openapi_extra=_OPEN)
     async def readyz() -> dict[str, str]:
+        """503 while the process is stopping, or if the store cannot be reached or is not migrated."""
         if is_stopping():
             raise ProblemError(503, "The process is stopping")
         try:
@@ -39,20 +48,26 @@ def router(gate: Gate, store: Store, desk_store: Store, is_stopping: Callable[[]
             raise ProblemError(503, str(type(error)())) from error
         return {"status": "ready"}
 
-    @routes.get("/api/admin/stats", dependencies=[Depends(gate.server)], summary="Count pending and failed work")
-    async def stats() -> dict[str, dict[str, int]]:
-        async with desk_store.read() as tx:
-            counts = await outbox.count_unfinished(tx)
-            deliveries = await count_deliveries(tx)
-        return {
-            "events": {status.value.lower(): count for status, count in counts.items()},
-            "deliveries": {status.lower(): count for status, count in deliveries.items()},
-        }
+    @routes.get(
+        "/api/admin/stats",
+        dependencies=[Depends(gate.server)],
+        responses=problems(401, 403, 503),
+        summary="Count pending and failed work",
+    )
+    async def stats() -> WorkCounts:
+        """Events and deliveries by status. Those that were finished well are not counted."""
+        counts = await find_stats(desk_store)
+        return WorkCounts(events=counts.events, deliveries=counts.deliveries)
 
     @routes.get(
-        "/metrics", dependencies=[Depends(gate.server)], summary="Prometheus metrics", response_class=PlainTextResponse
+        "/metrics",
+        dependencies=[Depends(gate.server)],
+        responses=problems(401, 403),
+        summary="Read the metrics of this process",
+        response_class=PlainTextResponse,
     )
     async def metrics() -> Response:
+        """In the text format of Prometheus."""
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from bongsu.api.auth import Gate
-from bongsu.api.problems import PROBLEMS, ProblemError
+from bongsu.api.models import ApiModel, Timestamp
+from bongsu.api.paging import not_a_cursor
+from bongsu.api.problems import ProblemError, problems
 from bongsu.store import Store, Transaction
 from bongsu.store import inbox as statements
 from bongsu.store.inbox import LARGEST_ID, InboxRow, MarkedRead, ReadState
@@ -37,7 +38,7 @@ def as_id(given: str) -> int | None:
 def _cursor(given: str) -> int:
     number = as_id(given)
     if number is None:
-        raise PydanticCustomError("cursor", "is no cursor: send what `next` said, or leave it out to begin with the newest")
+        raise not_a_cursor()
     return number
 
 
@@ -53,7 +54,7 @@ def _yes_or_no(given: str) -> bool:
 
 
 class PageQuery(BaseModel):
-    """Which part of the inbox is asked for. An unknown name is refused: a misspelt cursor would begin anew for ever."""
+    """Which part of the inbox is asked for. An unknown name is refused: without its cursor every page is the first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,6 +67,38 @@ class PageQuery(BaseModel):
     )
 
 
+class InboxItem(ApiModel):
+    id: str
+    type: str
+    title: str
+    message: str
+    ref_id: str | None
+    data: dict[str, Any]
+    created_at: Timestamp
+    read_at: Timestamp | None
+
+
+class InboxPage(ApiModel):
+    items: list[InboxItem]
+    next: str | None = Field(description="The cursor of the next page, if there is one")
+    unread: int = Field(description="How many are unread in all")
+
+
+class UnreadCount(ApiModel):
+    unread: int
+
+
+class ReadNotification(ApiModel):
+    id: str
+    read_at: Timestamp
+    unread: int = Field(description="How many are unread now")
+
+
+class ReadAll(ApiModel):
+    read: int = Field(description="How many this call has marked")
+    unread: int = Field(description="How many are unread now: those that arrived meanwhile")
+
+
 class Inbox:
     """The calls a member can make on their inbox."""
 
@@ -73,20 +106,20 @@ class Inbox:
         self._store = store
         self._on_read = on_read
 
-    async def page(self, member_id: str, query: PageQuery) -> dict[str, Any]:
+    async def page(self, member_id: str, query: PageQuery) -> InboxPage:
         """Newest first. What arrives meanwhile is above the page, so going on from `next` repeats and skips nothing."""
         async with self._store.read() as tx:
             # One more than asked for, to know whether there is a next page.
             rows, unread = await statements.find_page(tx, member_id, query.cursor, query.limit + 1, query.unread)
         shown = rows[: query.limit]
         more = str(shown[-1].notification_id) if len(rows) > len(shown) else None
-        return {"items": [_item(row) for row in shown], "next": more, "unread": unread}
+        return InboxPage(items=[_item(row) for row in shown], next=more, unread=unread)
 
-    async def unread_count(self, member_id: str) -> dict[str, Any]:
+    async def unread_count(self, member_id: str) -> UnreadCount:
         async with self._store.read() as tx:
-            return {"unread": await statements.count_unread(tx, member_id)}
+            return UnreadCount(unread=await statements.count_unread(tx, member_id))
 
-    async def read(self, member_id: str, notification_id: int) -> dict[str, Any] | None:
+    async def read(self, member_id: str, notification_id: int) -> ReadNotification | None:
         """Mark one as read; None when the member has no such notification. Already read: answered without a lock."""
         async with self._store.read() as tx:
             state = await statements.find_read_state(tx, member_id, notification_id)
@@ -95,9 +128,9 @@ class Inbox:
             await self._report(member_id, marked)
         if state is None or state.read_at is None:
             return None
-        return {"id": str(notification_id), "readAt": state.read_at.isoformat(), "unread": state.unread}
+        return ReadNotification(id=str(notification_id), read_at=state.read_at, unread=state.unread)
 
-    async def read_all(self, member_id: str) -> dict[str, Any]:
+    async def read_all(self, member_id: str) -> ReadAll:
         """Mark what was there when the call came, and nothing that arrives later. If it fails, the rest stays unread."""
         async with self._store.read() as tx:
             newest = await statements.find_newest_unread(tx, member_id)
@@ -107,7 +140,7 @@ class Inbox:
             marked, end = await self._store.run(partial(_mark_chunk, member_id, end, newest))
             await self._report(member_id, marked)
             read, unread = read + marked.read, marked.unread
-        return {"read": read, "unread": unread}
+        return ReadAll(read=read, unread=unread)
 
     async def _report(self, member_id: str, marked: MarkedRead) -> None:
         if self._on_read is not None and marked.read:
@@ -125,41 +158,48 @@ async def _mark_chunk(member_id: str, begin: int, newest: int, tx: Transaction) 
     return await statements.mark_read(tx, member_id, begin, end), end
 
 
-def _item(row: InboxRow) -> dict[str, Any]:
-    return {
-        "id": str(row.notification_id),
-        "type": row.type,
-        "title": row.title,
-        "message": row.body,
-        "refId": row.ref_id,
-        "data": row.data,
-        "createdAt": row.created_at.isoformat(),
-        "readAt": row.read_at and row.read_at.isoformat(),
-    }
+def _item(row: InboxRow) -> InboxItem:
+    return InboxItem(
+        id=str(row.notification_id),
+        type=row.type,
+        title=row.title,
+        message=row.body,
+        ref_id=row.ref_id,
+        data=row.data,
+        created_at=row.created_at,
+        read_at=row.read_at,
+    )
 
 
 def router(gate: Gate, store: Store, on_read: OnRead | None = None) -> APIRouter:
-    routes = APIRouter(tags=["inbox"], responses=PROBLEMS)
+    routes = APIRouter(tags=["inbox"], responses=problems(401, 403, 503))
     inbox = Inbox(store, on_read)
 
-    @routes.get("/api/notifications", summary="Your notifications, newest first")
-    async def page(query: Annotated[PageQuery, Query()], member_id: str = Depends(gate.member)) -> Response:
-        return JSONResponse(await inbox.page(member_id, query))
+    @routes.get("/api/notifications", responses=problems(422), summary="List your notifications")
+    async def page(query: Annotated[PageQuery, Query()], member_id: str = Depends(gate.member)) -> InboxPage:
+        """Newest first, with the number of unread ones. What arrives meanwhile is above the page: going on from `next`
+        repeats and skips nothing."""
+        return await inbox.page(member_id, query)
 
-    @routes.get("/api/notifications/unread-count", summary="How many are unread")
-    async def unread_count(member_id: str = Depends(gate.member)) -> Response:
-        return JSONResponse(await inbox.unread_count(member_id))
+    @routes.get("/api/notifications/unread-count", summary="Count your unread notifications")
+    async def unread_count(member_id: str = Depends(gate.member)) -> UnreadCount:
+        """For a badge: cheaper than a page."""
+        return await inbox.unread_count(member_id)
 
-    @routes.post("/api/notifications/{notification_id}/read", summary="Mark one as read")
-    async def read(notification_id: str, member_id: str = Depends(gate.member)) -> Response:
+    @routes.post(
+        "/api/notifications/{notification_id}/read", responses=problems(404, 422), summary="Mark a notification as read"
+    )
+    async def read(notification_id: str, member_id: str = Depends(gate.member)) -> ReadNotification:
+        """A repeated call answers the same `readAt`."""
         known = as_id(notification_id)
         answer = None if known is None else await inbox.read(member_id, known)
         if answer is None:
             raise ProblemError(404, "You have no such notification: GET /api/notifications lists the ids of yours")
-        return JSONResponse(answer)
+        return answer
 
-    @routes.post("/api/notifications/read-all", summary="Mark all as read")
-    async def read_all(member_id: str = Depends(gate.member)) -> Response:
-        return JSONResponse(await inbox.read_all(member_id))
+    @routes.post("/api/notifications/read-all", summary="Mark all notifications as read")
+    async def read_all(member_id: str = Depends(gate.member)) -> ReadAll:
+        """Those that were there when the call came, and none that arrive later."""
+        return await inbox.read_all(member_id)
 
     return routes

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Generic, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, TypeAdapter
 
-from bongsu.api.bodies import JSON, content_type, parse, read_body, stream_body
+from bongsu.api.bodies import JSON, content_type, parse, read_body, schema_of, stream_body
 from bongsu.api.problems import ProblemError
 from bongsu.ingress import ndjson
 
@@ -56,7 +57,7 @@ class RequestBodies(Generic[_M]):
             raise ProblemError(
                 422,
                 f"None of the {tally.rejected} lines is right; `errors` names the first by line. Nothing was stored.",
-                [{"loc": [one["line"], *one["loc"]], "msg": one["msg"]} for one in tally.errors],
+                [{"loc": [error["line"], *error["loc"]], "msg": error["msg"]} for error in tally.errors],
             )
         answer: dict[str, Any] = {"accepted": tally.accepted, "duplicates": tally.duplicates}
         if tally.rejected:
@@ -65,7 +66,7 @@ class RequestBodies(Generic[_M]):
 
     def described(self, example: dict[str, Any]) -> dict[str, Any]:
         """The request body for the API's document."""
-        schema = {"$ref": f"#/components/schemas/{self._model.__name__}"}
+        schema = schema_of(self._model)
         return {
             "requestBody": {
                 "required": True,
@@ -74,7 +75,10 @@ class RequestBodies(Generic[_M]):
                         "schema": {"oneOf": [schema, {"type": "array", "items": schema, "maxItems": ARRAY_LIMIT}]},
                         "example": example,
                     },
-                    "application/x-ndjson": {"schema": {"type": "string", "description": "one a line, any number"}},
+                    "application/x-ndjson": {
+                        "schema": {"type": "string", "description": "one object per line, any number of lines"},
+                        "example": json.dumps(example),
+                    },
                 },
             }
         }

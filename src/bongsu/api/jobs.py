@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from fastapi import APIRouter, Depends
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
 from bongsu.api.auth import Gate
-from bongsu.api.problems import PROBLEMS
+from bongsu.api.models import ApiModel
+from bongsu.api.problems import problems
 from bongsu.clock.job import Job
 from bongsu.clock.listing import JobStatus, find_job, list_jobs
 from bongsu.clock.scheduler import run_by_hand
@@ -19,11 +19,7 @@ from bongsu.store import Share, Store
 from bongsu.store.job_runs import Run
 
 
-class _Wire(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-
-
-class RunItem(_Wire):
+class RunItem(ApiModel):
     slot: datetime = Field(description="The time it was scheduled for; of a run by hand, when it was requested")
     started_at: datetime
     finished_at: datetime | None = Field(description="null while it runs, and if its process died")
@@ -31,7 +27,7 @@ class RunItem(_Wire):
     error: str | None
 
 
-class JobItem(_Wire):
+class JobItem(ApiModel):
     name: str
     does: str
     cron: str
@@ -40,22 +36,26 @@ class JobItem(_Wire):
     last_run: RunItem | None
 
 
-class JobList(_Wire):
+class JobList(ApiModel):
     items: list[JobItem]
 
 
 def router(gate: Gate, settings: Settings, store: Store, jobs: Sequence[Job]) -> APIRouter:
     """Any process that answers requests can list and run jobs, whether or not it has the clock."""
-    routes = APIRouter(prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=PROBLEMS)
+    routes = APIRouter(
+        prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=problems(401, 403, 503)
+    )
     # A job does the same work as by the clock, and waits as long for it.
     work = store.share(Share.WORK)
 
-    @routes.get("/jobs", summary="List scheduled jobs with their next slot and last run")
+    @routes.get("/jobs", summary="List scheduled jobs")
     async def list_all() -> JobList:
+        """Each with its next slot and its last run."""
         return JobList(items=[_item(settings, status) for status in await list_jobs(settings, store, jobs)])
 
-    @routes.post("/jobs/{name}/run", summary="Run a job now and wait for it; if it fails, `error` says why")
+    @routes.post("/jobs/{name}/run", responses=problems(404, 422), summary="Run a job now")
     async def run(name: str) -> RunItem:
+        """Waits until it is finished, under the same lock as its scheduled runs. If it fails, `error` says why."""
         return _run(await run_by_hand(work, find_job(jobs, name)))
 
     return routes

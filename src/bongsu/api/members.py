@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from bongsu.api.auth import Gate
 from bongsu.api.bodies import described, read_as
-from bongsu.api.problems import PROBLEMS, ProblemError
-from bongsu.model import Device, Id, Member, Preferences
+from bongsu.api.models import ApiModel, Timestamp
+from bongsu.api.problems import ProblemError, problems
+from bongsu.model import Device, DeviceStatus, Id, Member, Platform, Preferences, QuietHours
 from bongsu.model.channels import in_order
 from bongsu.store import Store, Transaction, members
 from bongsu.store.members import devices
@@ -21,10 +19,52 @@ _member = TypeAdapter(Member)
 _device = TypeAdapter(Device)
 _preferences = TypeAdapter(Preferences)
 
+_A_MEMBER = {"locale": "ko", "timezone": "Asia/Seoul", "email": "min-ji@example.com", "phone": "010-1234-5678"}
+_SOME_PREFERENCES = {
+    "enabled": True,
+    "types": {"PRICE_DROP": {"enabled": True, "channels": ["PUSH", "IN_APP"]}},
+    "quietHours": {"start": "22:00", "end": "08:00"},
+}
+_A_DEVICE = {"token": "fcm-registration-token", "platform": "ANDROID", "pushConsent": True}
+_OF_A_BODY = problems(400, 413, 415)
+
+
+class MemberItem(ApiModel):
+    member_id: str
+    locale: str | None
+    timezone: str | None
+    email: str | None
+    phone: str | None
+    addresses: dict[str, str] = Field({}, description="By channel that an app declares. Left out if there are none")
+
+
+class TypePreferenceItem(ApiModel):
+    enabled: bool
+    channels: list[str] = Field([], description="Left out if they are those of the type")
+
+
+class PreferencesItem(ApiModel):
+    enabled: bool
+    types: dict[str, TypePreferenceItem]
+    quiet_hours: QuietHours | None
+
+
+class DeviceItem(ApiModel):
+    device_id: str
+    token: str
+    platform: Platform
+    push_consent: bool
+    status: DeviceStatus
+    updated_at: Timestamp
+
+
+class DeviceList(ApiModel):
+    devices: list[DeviceItem]
+
 
 def router(gate: Gate, store: Store) -> APIRouter:
     """The routes for servers and those for members call the same functions; they differ in where the member id is from."""
-    routes = APIRouter(tags=["members"], responses=PROBLEMS)
+    routes = APIRouter(tags=["members"], responses=problems(401, 403, 422, 503))
     calls = MemberCalls(store)
     _add_server_routes(routes, gate, calls)
     _add_own_routes(routes, gate, calls)
@@ -37,28 +77,28 @@ class MemberCalls:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def put_member(self, member_id: str, request: Request) -> Response:
+    async def put_member(self, member_id: str, request: Request) -> MemberItem:
         member = await read_as(request, _member)
         await self._store.run(lambda tx: members.put_member(tx, member_id, member))
-        return JSONResponse(_member_out(member_id, member))
+        return _member_item(member_id, member)
 
-    async def find_member(self, member_id: str) -> Response:
+    async def find_member(self, member_id: str) -> MemberItem:
         async with self._store.read() as tx:
             member = await members.find_member(tx, member_id)
         if member is None:
             raise ProblemError(404, f"There is no member {member_id}")
-        return JSONResponse(_member_out(member_id, member))
+        return _member_item(member_id, member)
 
-    async def put_preferences(self, member_id: str, request: Request) -> Response:
+    async def put_preferences(self, member_id: str, request: Request) -> PreferencesItem:
         preferences = await read_as(request, _preferences)
         await self._store.run(lambda tx: members.put_preferences(tx, member_id, preferences))
-        return JSONResponse(_preferences_out(preferences))
+        return _preferences_item(preferences)
 
-    async def find_preferences(self, member_id: str) -> Response:
+    async def find_preferences(self, member_id: str) -> PreferencesItem:
         async with self._store.read() as tx:
-            return JSONResponse(_preferences_out(await members.find_preferences(tx, member_id)))
+            return _preferences_item(await members.find_preferences(tx, member_id))
 
-    async def put_device(self, member_id: str, device_id: str, request: Request) -> Response:
+    async def put_device(self, member_id: str, device_id: str, request: Request) -> DeviceItem:
         device = await read_as(request, _device)
 
         async def put(tx: Transaction) -> list[DeviceRow]:
@@ -66,12 +106,12 @@ class MemberCalls:
             return await devices.find_devices(tx, member_id)
 
         rows = await self._store.run(put)
-        return JSONResponse(next(_device_out(row) for row in rows if row.device_id == device_id))
+        return next(_device_item(row) for row in rows if row.device_id == device_id)
 
-    async def find_devices(self, member_id: str) -> Response:
+    async def find_devices(self, member_id: str) -> DeviceList:
         async with self._store.read() as tx:
             rows = await devices.find_devices(tx, member_id)
-        return JSONResponse({"devices": [_device_out(row) for row in rows]})
+        return DeviceList(devices=[_device_item(row) for row in rows])
 
     async def remove_device(self, member_id: str, device_id: str) -> Response:
         """Removing a device that is not there succeeds: a repeated call must."""
@@ -80,82 +120,141 @@ class MemberCalls:
         return Response(status_code=204)
 
 
-def _member_out(member_id: str, member: Member) -> dict[str, Any]:
+# Fields that are not set are left out of the answer.
+
+
+def _member_item(member_id: str, member: Member) -> MemberItem:
     """Addresses are shown if there are any: most installations declare no channel of their own."""
-    left_out = None if member.addresses else {"addresses"}
-    return {"memberId": member_id, **member.model_dump(mode="json", exclude=left_out)}
+    addresses = {"addresses": dict(member.addresses)} if member.addresses else {}
+    return MemberItem(
+        member_id=member_id,
+        locale=member.locale,
+        timezone=member.timezone,
+        email=member.email,
+        phone=member.phone,
+        **addresses,
+    )
 
 
-def _preferences_out(preferences: Preferences) -> dict[str, Any]:
+def _preferences_item(preferences: Preferences) -> PreferencesItem:
     """Channels in the order of the table, so that equal preferences always read the same."""
-    types: dict[str, Any] = {}
-    for name, one in preferences.types.items():
-        types[name] = {"enabled": one.enabled}
-        if one.channels is not None:
-            types[name]["channels"] = list(in_order(one.channels))
-    quiet = preferences.quiet_hours
-    return {"enabled": preferences.enabled, "types": types, "quietHours": quiet and {"start": quiet.start, "end": quiet.end}}
+    types = {}
+    for name, own in preferences.types.items():
+        channels = {} if own.channels is None else {"channels": list(in_order(own.channels))}
+        types[name] = TypePreferenceItem(enabled=own.enabled, **channels)
+    return PreferencesItem(enabled=preferences.enabled, types=types, quiet_hours=preferences.quiet_hours)
 
 
-def _device_out(row: DeviceRow) -> dict[str, Any]:
-    return {
-        "deviceId": row.device_id,
-        **row.device.model_dump(mode="json", by_alias=True),
-        "status": row.status.value,
-        "updatedAt": row.updated_at.isoformat(),
-    }
+def _device_item(row: DeviceRow) -> DeviceItem:
+    return DeviceItem(
+        device_id=row.device_id,
+        token=row.device.token,
+        platform=row.device.platform,
+        push_consent=row.device.push_consent,
+        status=row.status,
+        updated_at=row.updated_at,
+    )
 
 
 def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
     server = [Depends(gate.server)]
-    one = "/api/members/{member_id}"
+    path = "/api/members/{member_id}"
 
-    @routes.put(one, dependencies=server, openapi_extra=described(Member), summary="Create or update a member")
-    async def put_member(member_id: Id, request: Request) -> Response:
+    @routes.put(
+        path,
+        dependencies=server,
+        openapi_extra=described(Member, example=_A_MEMBER),
+        responses=_OF_A_BODY,
+        response_model_exclude_unset=True,
+        summary="Create or update a member",
+    )
+    async def put_member(member_id: Id, request: Request) -> MemberItem:
+        """Replaces the profile. A field that is left out becomes unknown."""
         return await calls.put_member(member_id, request)
 
-    @routes.get(one, dependencies=server, summary="Find a member")
-    async def find_member(member_id: Id) -> Response:
+    @routes.get(
+        path,
+        dependencies=server,
+        responses=problems(404),
+        response_model_exclude_unset=True,
+        summary="Find a member",
+    )
+    async def find_member(member_id: Id) -> MemberItem:
+        """The profile as it was last written."""
         return await calls.find_member(member_id)
 
     @routes.put(
-        one + "/preferences", dependencies=server, openapi_extra=described(Preferences), summary="Set a member's preferences"
+        path + "/preferences",
+        dependencies=server,
+        openapi_extra=described(Preferences, example=_SOME_PREFERENCES),
+        responses=_OF_A_BODY,
+        response_model_exclude_unset=True,
+        summary="Set a member's preferences",
     )
-    async def put_preferences(member_id: Id, request: Request) -> Response:
+    async def put_preferences(member_id: Id, request: Request) -> PreferencesItem:
+        """Replaces all of them: which types on which channels, and the quiet hours."""
         return await calls.put_preferences(member_id, request)
 
-    @routes.get(one + "/preferences", dependencies=server, summary="A member's preferences")
-    async def find_preferences(member_id: Id) -> Response:
+    @routes.get(
+        path + "/preferences",
+        dependencies=server,
+        response_model_exclude_unset=True,
+        summary="Show a member's preferences",
+    )
+    async def find_preferences(member_id: Id) -> PreferencesItem:
+        """The defaults for a member who has set none."""
         return await calls.find_preferences(member_id)
 
     @routes.put(
-        one + "/devices/{device_id}", dependencies=server, openapi_extra=described(Device), summary="Register a device"
+        path + "/devices/{device_id}",
+        dependencies=server,
+        openapi_extra=described(Device, example=_A_DEVICE),
+        responses=_OF_A_BODY,
+        summary="Register a member's device",
     )
-    async def put_device(member_id: Id, device_id: Id, request: Request) -> Response:
+    async def put_device(member_id: Id, device_id: Id, request: Request) -> DeviceItem:
+        """A token belongs to one device: another device that had it loses it."""
         return await calls.put_device(member_id, device_id, request)
 
-    @routes.get(one + "/devices", dependencies=server, summary="A member's devices")
-    async def find_devices(member_id: Id) -> Response:
+    @routes.get(path + "/devices", dependencies=server, summary="List a member's devices")
+    async def find_devices(member_id: Id) -> DeviceList:
+        """Also those whose token has become invalid."""
         return await calls.find_devices(member_id)
 
-    @routes.delete(one + "/devices/{device_id}", dependencies=server, status_code=204, summary="Remove a device")
+    @routes.delete(path + "/devices/{device_id}", dependencies=server, status_code=204, summary="Remove a member's device")
     async def remove_device(member_id: Id, device_id: Id) -> Response:
+        """Succeeds also if there is no such device."""
         return await calls.remove_device(member_id, device_id)
 
 
 def _add_own_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
-    @routes.put("/api/preferences", openapi_extra=described(Preferences), summary="Set your preferences")
-    async def put_preferences(request: Request, member_id: str = Depends(gate.member)) -> Response:
+    @routes.put(
+        "/api/preferences",
+        openapi_extra=described(Preferences, example=_SOME_PREFERENCES),
+        responses=_OF_A_BODY,
+        response_model_exclude_unset=True,
+        summary="Set your preferences",
+    )
+    async def put_preferences(request: Request, member_id: str = Depends(gate.member)) -> PreferencesItem:
+        """Replaces all of them: which types on which channels, and the quiet hours."""
         return await calls.put_preferences(member_id, request)
 
-    @routes.get("/api/preferences", summary="Your preferences")
-    async def find_preferences(member_id: str = Depends(gate.member)) -> Response:
+    @routes.get("/api/preferences", response_model_exclude_unset=True, summary="Show your preferences")
+    async def find_preferences(member_id: str = Depends(gate.member)) -> PreferencesItem:
+        """The defaults if you have set none."""
         return await calls.find_preferences(member_id)
 
-    @routes.put("/api/devices/{device_id}", openapi_extra=described(Device), summary="Register your device")
-    async def put_device(device_id: Id, request: Request, member_id: str = Depends(gate.member)) -> Response:
+    @routes.put(
+        "/api/devices/{device_id}",
+        openapi_extra=described(Device, example=_A_DEVICE),
+        responses=_OF_A_BODY,
+        summary="Register your device",
+    )
+    async def put_device(device_id: Id, request: Request, member_id: str = Depends(gate.member)) -> DeviceItem:
+        """A token belongs to one device: another device that had it loses it."""
         return await calls.put_device(member_id, device_id, request)
 
     @routes.delete("/api/devices/{device_id}", status_code=204, summary="Remove your device")
     async def remove_device(device_id: Id, member_id: str = Depends(gate.member)) -> Response:
+        """Succeeds also if there is no such device."""
         return await calls.remove_device(member_id, device_id)

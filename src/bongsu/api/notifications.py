@@ -14,25 +14,22 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal, Protocol
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Depends, Request
 from pydantic import (
     AfterValidator,
     AwareDatetime,
-    BaseModel,
-    ConfigDict,
     FailFast,
     Field,
     StringConstraints,
     TypeAdapter,
     ValidationError,
 )
-from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from bongsu.api.auth import Gate, key_ending
 from bongsu.api.bodies import described, read_as
-from bongsu.api.problems import PROBLEMS, ProblemError
+from bongsu.api.models import ApiModel, Timestamp
+from bongsu.api.problems import ProblemError, problems
 from bongsu.ingress.intake import Intake
 from bongsu.model import Event, EventStatus, Guarantee, Id, NoticeType, Priority, Wire, utc_now
 from bongsu.model.channels import ChannelName
@@ -40,10 +37,9 @@ from bongsu.model.payload import Payload
 from bongsu.rules import CRITICAL_DIRECT, DIRECT
 from bongsu.rules.engine import TYPE_NAME
 from bongsu.rules.fields import MOST_A_MINUTE
-from bongsu.runtime import telemetry
 from bongsu.store import Store, outbox
+from bongsu.store.core.clock import find_now
 from bongsu.store.desk.cancellations import Cancellation
-from bongsu.store.outbox import schedule
 
 # In one request, and so in one row. For more members write a rule with an audience.
 MEMBERS_LIMIT = 100_000
@@ -70,12 +66,12 @@ def _type_name(name: str) -> str:
     return name
 
 
-def _said(text: str, unfit: re.Pattern[str]) -> str:
+def _printable(text: str, unfit: re.Pattern[str]) -> str:
     if not text.strip():
         raise PydanticCustomError("blank", "is empty: write something")
     if found := unfit.search(text):
         what = "a line break" if found[0] in "\r\n" else "a control character"
-        raise PydanticCustomError("unfit", "holds {what} at {place}: remove it", {"what": what, "place": found.start()})
+        raise PydanticCustomError("unfit", "holds {what} at {index}: remove it", {"what": what, "index": found.start()})
     return text
 
 
@@ -106,10 +102,10 @@ def _short(data: dict[str, Any]) -> dict[str, Any]:
 
 
 Title = Annotated[
-    str, StringConstraints(max_length=TITLE_LIMIT), AfterValidator(lambda text: _said(text, unfit=_NOT_IN_A_TITLE))
+    str, StringConstraints(max_length=TITLE_LIMIT), AfterValidator(lambda text: _printable(text, unfit=_NOT_IN_A_TITLE))
 ]
 Body = Annotated[
-    str, StringConstraints(max_length=BODY_LIMIT), AfterValidator(lambda text: _said(text, unfit=_NOT_IN_A_BODY))
+    str, StringConstraints(max_length=BODY_LIMIT), AfterValidator(lambda text: _printable(text, unfit=_NOT_IN_A_BODY))
 ]
 
 
@@ -145,7 +141,9 @@ class NotificationRequest(Wire):
         try:
             event = Event(**fields)
         except ValidationError as error:
-            mistakes = [{"loc": ["data"], "msg": one["msg"].replace("payload.data", "data")} for one in error.errors()]
+            mistakes = [
+                {"loc": ["data"], "msg": mistake["msg"].replace("payload.data", "data")} for mistake in error.errors()
+            ]
             raise ProblemError(422, "Correct what `errors` names. Nothing was stored.", mistakes) from None
         return event.model_copy(update={"payload": _with_members(event, list(dict.fromkeys(self.user_ids)))})
 
@@ -168,27 +166,29 @@ def _with_members(event: Event, member_ids: list[str]) -> Payload:
     return payload
 
 
-class _Wire(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-
-
-class AcceptedNotification(_Wire):
+class AcceptedNotification(ApiModel):
     event_id: uuid.UUID
     status: Literal["ACCEPTED", "DUPLICATE"] = Field(description="DUPLICATE: the idempotencyKey was sent before")
     members: int = Field(description="How many recipients, each counted once")
-    send_at: datetime | None = Field(description="When it is sent; null for at once")
+    send_at: Timestamp | None = Field(description="When it is sent; null for at once")
 
 
-class CancelledNotification(_Wire):
+class CancelledNotification(ApiModel):
     event_id: uuid.UUID
     status: Literal["CANCELLED"]
     begun: bool = Field(description="Whether some of its members had been decided before it was cancelled")
     cancelled: int = Field(description="Deliveries that were stopped")
-    sent: int = Field(description="Deliveries that had gone out, or were on the wire")
+    sent: int = Field(description="Deliveries that had been sent, or were being sent")
 
 
 _request = TypeAdapter(NotificationRequest)
-_ALSO: dict[int | str, dict[str, Any]] = {409: {**PROBLEMS[422], "description": "Conflict"}}
+_EXAMPLE = {
+    "type": "NOTICE",
+    "userIds": ["member-7"],
+    "title": "내일 배송됩니다",
+    "body": "오전 9시부터 12시 사이에 도착합니다.",
+    "idempotencyKey": "delivery-2026-03-01-7",
+}
 
 
 class Cancel(Protocol):
@@ -203,32 +203,35 @@ def router(gate: Gate, intake: Intake, store: Store, cancel_event: Cancel, types
         prefix="/api/notifications",
         tags=["notifications"],
         dependencies=[Depends(gate.server)],
-        responses=PROBLEMS | _ALSO,
+        responses=problems(401, 403, 409, 422, 503),
     )
     notifications = DirectNotifications(intake, store, types)
 
     @routes.post(
         "",
         status_code=202,
-        response_model=AcceptedNotification,
-        openapi_extra=described(NotificationRequest),
+        openapi_extra=described(NotificationRequest, example=_EXAMPLE),
+        responses=problems(400, 413, 415),
         summary="Send a notification to members",
     )
-    async def send(request: Request) -> Response:
+    async def send(request: Request) -> AcceptedNotification:
+        """To at most 100,000 members, now or at `sendAt`. The answer comes when it is stored. With an `idempotencyKey` a
+        repeated request is a duplicate and sends nothing; another request under the same key is a conflict."""
         return await notifications.send(await read_as(request, _request))
 
-    @routes.delete(
-        "/scheduled/{event_id}", response_model=CancelledNotification, summary="Cancel a notification that has not been sent"
-    )
-    async def cancel(event_id: uuid.UUID, request: Request) -> Response:
+    @routes.delete("/scheduled/{event_id}", responses=problems(404), summary="Cancel a notification")
+    async def cancel(event_id: uuid.UUID, request: Request) -> CancelledNotification:
+        """Stops what has not been sent of a notification that POST /api/notifications has accepted. 409 if all of it has
+        been sent."""
         async with store.read() as tx:
-            progress = await schedule.find_progress(tx, event_id)
-        if progress is None or progress.event_type not in (DIRECT, CRITICAL_DIRECT):
+            stored = await outbox.find(tx, event_id)
+        if stored is None or stored.event_type not in (DIRECT, CRITICAL_DIRECT):
             raise ProblemError(404, f"There is no notification {event_id}: eventId is what POST /api/notifications answered")
         done = await cancel_event(event_id, key_ending(request))
-        begun = progress.is_begun or bool(done.cancelled or done.sent)
-        answer = {"eventId": str(event_id), "status": EventStatus.CANCELLED.value, "begun": begun}
-        return JSONResponse({**answer, "cancelled": done.cancelled, "sent": done.sent})
+        begun = stored.is_begun or bool(done.cancelled or done.sent)
+        return CancelledNotification(
+            event_id=event_id, status="CANCELLED", begun=begun, cancelled=done.cancelled, sent=done.sent
+        )
 
     return routes
 
@@ -241,34 +244,25 @@ class DirectNotifications:
         self._store = store
         self._types = types
 
-    async def send(self, asked: NotificationRequest) -> Response:
+    async def send(self, asked: NotificationRequest) -> AcceptedNotification:
         event = asked.as_event(self._types)
-        # A time that has passed is no mistake: the request was late, and is sent at once.
+        # A time that has passed is not a mistake: the request was late, and is sent at once.
         is_ahead = asked.send_at is not None and await self._is_ahead(asked.send_at)
-        is_new = await (self._schedule(event, asked.send_at) if asked.send_at and is_ahead else self._send_now(event))
+        stored = outbox.scheduled(event, asked.send_at) if asked.send_at is not None and is_ahead else event
+        (is_new,) = await self._intake.accept([stored])
         if not is_new:
             await self._compare(event)
-        answer = {
-            "eventId": str(event.event_id),
-            "status": "ACCEPTED" if is_new else "DUPLICATE",
-            "members": len(event.payload["userIds"]),
-            "sendAt": event.payload["sendAt"] if is_ahead else None,
-        }
-        return JSONResponse(answer, status_code=202)
+        return AcceptedNotification(
+            event_id=event.event_id,
+            status="ACCEPTED" if is_new else "DUPLICATE",
+            members=len(event.payload["userIds"]),
+            send_at=asked.send_at.astimezone(UTC) if asked.send_at and is_ahead else None,
+        )
 
     async def _is_ahead(self, moment: datetime) -> bool:
+        """By the store's time, by which workers find what is due."""
         async with self._store.read() as tx:
-            return await schedule.is_ahead(tx, moment)
-
-    async def _send_now(self, event: Event) -> bool:
-        return (await self._intake.accept([event]))[0]
-
-    async def _schedule(self, event: Event, due: datetime) -> bool:
-        async with self._store.single() as tx:
-            is_new = await schedule.add(tx, event, due)
-        counted = telemetry.EVENTS_ACCEPTED if is_new else telemetry.EVENTS_DUPLICATE
-        counted.labels("http").inc()
-        return is_new
+            return moment > await find_now(tx)
 
     async def _compare(self, event: Event) -> None:
         """Refuse another request under the same key: it would be lost silently."""

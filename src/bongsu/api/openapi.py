@@ -6,18 +6,11 @@ from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from bongsu.api.admin_events import CancelRequest
-from bongsu.api.dead import ReplayRequest
-from bongsu.api.notifications import NotificationRequest
+from bongsu.api.bodies import BODY_MODELS
 from bongsu.api.problems import Problem
-from bongsu.model import Behavior, Device, Event, Member, Preferences, Product
-
-# Bodies that endpoints read themselves, to bound their size and to name what is wrong in them.
-_BODIES = (
-    Behavior, CancelRequest, Device, Event, Member, NotificationRequest, Preferences, Problem, Product, ReplayRequest,
-)  # fmt: skip
 
 
 def install(app: FastAPI) -> None:
@@ -33,7 +26,8 @@ def _complete_document(app: FastAPI) -> None:
         document = describe()
         components = document.setdefault("components", {})
         schemas = components.setdefault("schemas", {})
-        bodies = [(model, "validation") for model in _BODIES]
+        models: list[type[BaseModel]] = [Problem, *sorted(BODY_MODELS, key=lambda model: model.__name__)]
+        bodies = [(model, "validation") for model in models]
         _, described = models_json_schema(bodies, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
         schemas.update(described["$defs"])
         components["securitySchemes"] = {

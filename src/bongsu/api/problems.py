@@ -58,12 +58,12 @@ class Problem(BaseModel):
     errors: list[Mistake] = Field(default_factory=list)
 
 
-# What any endpoint may answer besides what it is for.
-_SCHEMA = {"schema": {"$ref": "#/components/schemas/Problem"}}
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    code: {"description": HTTPStatus(code).phrase, "content": {"application/problem+json": _SCHEMA}}
-    for code in (400, 401, 403, 404, 413, 415, 422, 503)
-}
+_CONTENT = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For the API's document: the problems that an endpoint may answer with."""
+    return {status: {"description": HTTPStatus(status).phrase, "content": _CONTENT} for status in statuses}
 
 
 class ProblemError(Exception):
@@ -73,7 +73,7 @@ class ProblemError(Exception):
         super().__init__(detail)
         self.status = status
         self.detail = detail
-        self.mistakes = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in mistakes[:REPORTED_ERRORS]]
+        self.mistakes = [{"loc": list(mistake["loc"]), "msg": mistake["msg"]} for mistake in mistakes[:REPORTED_ERRORS]]
 
 
 def problem(status: int, detail: str, mistakes: Sequence[dict[str, Any]] = (), kind: str = "about:blank") -> JSONResponse:
@@ -113,7 +113,7 @@ def problem_of(error: errors.BongsuError) -> JSONResponse:
 
 async def _from_validation(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    mistakes = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in error.errors()[:REPORTED_ERRORS]]
+    mistakes = [{"loc": list(mistake["loc"]), "msg": mistake["msg"]} for mistake in error.errors()[:REPORTED_ERRORS]]
     return problem(422, "The request has mistakes: correct what `errors` names. Nothing was changed.", mistakes)
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from bongsu.api.auth import Gate
 from bongsu.api.bodies import described, read_as
 from bongsu.api.ingest import RequestBodies
-from bongsu.api.problems import PROBLEMS, ProblemError
+from bongsu.api.models import ApiModel
+from bongsu.api.problems import ProblemError, problems
+from bongsu.ingress.behaviors import keep_behaviors
 from bongsu.ingress.decode import decode_behavior
 from bongsu.model import Behavior, Id, Product
 from bongsu.store import Store
@@ -22,14 +25,19 @@ _product = TypeAdapter(Product)
 _EXAMPLE = {"userId": "member-7", "productId": "sku-1", "action": "ADD_TO_CART"}
 
 
-async def keep_behaviors(store: Store, behaviors: Sequence[Behavior]) -> list[bool]:
-    """Store them in one transaction. Each counts as accepted; of several alike the newest is kept."""
-    await store.run(lambda tx: products.add_behaviors(tx, behaviors))
-    return [True] * len(behaviors)
+class AcceptedBehaviors(ApiModel):
+    accepted: int
+    duplicates: int | None = Field(None, description="NDJSON only: always 0, a behaviour is never a duplicate")
+    rejected: int | None = Field(None, description="NDJSON only: lines that were not stored")
+    errors: list[dict[str, Any]] | None = Field(None, description="NDJSON only: the first bad lines, by number")
+
+
+class ProductItem(Product):
+    product_id: Id
 
 
 def router(gate: Gate, store: Store) -> APIRouter:
-    routes = APIRouter(tags=["products"], dependencies=[Depends(gate.server)], responses=PROBLEMS)
+    routes = APIRouter(tags=["products"], dependencies=[Depends(gate.server)], responses=problems(401, 403, 422, 503))
 
     async def keep(behaviors: Sequence[Behavior]) -> list[bool]:
         return await keep_behaviors(store, behaviors)
@@ -37,10 +45,14 @@ def router(gate: Gate, store: Store) -> APIRouter:
     @routes.post(
         "/api/behaviors",
         status_code=202,
+        response_model=AcceptedBehaviors,
         openapi_extra=behaviors_in.described(_EXAMPLE),
-        summary="Store what members did",
+        responses=problems(400, 413, 415),
+        summary="Record behaviours",
     )
     async def accept_behaviors(request: Request) -> Response:
+        """What members did with products, for audiences: one behaviour, an array of at most 1,000, or NDJSON of any length.
+        Of several alike the newest is kept."""
         if behaviors_in.is_lines(request):
             return await behaviors_in.ingest_lines(request, keep, decode_behavior)
         behaviors = await behaviors_in.read(request)
@@ -48,19 +60,26 @@ def router(gate: Gate, store: Store) -> APIRouter:
             await keep(behaviors)
         return JSONResponse({"accepted": len(behaviors)}, status_code=202)
 
-    @routes.put("/api/products/{product_id}", openapi_extra=described(Product), summary="Create or update a product")
-    async def put_product(product_id: Id, request: Request) -> Response:
+    @routes.put(
+        "/api/products/{product_id}",
+        openapi_extra=described(Product, example={"name": "사과 1 kg", "price": 8000, "stock": 12}),
+        responses=problems(400, 413, 415),
+        summary="Create or update a product",
+    )
+    async def put_product(product_id: Id, request: Request) -> ProductItem:
+        """Replaces all of it."""
         product = await read_as(request, _product)
         async with store.single() as tx:
             await products.put_product(tx, product_id, product)
-        return JSONResponse({"productId": product_id, **product.model_dump(mode="json", by_alias=True)})
+        return ProductItem.model_construct(product_id=product_id, **product.__dict__)
 
-    @routes.get("/api/products/{product_id}", summary="Find a product")
-    async def find_product(product_id: Id) -> Response:
+    @routes.get("/api/products/{product_id}", responses=problems(404), summary="Find a product")
+    async def find_product(product_id: Id) -> ProductItem:
+        """The product as it was last written."""
         async with store.read() as tx:
             product = await products.find_product(tx, product_id)
         if product is None:
             raise ProblemError(404, f"There is no product {product_id}")
-        return JSONResponse({"productId": product_id, **product.model_dump(mode="json", by_alias=True)})
+        return ProductItem.model_construct(product_id=product_id, **product.__dict__)
 
     return routes

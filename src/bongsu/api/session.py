@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from fastapi import APIRouter, Request, Response
 
 from bongsu.api.auth import SESSION_COOKIE, Gate
-from bongsu.api.problems import PROBLEMS
+from bongsu.api.problems import problems
 from bongsu.settings import Settings
 
 
 def router(gate: Gate, settings: Settings) -> APIRouter:
-    routes = APIRouter(tags=["inbox"], responses={code: PROBLEMS[code] for code in (401, 403)})
+    routes = APIRouter(tags=["inbox"])
 
     def put(request: Request, response: Response, value: str, seconds: int) -> None:
         is_secure = request.url.scheme == "https"
@@ -28,15 +28,18 @@ def router(gate: Gate, settings: Settings) -> APIRouter:
             samesite="none" if is_shared else "lax",
         )
 
-    @routes.post("/api/session", status_code=204, summary="Keep your token in a cookie, for EventSource")
+    @routes.post("/api/session", status_code=204, responses=problems(401, 403), summary="Begin a session")
     async def begin(request: Request) -> Response:
+        """Keeps the member token of this request in a cookie until it expires, for EventSource, which cannot send
+        headers."""
         token, _, expires_at = gate.bearer_until(request)
         response = Response(status_code=204)
         put(request, response, token, max(0, int((expires_at - datetime.now(UTC)).total_seconds())))
         return response
 
-    @routes.delete("/api/session", status_code=204, summary="Forget the cookie", openapi_extra={"security": []})
+    @routes.delete("/api/session", status_code=204, summary="End the session", openapi_extra={"security": []})
     async def end(request: Request) -> Response:
+        """Removes the cookie. The token itself stays valid until it expires."""
         response = Response(status_code=204)
         put(request, response, "", 0)
         return response

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bongsu.api import cors
 from bongsu.api.auth import Gate
-from bongsu.api.problems import PROBLEMS, ProblemError
+from bongsu.api.problems import ProblemError, problems
 from bongsu.errors import BongsuError
 from bongsu.live.gateway import Gateway
 from bongsu.live.sse import Reader
@@ -31,11 +31,13 @@ def router(gate: Gate) -> APIRouter:
 
     @routes.get(
         PATH,
-        summary="Stream notifications (server-sent events)",
-        responses={200: {"content": {"text/event-stream": {}}}, 401: PROBLEMS[401], 403: PROBLEMS[403], 503: PROBLEMS[503]},
+        summary="Stream notifications (SSE)",
+        responses={200: {"content": {"text/event-stream": {}}}, **problems(401, 403, 503)},
         response_class=Response,
     )
     async def stream() -> Response:
+        """New notifications and changes of the unread count, as server-sent events. With Last-Event-ID, also what was missed
+        since then. The member token may come in the session cookie."""
         # An accepted stream comes this far only on a server without our protocol.
         raise ProblemError(503, "This server cannot stream: run it with `bongsu serve`")
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bongsu.cli.terminal import err, out, read_options, run
+from bongsu.cli.terminal import err, out, read_cursor, read_options, run
 from bongsu.errors import ReplayWithoutFilter
 from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 
 if TYPE_CHECKING:
-    from bongsu.api.dead import DeadFilter
-
-    _F = TypeVar("_F", bound=DeadFilter)
+    from bongsu.desk.dead_letters import DeadFilter
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters: list them, explain one, replay them.")
 
@@ -33,7 +31,7 @@ ToOption = Annotated[str | None, typer.Option("--to", help="Died before then.")]
 
 @app.command("list")
 def list_dead(
-    one: IdOption = None,
+    dead_id: IdOption = None,
     kind: KindOption = None,
     state: StateOption = None,
     code: CodeOption = None,
@@ -44,31 +42,35 @@ def list_dead(
     since: FromOption = None,
     until: ToOption = None,
     limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=200)] = 50,
-    cursor: Annotated[str | None, typer.Option(help="What the page before ended with.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page ended with.")] = None,
 ) -> None:
-    """Show dead letters: events that failed, then deliveries that did, newest first."""
-    from bongsu.api.dead import DeadQuery  # noqa: PLC0415
+    """List dead letters: events that failed, then deliveries that did, newest first."""
     from bongsu.cli.dead_view import show_list  # noqa: PLC0415
+    from bongsu.store.desk.dead_letters import PageCursor  # noqa: PLC0415
 
-    query = _filter(DeadQuery, one, kind, state, code, channel, type_name, user, event, since, until, limit, cursor)
+    asked = _filter(
+        id=dead_id, kind=kind, state=state, code=code, channel=channel, type=type_name, user=user, event=event, since=since,
+        until=until,
+    )  # fmt: skip
+    after = read_cursor(PageCursor, cursor)
     telemetry.configure_logs("WARNING")
-    run(show_list(Settings.load(), query, out))
+    run(show_list(Settings.load(), asked, after, limit, out))
 
 
 @app.command()
-def show(one: Annotated[str, typer.Argument(metavar="ID", help="A delivery's number or an event's UUID.")]) -> None:
-    """Explain one: its content, recipient, every attempt, and what to do."""
-    from bongsu.api.dead import DeadFilter  # noqa: PLC0415
+def show(dead_id: Annotated[str, typer.Argument(metavar="ID", help="A delivery's number or an event's UUID.")]) -> None:
+    """Explain a dead letter: its content, recipient, every attempt, and what to do."""
     from bongsu.cli.dead_view import show_one  # noqa: PLC0415
 
-    asked = _filter(DeadFilter, one)
+    asked = _filter(id=dead_id)
+    assert asked.id is not None
     telemetry.configure_logs("WARNING")
-    run(show_one(Settings.load(), asked, out))
+    run(show_one(Settings.load(), asked.id, out))
 
 
 @app.command()
 def replay(
-    one: IdOption = None,
+    dead_id: IdOption = None,
     kind: KindOption = None,
     state: StateOption = None,
     code: CodeOption = None,
@@ -84,28 +86,40 @@ def replay(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Replay dead letters: those that match the filters."""
-    from bongsu.api.dead import DeadFilter  # noqa: PLC0415
-    from bongsu.cli.dead_view import Replaying  # noqa: PLC0415
+    """Replay the dead letters that match the filters."""
+    from bongsu.cli.dead_view import ReplayCommand  # noqa: PLC0415
 
-    asked = _filter(DeadFilter, one, kind, state, code, channel, type_name, user, event, since, until)
+    asked = _filter(
+        id=dead_id, kind=kind, state=state, code=code, channel=channel, type=type_name, user=user, event=event, since=since,
+        until=until,
+    )  # fmt: skip
     if asked.is_empty:
-        raise ReplayWithoutFilter("A replay needs a filter, such as --code or --id")
+        raise ReplayWithoutFilter("No filter was given, such as --code or --id")
     telemetry.configure_logs("WARNING")
-    replaying = Replaying(Settings.load(), asked, new_collapse_id)
-    count = run(replaying.count())
+    command = ReplayCommand(Settings.load(), asked, new_collapse_id)
+    count = run(command.count())
     if dry_run or not count:
         typer.echo(f"{count} matched, 0 replayed")
         return
     if sys.stdin.isatty() and not yes:
         typer.confirm(f"Replay {count} dead letter{'s' * (count != 1)}?", abort=True)
-    matched, replayed = run(replaying.run(count, err))
-    typer.echo(f"{matched} matched, {replayed} replayed")
+    done = run(command.run(count, err))
+    typer.echo(f"{done.matched} matched, {done.replayed} replayed")
 
 
-# In the order the commands take them, and as the endpoint calls them.
-_NAMES = ("id", "kind", "state", "code", "channel", "type", "userId", "eventId", "from", "to", "limit", "cursor")
+# What the options are called on the wire, where that differs; and the other way round, for messages.
+_FIELDS = {"user": "userId", "event": "eventId", "since": "from", "until": "to"}
 _OPTIONS = {"userId": "--user", "eventId": "--event"}
+
+
+def _filter(**options: str | None) -> DeadFilter:
+    from bongsu.desk.dead_letters import DeadFilter  # noqa: PLC0415
+
+    given = {_FIELDS.get(name, name): value for name, value in options.items() if value is not None}
+    for name, normalise in (("kind", str.lower), ("state", str.upper), ("channel", _channel_name)):
+        if name in given:
+            given[name] = normalise(given[name])
+    return read_options(DeadFilter, given, _OPTIONS)
 
 
 def _channel_name(given: str) -> str:
@@ -115,11 +129,3 @@ def _channel_name(given: str) -> str:
 
     run(load_known_channels(Settings.load()))
     return next((name for name in names_with_deliveries() if name.upper() == given.upper()), given)
-
-
-def _filter(shape: type[_F], *values: str | int | None) -> _F:
-    given = {name: value for name, value in zip(_NAMES, values, strict=False) if value is not None}
-    for name, change in (("kind", str.lower), ("state", str.upper), ("channel", _channel_name)):
-        if name in given:
-            given[name] = change(str(given[name]))
-    return read_options(shape, given, _OPTIONS)

@@ -1,58 +1,49 @@
-"""What `bongsu dead` prints: a table of dead letters, the details of one, the progress of a replay.
-
-`look` reads the store; the functions that make lines of it are pure.
-"""
+"""What `bongsu dead` prints: a table of dead letters, the details of one, the progress of a replay."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from bongsu.api.dead import DeadFilter, DeadQuery, Replay, count_dead, find_dead, wrapped
-from bongsu.cli.terminal import operator_name, plain, show
+from bongsu.api.paging import encode_cursor
+from bongsu.cli.terminal import local_time, operator_name, plain, print_lines, show
 from bongsu.deliver.codes import meaning
-from bongsu.errors import NoSuchDeadLetter
-from bongsu.model import Member
+from bongsu.desk.dead_letters import DeadFilter, DeadLetter, Replayed, StoreDeadLetters
+from bongsu.desk.lists import fill_page
 from bongsu.model.channels import Address, describe_channel
 from bongsu.service import runtime
 from bongsu.settings import Settings
-from bongsu.store import Store
 from bongsu.store.deliveries.recovery import MOST_ROUNDS
-from bongsu.store.desk import dead_letters
-from bongsu.store.desk.dead_letters import DeadRow, Kind, State
-from bongsu.store.desk.delivery_history import Attempt, find_attempts
-from bongsu.store.members import address_of, find_member
-from bongsu.store.members.devices import DeviceRow, find_devices
-from bongsu.store.messages.content import MessageContent, find_content
+from bongsu.store.desk.dead_letters import DeadRow, Kind, PageCursor, State
+from bongsu.store.members import address_of
 
 _COLOURS = {State.FAILED: "red", State.UNHANDLED: "yellow", State.FAIL: "red", State.UNKNOWN: "magenta"}
-
-
-def _time(settings: Settings, moment: datetime) -> str:
-    return moment.astimezone(settings.zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
 # --- list -------------------------------------------------------------------------------------------------------------
 
 
-async def show_list(settings: Settings, query: DeadQuery, console: Console) -> None:
+async def show_list(settings: Settings, asked: DeadFilter, after: PageCursor | None, limit: int, console: Console) -> None:
     async with runtime(settings) as base:
-        page = await find_dead(base.store, query)
-    if not page.rows:
-        console.print("No dead letters." if query.is_empty else "No dead letters that fit.")
+        dead_letters = StoreDeadLetters(base.store, base.signals)
+        rows, end = await fill_page(partial(dead_letters.list, asked), after, limit)
+    if not rows:
+        console.print("No dead letters." if asked.is_empty else "No dead letters that match.")
         return
-    show(console, table(settings, page.rows))
-    if page.next is not None:
-        console.print(f"More follow: --cursor {wrapped(page.next)}", highlight=False, soft_wrap=True)
+    show(console, table(settings.zone, rows))
+    if end is not None:
+        console.print(f"More follow: --cursor {encode_cursor(end)}", highlight=False, soft_wrap=True)
 
 
-def table(settings: Settings, rows: Sequence[DeadRow]) -> Table:
+def table(zone: ZoneInfo, rows: Sequence[DeadRow]) -> Table:
     shown = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("id", "state", "code", "type", "member", "by", "tries", "died"):
         # On a narrow terminal it is folded and never cut: an id is there to be copied.
@@ -66,7 +57,7 @@ def table(settings: Settings, rows: Sequence[DeadRow]) -> Table:
             Text(plain(row.member_id or "")),
             row.channel if row.channel else row.kind.value,
             str(row.attempts),
-            _time(settings, row.died_at),
+            local_time(row.died_at, zone),
         )
     return shown
 
@@ -74,70 +65,29 @@ def table(settings: Settings, rows: Sequence[DeadRow]) -> Table:
 # --- show -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Story:
-    """Everything known about one dead letter."""
-
-    settings: Settings
-    row: DeadRow
-    content: MessageContent | None = None
-    # The channel and the address, as far as it is known now.
-    target: str = ""
-    attempts: Sequence[Attempt] = ()
-
-
-async def show_one(settings: Settings, asked: DeadFilter, console: Console) -> None:
+async def show_one(settings: Settings, dead_id: int | UUID, console: Console) -> None:
     async with runtime(settings) as base:
-        story = await look(settings, base.store, asked)
-    for line in told(story):
-        console.print(line, highlight=False, soft_wrap=not console.is_terminal)
+        letter = await StoreDeadLetters(base.store, base.signals).show(dead_id)
+    print_lines(console, lines_of(letter, settings.zone))
 
 
-async def look(settings: Settings, store: Store, asked: DeadFilter) -> Story:
-    async with store.read() as tx:
-        rows, _ = await dead_letters.find_page(tx, asked.filters, limit=1)
-        if not rows:
-            raise NoSuchDeadLetter(f"There is no dead letter {asked.id}")
-        row = rows[0]
-        if row.kind is Kind.EVENT:
-            return Story(settings, row)
-        assert row.message_id is not None
-        assert row.member_id is not None
-        contents = await find_content(tx, [row.message_id])
-        attempts = await find_attempts(tx, [int(row.id)])
-        member = await find_member(tx, row.member_id)
-        devices = {one.device_id: one for one in await find_devices(tx, row.member_id)}
-    target = f"{row.channel} to {_address(row, member, devices.get(row.device_id or ''))}"
-    return Story(settings, row, contents.get(row.message_id), target, attempts.get(int(row.id), ()))
-
-
-def _address(row: DeadRow, member: Member | None, device: DeviceRow | None) -> str:
-    """What kind of address it was to go to, and whether it is still known. Not the address itself."""
-    spec = describe_channel(row.channel or "")
-    if spec.address is Address.DEVICES:
-        stands = f"{device.device.platform.value}, {device.status.value}" if device else "gone"
-        return f"{spec.address_name} {row.device_id} ({stands})"
-    is_known = member is not None and address_of(member, spec) is not None
-    return spec.address_name if is_known else f"{spec.address_name}, which is no longer known"
-
-
-def told(story: Story) -> Iterator[Text]:
+def lines_of(letter: DeadLetter, zone: ZoneInfo) -> Iterator[Text]:
     """The page, line by line."""
-    row = story.row
+    row = letter.row
     code = f"  {plain(row.code)}" if row.code else ""
     yield Text.assemble(
         (f"{row.kind.value.capitalize()} {row.id}", "bold"), "  ", (row.state.value, _COLOURS[row.state]), code
     )
-    for name, fact in facts(story):
+    for name, fact in facts(letter, zone):
         yield Text.assemble("  ", (f"{name:<9}", "dim"), plain(fact))
-    for number, one in enumerate(story.attempts, 1):
-        yield Text(f"  {f'try {number}':<9}{_time(story.settings, one.at)}, {one.millis} ms, {plain(one.code)}")
+    for number, attempt in enumerate(letter.attempts, 1):
+        yield Text(f"  {f'try {number}':<9}{local_time(attempt.at, zone)}, {attempt.millis} ms, {plain(attempt.code)}")
     yield Text.assemble("  ", (f"{'to do':<9}", "dim"), cure(row))
     yield Text(f"           bongsu dead replay --id {row.id}", "dim")
 
 
-def facts(story: Story) -> Iterator[tuple[str, str]]:
-    row, content, settings = story.row, story.content, story.settings
+def facts(letter: DeadLetter, zone: ZoneInfo) -> Iterator[tuple[str, str]]:
+    row, content = letter.row, letter.content
     if row.kind is Kind.DELIVERY and row.code:
         yield "means", meaning(row.code).means
     if row.error:
@@ -149,19 +99,30 @@ def facts(story: Story) -> Iterator[tuple[str, str]]:
         yield "title", content.title
         yield "body", content.body
         yield "member", row.member_id or ""
-        yield "by", story.target
+        yield "by", f"{row.channel} to {_address(letter)}"
         yield "event", str(row.event_id)
         if content.expires_at is not None:
-            yield "good", f"until {_time(settings, content.expires_at)}"
-    yield "written", _time(settings, row.created_at)
-    yield "died", _time(settings, row.died_at)
+            yield "expires", f"{local_time(content.expires_at, zone)}"
+    yield "written", local_time(row.created_at, zone)
+    yield "died", local_time(row.died_at, zone)
     if row.kind is Kind.EVENT:
         yield "tries", str(row.attempts)
     else:
         more = "the recovery job gives it another" if row.is_retryable and row.rounds < MOST_ROUNDS else "no more by itself"
         yield "rounds", f"{row.rounds} of {MOST_ROUNDS} given again, {more}"
-        if not story.attempts:
+        if not letter.attempts:
             yield "tries", "none that was answered"
+
+
+def _address(letter: DeadLetter) -> str:
+    """What kind of address it was to go to, and whether it is still known. Not the address itself."""
+    row, device = letter.row, letter.device
+    spec = describe_channel(row.channel or "")
+    if spec.address is Address.DEVICES:
+        state = f"{device.device.platform.value}, {device.status.value}" if device else "gone"
+        return f"{spec.address_name} {row.device_id} ({state})"
+    is_known = letter.member is not None and address_of(letter.member, spec) is not None
+    return spec.address_name if is_known else f"{spec.address_name}, which is no longer known"
 
 
 def cure(row: DeadRow) -> str:
@@ -171,7 +132,7 @@ def cure(row: DeadRow) -> str:
             "No rule handles its type. Correct the type where it is sent, or start the workers with the rule, then replay."
         )
     if row.kind is Kind.EVENT:
-        return "Mend what the error names, then replay: it goes on where it was, and tells nobody twice."
+        return "Correct what the error names, then replay: it goes on where it was, and notifies no member twice."
     return meaning(row.code or "").cure
 
 
@@ -179,24 +140,29 @@ def cure(row: DeadRow) -> str:
 
 
 @dataclass(frozen=True)
-class Replaying:
+class ReplayCommand:
     """A replay asked for at the command line."""
 
     settings: Settings
     asked: DeadFilter
-    new_series: bool = False
+    new_collapse_id: bool = False
 
     async def count(self) -> int:
         async with runtime(self.settings) as base:
-            return await count_dead(base.store, self.asked.filters)
+            return await StoreDeadLetters(base.store, base.signals).count(self.asked)
 
-    async def run(self, total: int, console: Console) -> tuple[int, int]:
+    async def run(self, total: int, console: Console) -> Replayed:
         """Replay them, with a progress bar on a terminal."""
         columns = (
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         )  # fmt: skip
         async with runtime(self.settings) as base:
-            replay = Replay(base.store, base.signals, operator_name(), self.asked, new_series=self.new_series)
+            dead_letters = StoreDeadLetters(base.store, base.signals)
             with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
                 task = progress.add_task("replaying", total=total)
-                return await replay.run(lambda done: progress.advance(task, done))
+                return await dead_letters.replay(
+                    self.asked,
+                    operator_name(),
+                    new_collapse_id=self.new_collapse_id,
+                    progress=lambda matched: progress.advance(task, matched),
+                )

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import typer
 
-from bongsu.cli.terminal import out, read_options, run
+from bongsu.cli.terminal import out, read_cursor, read_options, run
 from bongsu.errors import BadCommand
 from bongsu.runtime import telemetry
 from bongsu.settings import Settings
@@ -24,50 +24,52 @@ def list_events(
     since: Annotated[str | None, typer.Option("--from", help="Stored then or later: 2026-03-01T09:00:00+09:00.")] = None,
     until: Annotated[str | None, typer.Option("--to", help="Stored before then.")] = None,
     limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=100)] = 50,
-    cursor: Annotated[str | None, typer.Option(help="What the page before ended with.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page ended with.")] = None,
 ) -> None:
-    """Show events, newest first."""
-    from bongsu.api.admin_events import EventQuery  # noqa: PLC0415
+    """List events, newest first."""
     from bongsu.cli.events_view import show_list  # noqa: PLC0415
+    from bongsu.desk.progress import EventFilter  # noqa: PLC0415
+    from bongsu.store.desk.event_progress import PageCursor  # noqa: PLC0415
 
     status = None if status is None else status.upper()
-    options = {"type": type_name, "status": status, "targetId": target, "from": since, "to": until, "cursor": cursor}
+    options = {"type": type_name, "status": status, "targetId": target, "from": since, "to": until}
     given = {name: value for name, value in options.items() if value is not None}
-    query = read_options(EventQuery, {**given, "limit": limit}, {"targetId": "--target"})
+    asked = read_options(EventFilter, given, {"targetId": "--target"})
+    after = read_cursor(PageCursor, cursor)
     telemetry.configure_logs("WARNING")
-    run(show_list(Settings.load(), query, out))
+    run(show_list(Settings.load(), asked, after, limit, out))
 
 
 @app.command()
 def show(
-    one: Annotated[str, typer.Argument(metavar="ID", help="The event's UUID.")],
+    event: Annotated[str, typer.Argument(metavar="ID", help="The event's UUID.")],
     watch: Annotated[bool, typer.Option("--watch", help="Until all is sent: show it again every second.")] = False,
 ) -> None:
     """Show how far an event has come: members decided, deliveries by channel, rate and expected end."""
-    from bongsu.cli import events_view as event_desk  # noqa: PLC0415
+    from bongsu.cli import events_view as view  # noqa: PLC0415
 
-    event_id = _event_id(one)
+    event_id = _event_id(event)
     telemetry.configure_logs("WARNING")
-    shown = event_desk.watch if watch else event_desk.show_one
+    shown = view.watch if watch else view.show_one
     run(shown(Settings.load(), event_id, out))
 
 
 @app.command()
 def cancel(
-    one: Annotated[str, typer.Argument(metavar="ID", help="The event's UUID.")],
-    withdraw: Annotated[bool, typer.Option("--withdraw", help="Take it out of the inboxes and unread counts too.")] = False,
+    event: Annotated[str, typer.Argument(metavar="ID", help="The event's UUID.")],
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Remove it from the inboxes and unread counts too.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Stop an event: members not yet decided are not decided, deliveries not yet claimed are not sent."""
-    from bongsu.cli import events_view as event_desk  # noqa: PLC0415
+    from bongsu.cli import events_view as view  # noqa: PLC0415
 
-    event_id = _event_id(one)
+    event_id = _event_id(event)
     telemetry.configure_logs("WARNING")
     if sys.stdin.isatty() and not yes:
-        typer.confirm(f"Cancel event {event_id}{', and take it out of the inboxes' if withdraw else ''}?", abort=True)
-    done = run(event_desk.cancel(Settings.load(), event_id, withdraw=withdraw))
+        typer.confirm(f"Cancel event {event_id}{' and withdraw it from the inboxes' if withdraw else ''}?", abort=True)
+    done = run(view.cancel(Settings.load(), event_id, withdraw=withdraw))
     typer.echo(
-        f"{done.cancelled:,} deliveries cancelled, {done.sent:,} had gone out, {done.withdrawn:,} inbox rows withdrawn"
+        f"{done.cancelled:,} deliveries cancelled, {done.sent:,} already sent, {done.withdrawn:,} inbox rows withdrawn"
     )
 
 

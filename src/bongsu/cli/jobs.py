@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bongsu.cli.terminal import out, plain, run, show
+from bongsu.cli.terminal import local_time, out, plain, run, show
 from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 
@@ -46,7 +46,7 @@ async def _list(settings: Settings, console: Console) -> None:
     table = Table("job", "cron", "next", "last", "result", box=None, padding=(0, 2, 0, 0))
     for status in statuses:
         times = [
-            moment.astimezone(settings.zone).strftime("%Y-%m-%d %H:%M:%S") if moment else "never"
+            local_time(moment, settings.zone) if moment else "never"
             for moment in (status.next_at, status.last_run and status.last_run.started_at)
         ]
         table.add_row(status.job.name, status.job.cron, *times, _outcome(status.last_run))

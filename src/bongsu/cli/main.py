@@ -34,14 +34,14 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="봉수 — an event goes in, the right people hear about it, once.",
+    help="봉수 — an event goes in, the right people are notified, once.",
 )
 app.add_typer(cli_dead.app, name="dead")
 app.add_typer(cli_events.app, name="event")
 app.add_typer(cli_jobs.app, name="job")
 
 
-def _say_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"bongsu {version('bongsu')}")
         raise typer.Exit
@@ -50,10 +50,10 @@ def _say_version(wanted: bool) -> None:
 @app.callback()
 def options(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """봉수 — an event goes in, the right people hear about it, once."""
+    """봉수 — an event goes in, the right people are notified, once."""
 
 
 def main() -> NoReturn:
@@ -74,7 +74,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)] = None,
     role: Annotated[str, typer.Option(help=f"{ALL_OR_SOME}.")] = "all",
     app_name: Annotated[str | None, typer.Option("--app", help="Your own rules: package.module:app.")] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="With a small shop in which things happen.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="With a small demo shop that publishes events.")] = False,
 ) -> None:
     """Run Bongsu: all of it in one process, or the roles you name."""
     from bongsu.rules import load_app  # noqa: PLC0415
@@ -87,11 +87,11 @@ def serve(
     own_rules = load_app(app_name) if app_name is not None else None
     telemetry.configure_logs()
 
-    async def serve_until_told() -> None:
+    async def serve_until_stopped() -> None:
         service = Service(settings, roles, own_rules, listens=port is not None, is_demo=demo)
         await service.run(lambda address: _greet(settings, address, is_demo=demo) if Role.API in roles else None)
 
-    run(serve_until_told())
+    run(serve_until_stopped())
 
 
 def _greet(settings: Settings, address: str, *, is_demo: bool) -> None:
@@ -162,7 +162,7 @@ def token(
     member: Annotated[str, typer.Argument(help="The member's id.")],
     ttl: Annotated[str, typer.Option(help="How long it is valid: 30s, 15m, 1h, 7d.")] = "1h",
 ) -> None:
-    """Print a token a member can call with."""
+    """Print a token for a member's calls."""
     if not member:
         raise BadCommand("MEMBER is empty: name the member the token is for")
     typer.echo(Keys.load(Settings.load()).member_token(member, _duration(ttl)))
@@ -184,7 +184,7 @@ def _duration(text: str) -> timedelta:
 
 @app.command()
 def apikey() -> None:
-    """Print the key servers call with."""
+    """Print the API key for server calls."""
     typer.echo(Keys.load(Settings.load()).api_keys[0])
 
 
@@ -201,7 +201,7 @@ def publish(
         typer.Option(help="Events from a file, one JSON object a line; - reads a pipe. Run again, it adds nothing twice."),
     ] = None,
 ) -> None:
-    """Put an event in, or a file of them."""
+    """Publish an event, or a file of events."""
     from bongsu.cli import publish as publishing  # noqa: PLC0415
 
     if (event_type is None) == (file is None):
@@ -246,11 +246,11 @@ def load(
     what: Annotated[str, typer.Argument(help="behaviors")],
     file: Annotated[Path, typer.Option(help="One JSON object a line; - reads a pipe.")],
 ) -> None:
-    """Load what members did from a file of any size."""
+    """Load behaviours (what members did) from a file of any size."""
     from bongsu.cli import publish as publishing  # noqa: PLC0415
 
     if what != "behaviors":
-        raise BadCommand(f"{what} cannot be loaded, behaviors can")
+        raise BadCommand(f"{what} cannot be loaded: only behaviors can")
     settings = Settings.load()
     telemetry.configure_logs("WARNING")
     _report(run(publishing.load_behaviors(settings, file, err)))
@@ -263,8 +263,8 @@ def why(
     limit: Annotated[int, typer.Option(help="How many at most, newest first.", min=1, max=200)] = 20,
     app_name: Annotated[str | None, typer.Option("--app", help="Your own rules, as `serve` is given them.")] = None,
 ) -> None:
-    """Tell what a member got, when and by which ways, and what they did not get and why."""
-    from bongsu.desk.why import explain  # noqa: PLC0415
+    """Show what a member got, when and on which channels, and what they did not get and why."""
+    from bongsu.cli.why_view import explain  # noqa: PLC0415
     from bongsu.rules import load_app  # noqa: PLC0415
 
     try:
@@ -294,7 +294,10 @@ def doctor(
     app_name: Annotated[str | None, typer.Option("--app", help="Your own rules, as `serve` is given them.")] = None,
 ) -> None:
     """Check settings, store, Redis, brokers, channels and credentials; say what to do."""
+    from bongsu.cli.doctor_view import show_findings  # noqa: PLC0415
     from bongsu.desk.doctor import examine  # noqa: PLC0415
 
-    if not run(examine(out, app_name)):
+    findings = run(examine(app_name))
+    show_findings(findings, out)
+    if not all(finding.is_good for finding in findings):
         raise typer.Exit(1)

@@ -22,9 +22,9 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from bongsu.api.products import keep_behaviors
 from bongsu.errors import BadCommand, PublishInterrupted
 from bongsu.ingress import ndjson
+from bongsu.ingress.behaviors import keep_behaviors
 from bongsu.ingress.decode import Rejected, decode_behavior, decode_json
 from bongsu.ingress.intake import Intake
 from bongsu.model import Behavior, Event

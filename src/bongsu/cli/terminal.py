@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
+from datetime import datetime
 from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticCustomError
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from bongsu.api.paging import decode_cursor
 from bongsu.errors import BadCommand
 
 out = Console()
@@ -30,7 +35,7 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def read_options(shape: type[_Model], given: Mapping[str, object], options: Mapping[str, str]) -> _Model:
-    """Options as the query of an endpoint, whose names they are given by; `options` has those that are spelt otherwise."""
+    """Options as a filter, by the names of its fields on the wire; `options` has those that are spelt otherwise."""
     try:
         return shape.model_validate(given)
     except ValidationError as error:
@@ -41,15 +46,33 @@ def read_options(shape: type[_Model], given: Mapping[str, object], options: Mapp
         raise BadCommand(f"{where}{message}") from None
 
 
+def read_cursor(kind: type[_T], given: str | None) -> _T | None:
+    """The --cursor that a page before has printed."""
+    try:
+        return None if given is None else decode_cursor(kind, given)
+    except PydanticCustomError as error:
+        raise BadCommand(f"--cursor {error.message()}") from None
+
+
 def show(console: Console, table: Table) -> None:
     """A table as wide as the terminal; where there is none, as wide as it is, so that a row is a line."""
     wide = console if console.is_terminal else Console(file=console.file, width=10_000)
     wide.print(table, highlight=False)
 
 
+def print_lines(console: Console, lines: Iterable[Text]) -> None:
+    """Not wrapped where there is no terminal: a line is a fact, and may be searched for."""
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=not console.is_terminal)
+
+
 def plain(text: str) -> str:
-    """Words from outside: nothing in them may steer the terminal."""
-    return "".join(one if one.isprintable() else " " for one in text)
+    """Text from outside: no control character may reach the terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def local_time(moment: datetime, zone: ZoneInfo) -> str:
+    return moment.astimezone(zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def operator_name() -> str:

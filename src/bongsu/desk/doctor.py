@@ -1,4 +1,4 @@
-"""bongsu doctor: looks at everything this process would need, and says what to do about what is wrong."""
+"""bongsu doctor: checks everything this process would need, and says what to do about what is wrong."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from functools import partial
 from urllib.parse import urlsplit
 
 import redis.asyncio
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from bongsu.clock.skew import SEEN_SECONDS, WARN_SECONDS, measure_skew
 from bongsu.clock.slots import next_slot
@@ -41,31 +38,21 @@ from bongsu.store.members.channels import load_channels
 
 TIMEOUT_SECONDS = 5
 
-_Look = Callable[[Settings], Awaitable[str]]
+# Returns what was found, or raises what is wrong.
+Check = Callable[[Settings], Awaitable[str]]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, whether it will do, and what was seen or is to be done."""
+    """What was checked, whether it is good, and what was found or is to be done."""
 
     name: str
     is_good: bool
-    word: str
+    message: str
 
 
-async def examine(console: Console, app_name: str | None = None) -> bool:
-    """Print a finding for each part, the user's app included if it is named; return whether all are good."""
-    findings = await _findings(app_name)
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for finding in findings:
-        table.add_row(
-            "[green]✓[/]" if finding.is_good else "[bold red]✗[/]", f"[bold]{finding.name}[/]", escape(finding.word)
-        )
-    console.print(table, highlight=False)
-    return all(finding.is_good for finding in findings)
-
-
-async def _findings(app_name: str | None) -> list[Finding]:
+async def examine(app_name: str | None = None) -> list[Finding]:
+    """A finding for each part, the user's app included if it is named."""
     try:
         settings = Settings.load()
     except BongsuError as error:
@@ -75,7 +62,7 @@ async def _findings(app_name: str | None) -> list[Finding]:
     if app_name is not None:
         rules, finding = _app(app_name, settings)
         findings.append(finding)
-    parts: list[tuple[str, _Look]] = [
+    parts: list[tuple[str, Check]] = [
         ("keys", _keys),
         ("store", _store),
         ("clock", _clock),
@@ -83,11 +70,11 @@ async def _findings(app_name: str | None) -> list[Finding]:
         ("kafka", _kafka),
         ("rabbitmq", _rabbitmq),
     ]
-    findings += [await _look(name, look, settings) for name, look in parts]
+    findings += [await _run(name, check, settings) for name, check in parts]
     # Now that the store was read, its channels are known.
     for spec in _channels_to_check(rules):
-        findings.append(await _look(spec.label, partial(_channel, spec, rules.senders.get(spec.name)), settings))
-    return [*findings, await _look("jobs", _jobs, settings), await _look("texts", _texts, settings)]
+        findings.append(await _run(spec.label, partial(_channel, spec, rules.senders.get(spec.name)), settings))
+    return [*findings, await _run("jobs", _jobs, settings), await _run("texts", _texts, settings)]
 
 
 def _app(name: str, settings: Settings) -> tuple[Rules, Finding]:
@@ -113,10 +100,10 @@ async def _channel(spec: ChannelSpec, own: Sender | None, settings: Settings) ->
     return await check_channel(spec, settings)
 
 
-async def _look(name: str, look: _Look, settings: Settings) -> Finding:
+async def _run(name: str, check: Check, settings: Settings) -> Finding:
     try:
         async with asyncio.timeout(2 * TIMEOUT_SECONDS):
-            return Finding(name, True, await look(settings))
+            return Finding(name, True, await check(settings))
     except BongsuError as error:
         return Finding(name, False, str(error))
     except Exception as error:
@@ -158,8 +145,8 @@ async def _clock(settings: Settings) -> str:
     finally:
         await store.close()
     if not settings.is_embedded:
-        here = f"this machine's is {_in_words(skew)}"
-    lines = [here, *(f"{_describe(process)} is {_in_words(process.skew_seconds)}" for process in processes)]
+        here = f"this machine's is {_offset(skew)}"
+    lines = [here, *(f"{_describe(process)} is {_offset(process.skew_seconds)}" for process in processes)]
     if problem := _worst_clock(skew, processes):
         raise ClockSkewed("\n".join([*lines, problem]))
     return "\n".join(lines)
@@ -182,14 +169,14 @@ def _worst_clock(skew: float, processes: Sequence[Process]) -> str | None:
         *((process.skew_seconds, f"{_describe(process)} runs on a machine whose clock") for process in processes),
     ]
     worst, whose = max(clocks, key=lambda clock: abs(clock[0]))
-    return f"{whose} is {_in_words(worst)}" if abs(worst) > WARN_SECONDS else None
+    return f"{whose} is {_offset(worst)}" if abs(worst) > WARN_SECONDS else None
 
 
 def _describe(process: Process) -> str:
     return f"{process.name} ({', '.join(process.roles)})"
 
 
-def _in_words(skew: float) -> str:
+def _offset(skew: float) -> str:
     return f"{abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} the store's"
 
 

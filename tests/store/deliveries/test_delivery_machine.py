@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test
 
-from bongsu.api.dead import DeadFilter, Replay
 from bongsu.clock.jobs import recover
 from bongsu.clock.jobs.recover import Recovery
+from bongsu.desk.dead_letters import DeadFilter, Replay
 from bongsu.model import Channel, Device, Platform
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
@@ -237,7 +237,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(state=st.sampled_from([FAIL, UNKNOWN]), new_series=st.booleans(), batch=st.integers(1, 3))
     def replay(self, state: DeliveryStatus, new_series: bool, batch: int) -> None:
         asked = DeadFilter.model_validate({"state": state.value})
-        run = Replay(self.store, LocalSignals(), "w", asked, new_series=new_series, batch=batch).run()
+        run = Replay(self.store, LocalSignals(), "w", asked, new_collapse_id=new_series, batch=batch).run()
         dead = [one for one in self.model.values() if one.status is state]
         assert self.loop.run_until_complete(run) == (len(dead), len(dead))
         for one in dead:

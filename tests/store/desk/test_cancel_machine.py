@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test
 
-from bongsu.api.dead import DeadFilter, Replay
 from bongsu.api.inbox import Inbox
 from bongsu.decide.worker import EventWorker
+from bongsu.desk.dead_letters import DeadFilter, Replay
 from bongsu.model import Channel, Event, Everyone, Guarantee, Listed, Notice, NoticeType
 from bongsu.rules import Rules
 from bongsu.runtime.signals import LocalSignals

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from bongsu.api.dead import DeadFilter, Replay
 from bongsu.decide.worker import EventWorker
+from bongsu.desk.dead_letters import DeadFilter, Replay
 from bongsu.model import EventStatus, Everyone, NoticeType, Selected, new_id, utc_now
 from bongsu.rules import Rules
 from bongsu.runtime.signals import LocalSignals

@@ -6,12 +6,14 @@ import asyncio
 import json
 import re
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from bongsu.api.dead import FEW, DeadFilter, DeadQuery, Replay, count_dead, find_dead
+from bongsu.desk.dead_letters import FEW, DeadFilter, Replay, StoreDeadLetters, count_dead
+from bongsu.desk.lists import fill_page
 from bongsu.errors import ReplayWithoutFilter
 from bongsu.model import Channel, Event, new_id, utc_now
 from bongsu.runtime.signals import LocalSignals
@@ -113,7 +115,7 @@ async def test_pages_go_through_both_kinds_without_a_gap(store: Store) -> None:
             assert await walk(tx, Filters(), limit, scan_limit) == expected
         for one in (UUID(expected[0]), int(expected[-1])):
             (row,), _ = await dead_letters.find_page(tx, Filters(id=one))
-            assert await dead_letters.find_page(tx, Filters(id=one), dead_letters.place_of(row)) == ([], None)
+            assert await dead_letters.find_page(tx, Filters(id=one), dead_letters.cursor_of(row)) == ([], None)
 
 
 async def walk(tx: Transaction, filters: Filters, limit: int, scan_limit: int) -> list[str]:
@@ -143,8 +145,9 @@ async def test_a_filter_that_matches_nothing_looks_at_a_bounded_part(store: Stor
     for function in (dead_letters.find_page, dead_letters.count_page):
         monkeypatch.setitem(function.__kwdefaults__, "scan_limit", 2)  # type: ignore[arg-type]
     assert await count_dead(store, filters) == 1
-    found = await find_dead(store, DeadQuery.model_validate({"code": "RARE"}))
-    assert ([row.id for row in found.rows], found.next) == ([rare], None)
+    listing = partial(StoreDeadLetters(store, LocalSignals()).list, DeadFilter.model_validate({"code": "RARE"}))
+    rows, end = await fill_page(listing, None, 50)
+    assert ([row.id for row in rows], end) == ([rare], None)
     assert await run(store, code="RARE") == (1, 1)
     assert await count_dead(store, Filters()) == 13
 
@@ -152,7 +155,7 @@ async def test_a_filter_that_matches_nothing_looks_at_a_bounded_part(store: Stor
 async def run(store: Store, batch: int = 1_000, **filters: Any) -> tuple[int, int]:
     new_series = bool(filters.pop("new_series", False))
     asked = DeadFilter.model_validate(filters)
-    return await Replay(store, LocalSignals(), "cli:tester", asked, new_series=new_series, batch=batch).run()
+    return await Replay(store, LocalSignals(), "cli:tester", asked, new_collapse_id=new_series, batch=batch).run()
 
 
 @pytest.mark.parametrize("new_series", [False, True])

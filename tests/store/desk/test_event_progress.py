@@ -24,12 +24,12 @@ from bongsu.store.desk.event_progress import (
     PAGE,
     Counts,
     EventProgress,
-    EventRow,
     Filters,
-    Place,
+    PageCursor,
     find_page,
     find_progress,
 )
+from bongsu.store.outbox import EventRow
 from tests.support.campaigns import add_cancellation, add_event, add_message, keep_counts
 from tests.support.notifications import NOON, send_many, tell, tell_many, withhold
 from tests.support.plans import generic_plan, keep_statistics, rows_read
@@ -134,13 +134,15 @@ async def test_no_number_is_negative(store: Store) -> None:
 async def test_an_event_without_messages_has_no_numbers(store: Store) -> None:
     async with store.transaction() as tx:
         event_id = await add_event(
-            tx, "order.paid", actor_id="a", target_id="t", ref_id="r", attempts=2, error="KeyError: 'x'", created_at=NOON
-        )
+            tx, "order.paid", actor_id="a", target_id="t", ref_id="r", attempts=2, error="KeyError: 'x'", due=NOON,
+            created_at=NOON,
+        )  # fmt: skip
         progress = await progress_of(tx, event_id)
         assert await find_progress(tx, new_id()) is None
     assert progress.event == EventRow(
-        event_id, "order.paid", EventStatus.PENDING, "a", "t", "r", 2, "KeyError: 'x'", NOON, None
-    )
+        event_id=event_id, event_type="order.paid", status=EventStatus.PENDING, actor_id="a", target_id="t", ref_id="r",
+        attempts=2, error="KeyError: 'x'", due=NOON, created_at=NOON,
+    )  # fmt: skip
     assert (progress.counts, progress.seconds, progress.cancellation, progress.due_at) == (Counts(), None, None, None)
     assert (progress.counts.decided, progress.counts.made, progress.counts.waiting) == (0, 0, 0)
     assert (progress.rate_per_second, progress.expected_end) == (None, None)
@@ -180,7 +182,7 @@ async def test_time_is_counted_from_the_first_message_by_the_stores_clock(store:
 
 
 def made_of(seconds: float | None, **deliveries: int) -> EventProgress:
-    event = EventRow(new_id(), "x", EventStatus.DONE, None, None, None, 0, None, NOON, NOON)
+    event = EventRow(event_id=new_id(), event_type="x", status=EventStatus.DONE, due=NOON, created_at=NOON, finished_at=NOON)
     return EventProgress(event, NOON, Counts(deliveries={"PUSH": deliveries}), seconds=seconds)
 
 
@@ -265,8 +267,17 @@ async def some_events(tx: Transaction) -> list[EventRow]:
         status = dice.choice(list(EventStatus))
         target_id = dice.choice([SOME_TARGET, "t-2", None])
         event_type = dice.choice([SOME_TYPE, "order.shipped"])
-        event_id = await add_event(tx, event_type, status=status.value, target_id=target_id, created_at=created_at)
-        rows.append(EventRow(event_id, event_type, status, None, target_id, None, 0, None, created_at, None))
+        row = EventRow(
+            event_id=new_id(),
+            event_type=event_type,
+            status=status,
+            target_id=target_id,
+            due=created_at,
+            created_at=created_at,
+        )
+        fields = {"target_id": target_id, "due": created_at, "created_at": created_at}
+        event_id = await add_event(tx, event_type, status=status.value, **fields)
+        rows.append(replace(row, event_id=event_id))
     return sorted(rows, key=lambda row: (row.created_at, row.event_id), reverse=True)
 
 
@@ -317,7 +328,7 @@ async def test_a_page_looks_at_no_more_events_than_it_may(store: Store) -> None:
         assert [[row.event_id for row in page] for page in found] == [[], [], [], [rare]]
         page = await find_page(tx, Filters(type="rare"), None, 5, scan_limit=20)
     # The next page begins behind the last that was looked at.
-    assert page.next == Place(known[19].created_at, known[19].event_id)
+    assert page.next == PageCursor(known[19].created_at, known[19].event_id)
 
 
 async def test_a_page_that_is_full_to_the_last_row_is_the_last(store: Store) -> None:

@@ -17,7 +17,7 @@ from bongsu.model import Channel, new_id
 from bongsu.store import Share, Store, Transaction
 from bongsu.store.core.query import same
 from bongsu.store.desk import history
-from bongsu.store.desk.history import Filters, HistoryRow, Place, Status
+from bongsu.store.desk.history import Filters, HistoryRow, PageCursor, Status
 from tests.support.notifications import BOTH, NOON, babble, say, tell, tell_many, withhold
 from tests.support.plans import generic_plan
 
@@ -204,9 +204,9 @@ async def long_past(tx: Transaction) -> HistoryRow:
     return row
 
 
-def cases(large: HistoryRow) -> dict[str, tuple[Filters, Place | None, int]]:
+def cases(large: HistoryRow) -> dict[str, tuple[Filters, PageCursor | None, int]]:
     """What is asked, and how many rows it has to find."""
-    middle = Place(large.message_id, "m-010000")
+    middle = PageCursor(large.message_id, "m-010000")
     quarter = NOON + timedelta(minutes=75)
     return {
         "everything": (Filters(), None, PAGE),
@@ -215,7 +215,7 @@ def cases(large: HistoryRow) -> dict[str, tuple[Filters, Place | None, int]]:
         "an event": (Filters(event_id=large.event_id), None, PAGE),
         "an event, later on": (Filters(event_id=large.event_id), middle, PAGE),
         "a member's part in an event": (Filters(event_id=large.event_id, member_id="m-000009"), None, 1),
-        "a type": (Filters(type="POST_LIKE"), Place(large.message_id, ""), PAGE),
+        "a type": (Filters(type="POST_LIKE"), PageCursor(large.message_id, ""), PAGE),
         "a type and a time": (Filters(type="POST_LIKE", since=quarter, until=quarter + timedelta(minutes=5)), None, 5),
         "those not told of the newest": (Filters(status=Status.DUPLICATE), None, PAGE),
         "a time without anything": (Filters(since=NOON + timedelta(days=1)), None, 0),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from bongsu.api import inbox as the_inbox
-from bongsu.api.inbox import Inbox, PageQuery
+from bongsu.api.inbox import Inbox, PageQuery, ReadAll, UnreadCount
 from bongsu.store import Query, Store, Transaction, members
 from bongsu.store import inbox as statements
 from bongsu.store.core.query import same
@@ -99,9 +98,9 @@ async def test_changes_are_reported_and_only_changes(store: Store) -> None:
     first = await inbox.read("m", ids[0])
     assert await inbox.read("m", ids[0]) == first
     assert await inbox.read("other", ids[0]) is None
-    assert await inbox.read_all("m") == {"read": 2, "unread": 0}
-    assert await inbox.read_all("m") == {"read": 0, "unread": 0}
-    assert await inbox.read_all("nobody") == {"read": 0, "unread": 0}
+    assert await inbox.read_all("m") == ReadAll(read=2, unread=0)
+    assert await inbox.read_all("m") == ReadAll(read=0, unread=0)
+    assert await inbox.read_all("nobody") == ReadAll(read=0, unread=0)
     assert listener.reported == [("m", 2), ("m", 0)]
 
 
@@ -115,9 +114,9 @@ async def test_what_arrives_while_all_are_read_stays_unread(store: Store, monkey
     await notify(store, "m", 7)
     inbox = Inbox(store, more_arrives)
     # Three chunks; one more arrived after each, and the answer counts those before the last commit.
-    assert await inbox.read_all("m") == {"read": 7, "unread": 2}
+    assert await inbox.read_all("m") == ReadAll(read=7, unread=2)
     page = await inbox.page("m", PageQuery(unread="true"))
-    assert [item["id"] for item in page["items"]] == [str(one) for one in reversed(late)]
+    assert [item.id for item in page.items] == [str(one) for one in reversed(late)]
     assert await counts(store, "m") == (3, 3)
 
 
@@ -126,7 +125,7 @@ async def test_of_many_who_read_the_same_one_at_once_one_changes_the_count(store
     inbox = Inbox(store, listener)
     one, _ = await notify(store, "m", 2)
     answers = await asyncio.gather(*(inbox.read("m", one) for _ in range(15)))
-    assert len({json.dumps(answer) for answer in answers}) == 1
+    assert len({repr(answer) for answer in answers}) == 1
     assert listener.reported == [("m", 1)]
     assert await counts(store, "m") == (1, 1)
 
@@ -138,7 +137,7 @@ async def test_those_who_read_different_ones_at_once_do_so_one_after_the_other(s
     answers = await asyncio.gather(*(inbox.read("m", one) for one in ids))
     # Each under the lock, each sees what those before it have left.
     assert sorted(unread for _, unread in listener.reported) == list(range(15))
-    assert sorted(answer["unread"] for answer in answers if answer) == list(range(15))
+    assert sorted(answer.unread for answer in answers if answer) == list(range(15))
 
 
 async def test_the_count_is_exact_under_concurrent_writers_and_readers(
@@ -158,7 +157,7 @@ async def test_the_count_is_exact_under_concurrent_writers_and_readers(
         for _ in range(10):
             answer = await inbox.read(member, dice.choice(known[member]))
             assert answer is not None
-            assert answer["unread"] >= 0
+            assert answer.unread >= 0
 
     async def sweeper(member: str) -> None:
         for _ in range(3):
@@ -167,7 +166,7 @@ async def test_the_count_is_exact_under_concurrent_writers_and_readers(
     async def looker(member: str) -> None:
         for _ in range(10):
             page = await inbox.page(member, EVERYTHING)
-            assert page["unread"] == sum(item["readAt"] is None for item in page["items"])
+            assert page.unread == sum(item.read_at is None for item in page.items)
 
     work = [who(member) for member in ids for who in (teller, reader, reader, sweeper, sweeper, looker)]
     dice.shuffle(work)
@@ -175,7 +174,7 @@ async def test_the_count_is_exact_under_concurrent_writers_and_readers(
     for member in ids:
         kept, true = await counts(store, member)
         assert kept == true
-        assert (await inbox.read_all(member)) == {"read": true, "unread": 0}
+        assert (await inbox.read_all(member)) == ReadAll(read=true, unread=0)
         assert await counts(store, member) == (0, 0)
 
 
@@ -234,7 +233,7 @@ async def test_a_hundred_thousand_unread_are_counted_by_one_row_and_read_in_chun
         await pile_up(tx, "m", 100_000)
     async with store.transaction() as tx:
         await tx.execute(same("ANALYZE bongsu_members")())
-    assert await Inbox(store).unread_count("m") == {"unread": 100_000}
+    assert await Inbox(store).unread_count("m") == UnreadCount(unread=100_000)
     async with store.transaction() as tx:
         recorder = Recorder(tx.dialect)
         await statements.count_unread(recorder, "m")
@@ -244,6 +243,6 @@ async def test_a_hundred_thousand_unread_are_counted_by_one_row_and_read_in_chun
             found = "Index Scan using bongsu_members_pkey" if store.dialect.name == "postgresql" else "SEARCH bongsu_members"
             assert steps[0].startswith(found), plan
             assert "bongsu_notifications" not in plan, plan
-    assert await Inbox(store, listener).read_all("m") == {"read": 100_000, "unread": 0}
+    assert await Inbox(store, listener).read_all("m") == ReadAll(read=100_000, unread=0)
     assert listener.reported == [("m", unread) for unread in range(90_000, -1, -10_000)]
     assert await counts(store, "m") == (0, 0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from bongsu.api import inbox as the_inbox
-from bongsu.api.inbox import Inbox, PageQuery
+from bongsu.api.inbox import Inbox, InboxPage, PageQuery, ReadAll, UnreadCount
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from bongsu.store.core.query import same
@@ -89,13 +89,13 @@ class InboxMachine(RuleBasedStateMachine):
             return
         self.model[member][one] = True
         assert answer is not None
-        assert (answer["id"], answer["unread"]) == (str(one), self.unread(member))
+        assert (answer.id, answer.unread) == (str(one), self.unread(member))
         self.was_reported(None if was_read else (member, self.unread(member)))
 
     @rule(member=members)
     def all_are_read(self, member: str) -> None:
         unread = self.unread(member)
-        assert self.run(self.inbox.read_all(member)) == {"read": unread, "unread": 0}
+        assert self.run(self.inbox.read_all(member)) == ReadAll(read=unread, unread=0)
         self.model[member] = dict.fromkeys(self.model[member], True)
         self.was_reported((member, 0) if unread else None)
 
@@ -115,8 +115,8 @@ class InboxMachine(RuleBasedStateMachine):
         if walk.cursor is None:
             walk.there = sorted(self.model[walk.member], reverse=True)
         page = self.looked_at(walk.member, False, limit, walk.cursor)
-        walk.seen += [int(item["id"]) for item in page["items"]]
-        walk.cursor = page["next"]
+        walk.seen += [int(item.id) for item in page.items]
+        walk.cursor = page.next
         walk.is_over = walk.cursor is None
         assert walk.seen == (walk.there if walk.is_over else walk.there[: len(walk.seen)])
 
@@ -126,16 +126,16 @@ class InboxMachine(RuleBasedStateMachine):
         start = None if cursor is None or cursor >= len(known) else str(known[cursor])
         self.looked_at(member, only_unread, limit, start)
 
-    def looked_at(self, member: str, only_unread: bool, limit: int, cursor: str | None) -> dict[str, Any]:
+    def looked_at(self, member: str, only_unread: bool, limit: int, cursor: str | None) -> InboxPage:
         query = {"unread": str(only_unread), "limit": limit, **({"cursor": cursor} if cursor else {})}
         page = self.run(self.inbox.page(member, PageQuery.model_validate(query)))
         model = self.model[member]
         below = [one for one in sorted(model, reverse=True) if cursor is None or one < int(cursor)]
         matching = [one for one in below if not (only_unread and model[one])]
-        assert [int(item["id"]) for item in page["items"]] == matching[:limit]
-        assert [item["readAt"] is not None for item in page["items"]] == [model[one] for one in matching[:limit]]
-        assert page["next"] == (str(matching[limit - 1]) if len(matching) > limit else None)
-        assert page["unread"] == self.unread(member)
+        assert [int(item.id) for item in page.items] == matching[:limit]
+        assert [item.read_at is not None for item in page.items] == [model[one] for one in matching[:limit]]
+        assert page.next == (str(matching[limit - 1]) if len(matching) > limit else None)
+        assert page.unread == self.unread(member)
         return page
 
     @invariant()
@@ -144,7 +144,7 @@ class InboxMachine(RuleBasedStateMachine):
             async with self.store.read() as tx:
                 for member in MEMBERS:
                     assert await unread_rows(tx, member) == self.unread(member)
-                    assert await self.inbox.unread_count(member) == {"unread": self.unread(member)}
+                    assert await self.inbox.unread_count(member) == UnreadCount(unread=self.unread(member))
 
         self.run(look())
 

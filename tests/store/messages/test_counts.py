@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from bongsu.api.dead import DeadFilter, Replay
 from bongsu.clock.jobs.recover import Recovery
 from bongsu.decide.worker import EventWorker
 from bongsu.deliver.channels.callback import OnOutcome
 from bongsu.deliver.dispatcher import Dispatcher
+from bongsu.desk.dead_letters import DeadFilter, Replay
 from bongsu.model import Channel, Event, Everyone, Listed
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
 from bongsu.runtime.signals import LocalSignals

@@ -98,8 +98,8 @@ class DeadRow:
 
 
 @dataclass(frozen=True)
-class Place:
-    """The last row of a page; the next page begins behind it. An event's death and id, or a delivery's id."""
+class PageCursor:
+    """The last row of a page; the next page begins after it. An event's death and id, or a delivery's id."""
 
     kind: Kind = Kind.EVENT
     died_at: datetime = _LATEST
@@ -107,10 +107,10 @@ class Place:
     delivery_id: int = LARGEST_ID
 
 
-def place_of(row: DeadRow) -> Place:
+def cursor_of(row: DeadRow) -> PageCursor:
     if row.kind is Kind.EVENT:
-        return Place(Kind.EVENT, row.died_at, row.event_id)
-    return Place(Kind.DELIVERY, delivery_id=int(row.id))
+        return PageCursor(Kind.EVENT, row.died_at, row.event_id)
+    return PageCursor(Kind.DELIVERY, delivery_id=int(row.id))
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -249,11 +249,11 @@ def _of_deliveries(filters: Filters, lowest: int, highest: int) -> tuple[Any, ..
     )  # fmt: skip
 
 
-def _delivery_ids(filters: Filters, behind: Place) -> tuple[int, int]:
-    """The lowest and the highest id behind that place."""
+def _delivery_ids(filters: Filters, after: PageCursor) -> tuple[int, int]:
+    """The lowest and the highest id after the cursor."""
     if isinstance(filters.id, int):
-        return filters.id, min(filters.id, behind.delivery_id - 1)
-    return 0, behind.delivery_id - 1
+        return filters.id, min(filters.id, after.delivery_id - 1)
+    return 0, after.delivery_id - 1
 
 
 def _delivery_row(dialect: Dialect, row: Row) -> DeadRow:
@@ -283,52 +283,51 @@ def _delivery_row(dialect: Dialect, row: Row) -> DeadRow:
 
 
 class DeadPage(NamedTuple):
-    """Dead letters, and behind which place the next page begins. It may have fewer than asked for, or none, and yet not be
-    the last."""
+    """Dead letters and the cursor of the next page. A page with few rows, or none, need not be the last."""
 
     rows: list[DeadRow]
-    next: Place | None
+    next: PageCursor | None
 
 
 class DeadCount(NamedTuple):
-    """How many match among those that were looked at, and behind which place the others begin."""
+    """How many match among those that were looked at, and the cursor after which the others begin."""
 
     matched: int
-    next: Place | None
+    next: PageCursor | None
 
 
 class _Slab(NamedTuple):
     """A query of dead letters of one kind, and the last one it looks at if there are more."""
 
     query: Query
-    end: Place | None
+    end: PageCursor | None
 
 
 async def find_page(
-    tx: Transaction, filters: Filters, behind: Place | None = None, limit: int = 50, *, scan_limit: int = SCAN_LIMIT
+    tx: Transaction, filters: Filters, after: PageCursor | None = None, limit: int = 50, *, scan_limit: int = SCAN_LIMIT
 ) -> DeadPage:
-    """The newest behind that place, events before deliveries, among at most `scan_limit` of each kind."""
-    place = behind or Place()
+    """The newest after the cursor, events before deliveries, among at most `scan_limit` of each kind."""
+    cursor = after or PageCursor()
     rows: list[DeadRow] = []
-    for kind in _kinds_from(filters, place):
+    for kind in _kinds_from(filters, cursor):
         # One more than asked for, to know whether there is a next page.
-        slab = await _slab(tx, kind, filters, place, scan_limit, limit + 1 - len(rows))
+        slab = await _slab(tx, kind, filters, cursor, scan_limit, limit + 1 - len(rows))
         read = _event_row if kind is Kind.EVENT else _delivery_row
         rows += [read(tx.dialect, row) for row in await tx.fetch(slab.query)]
         if len(rows) > limit:
-            return DeadPage(rows[:limit], place_of(rows[limit - 1]))
+            return DeadPage(rows[:limit], cursor_of(rows[limit - 1]))
         if slab.end is not None:
             return DeadPage(rows, slab.end)
     return DeadPage(rows, None)
 
 
 async def count_page(
-    tx: Transaction, filters: Filters, behind: Place | None = None, *, scan_limit: int = SCAN_LIMIT
+    tx: Transaction, filters: Filters, after: PageCursor | None = None, *, scan_limit: int = SCAN_LIMIT
 ) -> DeadCount:
-    """How many match behind that place, among at most `scan_limit` of each kind."""
-    place, total = behind or Place(), 0
-    for kind in _kinds_from(filters, place):
-        slab = await _slab(tx, kind, filters, place, scan_limit, None)
+    """How many match after the cursor, among at most `scan_limit` of each kind."""
+    cursor, total = after or PageCursor(), 0
+    for kind in _kinds_from(filters, cursor):
+        slab = await _slab(tx, kind, filters, cursor, scan_limit, None)
         (row,) = await tx.fetch(slab.query)
         total += row["count"]
         if slab.end is not None:
@@ -336,27 +335,31 @@ async def count_page(
     return DeadCount(total, None)
 
 
-def _kinds_from(filters: Filters, place: Place) -> list[Kind]:
-    return [kind for kind in filters.kinds if kind is Kind.DELIVERY or place.kind is Kind.EVENT]
+def _kinds_from(filters: Filters, cursor: PageCursor) -> list[Kind]:
+    return [kind for kind in filters.kinds if kind is Kind.DELIVERY or cursor.kind is Kind.EVENT]
 
 
-async def _slab(tx: Transaction, kind: Kind, filters: Filters, behind: Place, scan_limit: int, limit: int | None) -> _Slab:
+async def _slab(
+    tx: Transaction, kind: Kind, filters: Filters, after: PageCursor, scan_limit: int, limit: int | None
+) -> _Slab:
     """What to fetch of one kind: at most `limit` rows, or their number if it is None."""
     if kind is Kind.DELIVERY:
-        lowest, highest = _delivery_ids(filters, behind)
+        lowest, highest = _delivery_ids(filters, after)
         floor = await fetch_one(tx, DELIVERIES_FLOOR(lowest, highest, scan_limit))
-        end = None if floor is None else Place(Kind.DELIVERY, delivery_id=floor["delivery_id"])
+        end = None if floor is None else PageCursor(Kind.DELIVERY, delivery_id=floor["delivery_id"])
         given = _of_deliveries(filters, end.delivery_id if end else lowest, highest)
         return _Slab(COUNT_DELIVERIES(*given) if limit is None else DELIVERIES(*given, limit), end)
-    place = (behind.died_at, behind.event_id)
+    position = (after.died_at, after.event_id)
     if filters.id is not None or filters.event_id is not None:
         ids = (filters.id or filters.event_id, filters.event_id or filters.id)
         by_id = COUNT_EVENT_BY_ID if limit is None else EVENT_BY_ID
-        return _Slab(by_id(*_of_events(filters), *place, *ids), None)
-    floor = await fetch_one(tx, EVENTS_FLOOR(*place, scan_limit))
-    end = None if floor is None else Place(Kind.EVENT, tx.dialect.time(floor["finished_at"]), as_uuid(floor["event_id"]))
+        return _Slab(by_id(*_of_events(filters), *position, *ids), None)
+    floor = await fetch_one(tx, EVENTS_FLOOR(*position, scan_limit))
+    end = (
+        None if floor is None else PageCursor(Kind.EVENT, tx.dialect.time(floor["finished_at"]), as_uuid(floor["event_id"]))
+    )
     last = (end.died_at, end.event_id) if end else (_EARLIEST, _SMALLEST_UUID)
-    given = (*_of_events(filters), *place, *last)
+    given = (*_of_events(filters), *position, *last)
     return _Slab(COUNT_EVENTS(*given) if limit is None else EVENTS(*given, limit), end)
 
 

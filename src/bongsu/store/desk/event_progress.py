@@ -17,6 +17,7 @@ from uuid import UUID
 from bongsu.model import EventStatus, Reason
 from bongsu.store.core.query import Dialect, Row, Statement, Transaction, as_uuid, fetch_one, in_both
 from bongsu.store.desk.cancellations import Cancellation, find_cancellation
+from bongsu.store.outbox.rows import ROW_COLUMNS, EventRow, read_event_row
 
 # Events that one page looks at: work for a twentieth of a second. With fewer, a caller with a rare filter asks more often.
 SCAN_LIMIT = 50_000
@@ -29,41 +30,6 @@ _LONGEST = timedelta(days=3650)
 DELIVERY_STATUSES = ("READY", "SENDING", "SUCCESS", "FAIL", "UNKNOWN", "CANCELLED")
 WAITING = ("READY", "SENDING")
 ANSWERED = ("SUCCESS", "FAIL", "UNKNOWN")
-
-
-@dataclass(frozen=True)
-class EventRow:
-    """An event as the list shows it."""
-
-    event_id: UUID
-    event_type: str
-    status: EventStatus
-    actor_id: str | None
-    target_id: str | None
-    ref_id: str | None
-    attempts: int
-    error: str | None
-    created_at: datetime
-    finished_at: datetime | None
-
-
-_EVENT_COLUMNS = """e.event_id, e.event_type, e.status, e.actor_id, e.target_id, e.ref_id, e.attempts, e.error, e.created_at,
-           e.finished_at"""
-
-
-def _event_row(dialect: Dialect, row: Row) -> EventRow:
-    return EventRow(
-        event_id=as_uuid(row["event_id"]),
-        event_type=row["event_type"],
-        status=EventStatus(row["status"]),
-        actor_id=row["actor_id"],
-        target_id=row["target_id"],
-        ref_id=row["ref_id"],
-        attempts=row["attempts"],
-        error=row["error"],
-        created_at=dialect.time(row["created_at"]),
-        finished_at=_time(dialect, row["finished_at"]),
-    )
 
 
 def _time(dialect: Dialect, stored: Any) -> datetime | None:
@@ -171,13 +137,11 @@ _LAST_DUE_SQLITE = f"""
             FROM bongsu_messages AS m WHERE m.event_id = e.event_id)"""
 
 # One event by its primary key, the store's time, and how long ago its first message was written, by the unique key of
-# messages. `is_ahead`: no worker has claimed it, so `due` is not the end of a lease, and that time has not come. Locks
-# nothing. $1 event.
+# messages. Locks nothing. $1 event.
 FIND = in_both(
     lambda d: (
         f"""
-    SELECT {_EVENT_COLUMNS}, e.due, {d.now} AS now,
-           e.status = 'PENDING' AND e.leased_by IS NULL AND e.due > {d.now} AS is_ahead,
+    SELECT {ROW_COLUMNS}, {d.now} AS now,
            {d.seconds_since("(SELECT min(m.created_at) FROM bongsu_messages m WHERE m.event_id = e.event_id)")} AS seconds,
            {_LAST_DUE_POSTGRES if d.name == "postgresql" else _LAST_DUE_SQLITE} AS last_due
     FROM bongsu_events e WHERE e.event_id = $1"""
@@ -261,11 +225,14 @@ async def find_progress(tx: Transaction, event_id: UUID) -> EventProgress | None
     if row is None:
         return None
     dialect = tx.dialect
+    event, now = read_event_row(dialect, row), dialect.time(row["now"])
+    # Of an event that a worker has leased, `due` is the end of the lease.
+    is_ahead = event.status is EventStatus.PENDING and not event.is_leased and event.due > now
     return EventProgress(
-        event=_event_row(dialect, row),
-        now=dialect.time(row["now"]),
+        event=event,
+        now=now,
         counts=_counts(await tx.fetch(COUNTS(event_id))),
-        due_at=dialect.time(row["due"]) if row["is_ahead"] else None,
+        due_at=event.due if is_ahead else None,
         seconds=row["seconds"],
         cancellation=await find_cancellation(tx, event_id),
         last_due=_time(dialect, row["last_due"]),
@@ -303,7 +270,7 @@ def _without_zeros(counts: Counter[str], names: Iterable[str]) -> dict[str, int]
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class PageCursor:
     """An event in the order of the list."""
 
     created_at: datetime
@@ -314,8 +281,8 @@ class Place:
         return self.created_at, self.event_id
 
 
-_FIRST = Place(datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
-_LAST = Place(datetime(9999, 12, 31, tzinfo=UTC), UUID(int=2**128 - 1))
+_FIRST = PageCursor(datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
+_LAST = PageCursor(datetime(9999, 12, 31, tzinfo=UTC), UUID(int=2**128 - 1))
 
 
 @dataclass(frozen=True)
@@ -335,11 +302,10 @@ class Filters:
 
 
 class EventPage(NamedTuple):
-    """Events, newest first, and behind which place the next page begins. It may have fewer events than asked for, or none,
-    and yet not be the last."""
+    """Events, newest first, and the cursor of the next page. A page with few rows, or none, need not be the last."""
 
     rows: list[EventRow]
-    next: Place | None
+    next: PageCursor | None
 
 
 # The events below ($1, $2) and from ($3, $4) on, by time and id.
@@ -359,7 +325,7 @@ FLOOR = in_both(
 PAGE = in_both(
     lambda d: (
         f"""
-    SELECT {_EVENT_COLUMNS} FROM bongsu_events e {d.index_hint("bongsu_events_created")}
+    SELECT {ROW_COLUMNS} FROM bongsu_events e {d.index_hint("bongsu_events_created")}
     WHERE {_BETWEEN}
       AND (CAST($6 AS text) IS NULL OR e.event_type = $6)
       AND (CAST($7 AS text) IS NULL OR e.status = $7)
@@ -370,21 +336,21 @@ PAGE = in_both(
 
 
 async def find_page(
-    tx: Transaction, filters: Filters, behind: Place | None = None, limit: int = 50, *, scan_limit: int = SCAN_LIMIT
+    tx: Transaction, filters: Filters, after: PageCursor | None = None, limit: int = 50, *, scan_limit: int = SCAN_LIMIT
 ) -> EventPage:
-    """The newest events behind that place that match, among at most `scan_limit` of them."""
-    above = min(behind or _LAST, _LAST if filters.until is None else Place(filters.until, _FIRST.event_id))
-    lowest = _FIRST if filters.since is None else Place(filters.since, _FIRST.event_id)
+    """The newest events after the cursor that match, among at most `scan_limit` of them."""
+    above = min(after or _LAST, _LAST if filters.until is None else PageCursor(filters.until, _FIRST.event_id))
+    lowest = _FIRST if filters.since is None else PageCursor(filters.since, _FIRST.event_id)
     # One more than asked for, to know whether there is a next page. Where all match, no others need be looked at.
     floor = await _find_floor(tx, above, lowest, scan_limit if any(filters.of_event) else limit + 1)
     found = await tx.fetch(PAGE(*above.parameters, *(floor or lowest).parameters, limit + 1, *filters.of_event))
-    rows = [_event_row(tx.dialect, row) for row in found[:limit]]
+    rows = [read_event_row(tx.dialect, row) for row in found[:limit]]
     if len(found) > limit:
-        return EventPage(rows, Place(rows[-1].created_at, rows[-1].event_id))
+        return EventPage(rows, PageCursor(rows[-1].created_at, rows[-1].event_id))
     return EventPage(rows, floor)
 
 
-async def _find_floor(tx: Transaction, above: Place, lowest: Place, scan_limit: int) -> Place | None:
+async def _find_floor(tx: Transaction, above: PageCursor, lowest: PageCursor, scan_limit: int) -> PageCursor | None:
     """The last of that many events; None if there are fewer."""
     row = await fetch_one(tx, FLOOR(*above.parameters, *lowest.parameters, scan_limit - 1))
-    return None if row is None else Place(tx.dialect.time(row["created_at"]), as_uuid(row["event_id"]))
+    return None if row is None else PageCursor(tx.dialect.time(row["created_at"]), as_uuid(row["event_id"]))

@@ -6,29 +6,20 @@ built-in events): those lists are in no index, so only the newest waiting and th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from uuid import UUID
-
-from bongsu.store.core.query import Row, Statement, Transaction, as_uuid, in_both
-from bongsu.store.outbox.schedule import PROGRESS_COLUMNS, Progress, read_progress
+from bongsu.store.core.query import Statement, Transaction, in_both
+from bongsu.store.outbox.rows import ROW_COLUMNS, EventRow, read_event_row
 
 # Events of each kind whose lists are searched. A list may have 100,000 members, which takes some 10 ms.
 SEARCHED = 1_000
-
-
-@dataclass(frozen=True)
-class UnfinishedEvent:
-    event_id: UUID
-    progress: Progress
 
 
 # Events about a member that are not DONE, newest first, by the index of them. Locks nothing. $1 member, $2 limit.
 BY_TARGET = in_both(
     lambda d: (
         f"""
-    SELECT event_id, {PROGRESS_COLUMNS} FROM bongsu_events {d.index_hint("bongsu_events_target")}
-    WHERE target_id = $1 AND status <> 'DONE'
-    ORDER BY created_at DESC LIMIT $2"""
+    SELECT {ROW_COLUMNS} FROM bongsu_events AS e {d.index_hint("bongsu_events_target")}
+    WHERE e.target_id = $1 AND e.status <> 'DONE'
+    ORDER BY e.created_at DESC LIMIT $2"""
     )
 )
 # Events that list a member, of the $3 that are due last and the $3 that died last, by the partial indexes of both. Locks
@@ -39,7 +30,7 @@ BY_LIST = Statement(
         (SELECT event_id FROM bongsu_events WHERE status = 'PENDING' ORDER BY due DESC LIMIT $3)
         UNION ALL
         (SELECT event_id FROM bongsu_events WHERE status IN ('FAILED', 'UNHANDLED') ORDER BY finished_at DESC LIMIT $3))
-    SELECT e.event_id, {PROGRESS_COLUMNS}
+    SELECT {ROW_COLUMNS}
     FROM searched
     CROSS JOIN LATERAL (SELECT * FROM bongsu_events e WHERE e.event_id = searched.event_id OFFSET 0) AS e
     WHERE e.payload -> 'userIds' ? $1 OR e.payload -> 'memberIds' ? $1
@@ -53,7 +44,7 @@ BY_LIST = Statement(
         SELECT * FROM (
             SELECT event_id FROM bongsu_events INDEXED BY bongsu_events_dead
             WHERE status IN ('FAILED', 'UNHANDLED') ORDER BY finished_at DESC LIMIT $3))
-    SELECT e.event_id, {PROGRESS_COLUMNS}
+    SELECT {ROW_COLUMNS}
     FROM searched CROSS JOIN bongsu_events e ON e.event_id = searched.event_id
     WHERE (instr(e.payload, json_quote($1)) > 0 OR instr(e.payload, '\\u') > 0)
       AND (EXISTS (SELECT 1 FROM json_each(e.payload, '$.userIds') AS one WHERE one.value = $1)
@@ -62,13 +53,9 @@ BY_LIST = Statement(
 )
 
 
-async def find_unfinished(tx: Transaction, member_id: str, limit: int) -> list[UnfinishedEvent]:
+async def find_unfinished(tx: Transaction, member_id: str, limit: int) -> list[EventRow]:
     """The newest of them: first those about the member alone, then those that list the member among others."""
     about = await tx.fetch(BY_TARGET(member_id, limit))
     listing = await tx.fetch(BY_LIST(member_id, limit, SEARCHED))
-    found = {event.event_id: event for event in (_event(tx, row) for row in (*about, *listing))}
+    found = {event.event_id: event for event in (read_event_row(tx.dialect, row) for row in (*about, *listing))}
     return list(found.values())[:limit]
-
-
-def _event(tx: Transaction, row: Row) -> UnfinishedEvent:
-    return UnfinishedEvent(as_uuid(row["event_id"]), read_progress(tx.dialect, row))

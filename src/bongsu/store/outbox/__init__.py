@@ -9,7 +9,16 @@ from bongsu.store.outbox.claims import claim, claim_critical, claim_suspect, giv
 from bongsu.store.outbox.insert import STATEMENT_EVENTS, add, add_many, match_new
 from bongsu.store.outbox.lookup import count_unfinished, find
 from bongsu.store.outbox.progress import Begun, LockedClaims, find_begun, lock_claims, save_cursors_query
-from bongsu.store.outbox.rows import DEATHS_ALONE, SUSPECT_AFTER, ClaimedEvent, EventResult, NewEvent, StoredEvent
+from bongsu.store.outbox.rows import (
+    DEATHS_ALONE,
+    SUSPECT_AFTER,
+    ClaimedEvent,
+    EventResult,
+    EventRow,
+    NewEvent,
+    StoredEvent,
+    scheduled,
+)
 
 __all__ = [
     "DEATHS_ALONE",
@@ -18,6 +27,7 @@ __all__ = [
     "Begun",
     "ClaimedEvent",
     "EventResult",
+    "EventRow",
     "LockedClaims",
     "NewEvent",
     "StoredEvent",
@@ -36,4 +46,5 @@ __all__ = [
     "record_query",
     "renew",
     "save_cursors_query",
+    "scheduled",
 ]

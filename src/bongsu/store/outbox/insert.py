@@ -12,7 +12,7 @@ from bongsu.model import Event
 from bongsu.store.core.query import Row, Statement, Table, Transaction, as_uuid
 from bongsu.store.core.store import Store, repeat_if_rolled_back
 from bongsu.store.outbox import postgres, sqlite
-from bongsu.store.outbox.rows import NEW_EVENT, NewEvent, as_rows
+from bongsu.store.outbox.rows import NEW_EVENT, SCHEDULED_EVENT, NewEvent, as_rows
 
 _INSERT = Statement(postgres.INSERT, sqlite.INSERT)
 
@@ -40,7 +40,7 @@ async def add_many(store: Store, events: Sequence[Event | NewEvent]) -> list[boo
 
 
 async def _insert(tx: Transaction, events: Sequence[Event | NewEvent]) -> Sequence[Row]:
-    return await tx.fetch(_INSERT(Table(NEW_EVENT, as_rows(in_lock_order(events))))) if events else ()
+    return await tx.fetch(_INSERT(Table(SCHEDULED_EVENT, as_rows(in_lock_order(events))))) if events else ()
 
 
 def match_new(events: Sequence[Event | NewEvent], new: set[UUID]) -> list[bool]:
@@ -99,8 +99,12 @@ def values_for(database: str, events: Sequence[Event]) -> list[Any]:
     """Its parameters."""
     rows = as_rows(events)
     if database == "postgresql":
-        return [value for row in rows for value in row]
-    return [value for row in rows for value in (str(row.event_id), row[1], _microseconds(row.occurred_at), *row[3:])]
+        return [value for row in rows for value in row[: len(NEW_EVENT)]]
+    return [
+        value
+        for row in rows
+        for value in (str(row.event_id), row[1], _microseconds(row.occurred_at), *row[3 : len(NEW_EVENT)])
+    ]
 
 
 def _microseconds(moment: datetime) -> int:

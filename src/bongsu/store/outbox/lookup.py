@@ -6,14 +6,12 @@ from uuid import UUID
 
 from bongsu.model import EventStatus
 from bongsu.store.core.query import Transaction, fetch_one, in_both, same
-from bongsu.store.outbox.rows import READ_COLUMNS, StoredEvent, read_event
+from bongsu.store.outbox.rows import ROW_COLUMNS, StoredEvent, event_fields, read_event
 
 # Returns one event.
-FIND = same(
-    f"""
-    SELECT {READ_COLUMNS}, status, attempts, error, created_at, finished_at
-    FROM bongsu_events WHERE event_id = $1"""
-)
+FIND = same(f"""
+    SELECT {ROW_COLUMNS}, e.occurred_at, CAST(e.payload AS text) AS payload
+    FROM bongsu_events AS e WHERE e.event_id = $1""")
 
 # Returns how many events wait, have failed or were not handled, by the partial indexes of them; those that are DONE are in
 # none.
@@ -34,14 +32,8 @@ async def find(tx: Transaction, event_id: UUID) -> StoredEvent | None:
     if row is None:
         return None
     event, unreadable = read_event(tx.dialect, row)
-    return StoredEvent(
-        event,
-        EventStatus(row["status"]),
-        row["attempts"],
-        row["error"] or unreadable,
-        tx.dialect.time(row["created_at"]),
-        None if row["finished_at"] is None else tx.dialect.time(row["finished_at"]),
-    )
+    fields = event_fields(tx.dialect, row)
+    return StoredEvent(**{**fields, "error": fields["error"] or unreadable}, event=event)
 
 
 async def count_unfinished(tx: Transaction) -> dict[EventStatus, int]:

@@ -2,14 +2,14 @@
 
 from bongsu.store.core.locks import NAMES
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.outbox.rows import CLAIM, CLAIM_COLUMNS, EVENT_TYPE, NEW_EVENT, SUSPECT_AFTER
+from bongsu.store.outbox.rows import CLAIM, CLAIM_COLUMNS, EVENT_TYPE, SCHEDULED_EVENT, SUSPECT_AFTER
 
 # Inserts the events whose id is not there yet and returns those ids. Waits for another transaction that inserts the same id.
 INSERT = f"""
-    INSERT INTO bongsu_events (event_id, event_type, occurred_at, actor_id, target_id, ref_id, payload)
+    INSERT INTO bongsu_events (event_id, event_type, occurred_at, actor_id, target_id, ref_id, payload, due)
     SELECT given.event_id, given.event_type, given.occurred_at, given.actor_id, given.target_id, given.ref_id,
-           CAST(given.payload AS jsonb)
-    FROM {POSTGRES.table("given", NEW_EVENT, 1)}
+           CAST(given.payload AS jsonb), coalesce(given.due, now())
+    FROM {POSTGRES.table("given", SCHEDULED_EVENT, 1)}
     ON CONFLICT (event_id) DO NOTHING
     RETURNING event_id"""
 

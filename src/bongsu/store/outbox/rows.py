@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from bongsu.model import Event, EventStatus, utc_now
@@ -33,10 +33,16 @@ NEW_EVENT = {
     "ref_id": "text",
     "payload": "text",
 }
+# And when it is due; NULL is now.
+SCHEDULED_EVENT = {**NEW_EVENT, "due": "timestamptz"}
 # The payload as text: drivers differ in what they make of JSON. By the table's name: SQLite knows no alias in RETURNING.
 READ_COLUMNS = """
     bongsu_events.event_id, event_type, occurred_at, actor_id, target_id, ref_id, CAST(payload AS text) AS payload"""
-# And what a claim returns.
+# What every lookup and every list returns of bongsu_events AS e, for `EventRow`.
+ROW_COLUMNS = """
+    e.event_id, e.event_type, e.actor_id, e.target_id, e.ref_id, e.status, e.attempts, e.error, e.due,
+    e.leased_by IS NOT NULL AS is_leased, e.fanout_cursor IS NOT NULL AS is_begun, e.created_at, e.finished_at"""
+# What a claim returns.
 CLAIM_COLUMNS = f"{READ_COLUMNS}, epoch, attempts, claims, is_large"
 # The types of events.
 EVENT_TYPE = {"event_type": "text"}
@@ -52,6 +58,8 @@ class NewEvent(NamedTuple):
     target_id: str | None
     ref_id: str | None
     payload_text: str
+    # When workers may take it: at once if it is None, or lies in the past.
+    due: datetime | None = None
 
 
 def as_rows(events: Sequence[Event | NewEvent]) -> list[NewEvent]:
@@ -61,6 +69,11 @@ def as_rows(events: Sequence[Event | NewEvent]) -> list[NewEvent]:
         else NewEvent(e.event_id, e.event_type, e.occurred_at, e.actor_id, e.target_id, e.ref_id, e.payload_text)
         for e in events
     ]
+
+
+def scheduled(event: Event, due: datetime) -> NewEvent:
+    """The event, due at that time. Workers find it by the same index as any other, when the time comes."""
+    return as_rows([event])[0]._replace(due=due)
 
 
 # A NamedTuple, like EventResult, because one is made for every event: a frozen dataclass takes four times as long.
@@ -95,16 +108,56 @@ class EventResult(NamedTuple):
     after_seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class StoredEvent:
-    """An event and its status, as a lookup finds it."""
+@dataclass(frozen=True, kw_only=True)
+class EventRow:
+    """An event and its status, without the payload."""
+
+    event_id: UUID
+    event_type: str
+    actor_id: str | None = None
+    target_id: str | None = None
+    ref_id: str | None = None
+    status: EventStatus
+    # How many attempts have failed.
+    attempts: int = 0
+    error: str | None = None
+    # When workers may take it. If one has leased it, the end of the lease.
+    due: datetime
+    is_leased: bool = False
+    # Whether part of its audience may be decided already.
+    is_begun: bool = False
+    created_at: datetime
+    finished_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredEvent(EventRow):
+    """With the payload."""
 
     event: Event
-    status: EventStatus
-    attempts: int
-    error: str | None
-    created_at: datetime
-    finished_at: datetime | None
+
+
+def read_event_row(dialect: Dialect, row: Row) -> EventRow:
+    return EventRow(**event_fields(dialect, row))
+
+
+def event_fields(dialect: Dialect, row: Row) -> dict[str, Any]:
+    """The fields of an `EventRow` from ROW_COLUMNS."""
+    return {
+        "event_id": as_uuid(row["event_id"]),
+        "event_type": row["event_type"],
+        "actor_id": row["actor_id"],
+        "target_id": row["target_id"],
+        "ref_id": row["ref_id"],
+        "status": EventStatus(row["status"]),
+        "attempts": row["attempts"],
+        "error": row["error"],
+        "due": dialect.time(row["due"]),
+        "is_leased": bool(row["is_leased"]),
+        "is_begun": bool(row["is_begun"]),
+        "created_at": dialect.time(row["created_at"]),
+        "finished_at": None if row["finished_at"] is None else dialect.time(row["finished_at"]),
+    }
 
 
 def read_event(dialect: Dialect, row: Row) -> tuple[Event, str | None]:

@@ -1,13 +1,14 @@
 """Statements of the outbox whose shape differs on SQLite. postgres.py has the same names."""
 
 from bongsu.store.core.sqlite import SQLITE
-from bongsu.store.outbox.rows import CLAIM, CLAIM_COLUMNS, EVENT_TYPE, NEW_EVENT, SUSPECT_AFTER
+from bongsu.store.outbox.rows import CLAIM, CLAIM_COLUMNS, EVENT_TYPE, SCHEDULED_EVENT, SUSPECT_AFTER
 
 # Inserts the events whose id is not there yet and returns those ids. WHERE true tells SQLite's parser where SELECT ends.
 INSERT = f"""
-    INSERT INTO bongsu_events (event_id, event_type, occurred_at, actor_id, target_id, ref_id, payload)
-    SELECT given.event_id, given.event_type, given.occurred_at, given.actor_id, given.target_id, given.ref_id, given.payload
-    FROM {SQLITE.table("given", NEW_EVENT, 1)} WHERE true
+    INSERT INTO bongsu_events (event_id, event_type, occurred_at, actor_id, target_id, ref_id, payload, due)
+    SELECT given.event_id, given.event_type, given.occurred_at, given.actor_id, given.target_id, given.ref_id,
+           given.payload, coalesce(given.due, {SQLITE.now})
+    FROM {SQLITE.table("given", SCHEDULED_EVENT, 1)} WHERE true
     ON CONFLICT (event_id) DO NOTHING
     RETURNING event_id"""
 

@@ -19,9 +19,9 @@ from bongsu.model.channels import from_bits
 from bongsu.store.core.query import Dialect, Row, Statement, Transaction, as_uuid, fetch_one, in_both, same
 from bongsu.store.desk.delivery_history import DeliveryRow, find_deliveries
 from bongsu.store.desk.history import postgres, sqlite
-from bongsu.store.desk.history.filters import DEAD, LARGEST_ID, LAST_MEMBER, OPEN, Filters, Place, Status
+from bongsu.store.desk.history.filters import DEAD, LARGEST_ID, LAST_MEMBER, OPEN, Filters, PageCursor, Status
 
-__all__ = ["LARGEST_ID", "Filters", "HistoryPage", "HistoryRow", "Place", "Status", "find_daily_count", "find_page"]
+__all__ = ["LARGEST_ID", "Filters", "HistoryPage", "HistoryRow", "PageCursor", "Status", "find_daily_count", "find_page"]
 
 # Ids of messages are in the order of time, except for concurrent transactions and small corrections of the store's clock.
 _SLACK = timedelta(minutes=10)
@@ -66,64 +66,63 @@ class HistoryRow:
     deliveries: tuple[DeliveryRow, ...] = ()
 
     @property
-    def place(self) -> Place:
-        return Place(self.message_id, self.member_id)
+    def cursor(self) -> PageCursor:
+        return PageCursor(self.message_id, self.member_id)
 
 
 class HistoryPage(NamedTuple):
-    """Rows, newest first, and behind which place the next page begins. It may have fewer rows than asked for, or none, and
-    yet not be the last."""
+    """Rows, newest first, and the cursor of the next page. A page with few rows, or none, need not be the last."""
 
     rows: list[HistoryRow]
-    next: Place | None
+    next: PageCursor | None
 
 
 async def find_page(
-    tx: Transaction, filters: Filters, behind: Place | None = None, limit: int = 50, *, scan_limit: int = SCAN_LIMIT
+    tx: Transaction, filters: Filters, after: PageCursor | None = None, limit: int = 50, *, scan_limit: int = SCAN_LIMIT
 ) -> HistoryPage:
-    """The newest rows behind that place that match, each with its deliveries, among at most `scan_limit` of them."""
+    """The newest rows after the cursor that match, each with its deliveries, among at most `scan_limit` of them."""
     # One more than asked for, to know whether there is a next page.
-    found, end = await _find_rows(tx, filters, behind or Place(), limit + 1, scan_limit)
+    found, end = await _find_rows(tx, filters, after or PageCursor(), limit + 1, scan_limit)
     rows = [_history_row(tx.dialect, row) for row in found[:limit]]
     deliveries = await find_deliveries(tx, [row.notification_id for row in rows if row.notification_id])
     rows = [replace(row, deliveries=tuple(deliveries.get(row.notification_id or 0, ()))) for row in rows]
-    return HistoryPage(rows, rows[-1].place if len(found) > limit else end)
+    return HistoryPage(rows, rows[-1].cursor if len(found) > limit else end)
 
 
 class _Found(NamedTuple):
-    """Rows that match, and the last place that was looked at if there are more behind it."""
+    """Rows that match, and the last row that was looked at if there are more after it."""
 
     rows: Sequence[Row]
-    end: Place | None = None
+    end: PageCursor | None = None
 
 
-async def _find_rows(tx: Transaction, filters: Filters, behind: Place, limit: int, scan_limit: int) -> _Found:
+async def _find_rows(tx: Transaction, filters: Filters, after: PageCursor, limit: int, scan_limit: int) -> _Found:
     if filters.member_id is not None:
-        return _Found(await tx.fetch(BY_MEMBER(*filters.parameters(limit), filters.member_id, behind.message_id)))
+        return _Found(await tx.fetch(BY_MEMBER(*filters.parameters(limit), filters.member_id, after.message_id)))
     lowest, highest = await _find_bounds(tx, filters)
-    behind = min(behind, Place(highest))
+    after = min(after, PageCursor(highest))
     # A search for one of these among all messages could look at everything and find nothing.
     if filters.status in (Status.FAILED, Status.UNKNOWN):
-        return await _find_by_dead(tx, filters, behind, limit, lowest, min(scan_limit, FEW))
+        return await _find_by_dead(tx, filters, after, limit, lowest, min(scan_limit, FEW))
     if filters.status is Status.PENDING and await _are_few_open(tx):
-        place = (lowest, behind.message_id, behind.message_id, behind.member_id)
-        return _Found(await tx.fetch(BY_OPEN_DELIVERIES(*filters.parameters(limit), *place, 0, "")))
-    return await _find_by_messages(tx, filters, behind, limit, lowest, scan_limit)
+        bounds = (lowest, after.message_id, after.message_id, after.member_id)
+        return _Found(await tx.fetch(BY_OPEN_DELIVERIES(*filters.parameters(limit), *bounds, 0, "")))
+    return await _find_by_messages(tx, filters, after, limit, lowest, scan_limit)
 
 
 async def _find_by_dead(
-    tx: Transaction, filters: Filters, behind: Place, limit: int, lowest: int, scan_limit: int
+    tx: Transaction, filters: Filters, after: PageCursor, limit: int, lowest: int, scan_limit: int
 ) -> _Found:
-    place = (lowest, behind.message_id, behind.message_id, behind.member_id)
-    row = await fetch_one(tx, DEAD_FLOOR(scan_limit, *place))
-    end = None if row is None else Place(row["message_id"], row["member_id"])
-    floor = end or Place(0, "")
-    found = BY_DEAD_DELIVERIES(*filters.parameters(limit), *place, floor.message_id, floor.member_id)
+    bounds = (lowest, after.message_id, after.message_id, after.member_id)
+    row = await fetch_one(tx, DEAD_FLOOR(scan_limit, *bounds))
+    end = None if row is None else PageCursor(row["message_id"], row["member_id"])
+    floor = end or PageCursor(0, "")
+    found = BY_DEAD_DELIVERIES(*filters.parameters(limit), *bounds, floor.message_id, floor.member_id)
     return _Found(await tx.fetch(found), end)
 
 
 async def _find_by_messages(
-    tx: Transaction, filters: Filters, behind: Place, limit: int, lowest: int, scan_limit: int
+    tx: Transaction, filters: Filters, after: PageCursor, limit: int, lowest: int, scan_limit: int
 ) -> _Found:
     """Slab by slab until the page is full: first as many rows as are asked for, then four times as many. The statement
     searches for notifications and for suppressions: without a lower bound it would go on to the oldest message for those of
@@ -131,15 +130,15 @@ async def _find_by_messages(
     rows: list[Row] = []
     slab, looked = min(limit, scan_limit), 0
     while True:
-        end = await _find_floor(tx, filters, slab, lowest, behind)
-        floor = end or Place(lowest, "")
-        bounds = (floor.message_id, behind.message_id, behind.message_id, behind.member_id, LAST_MEMBER)
+        end = await _find_floor(tx, filters, slab, lowest, after)
+        floor = end or PageCursor(lowest, "")
+        bounds = (floor.message_id, after.message_id, after.message_id, after.member_id, LAST_MEMBER)
         page = BY_MESSAGES(*filters.parameters(limit - len(rows)), *bounds, floor.message_id, floor.member_id)
         rows += await tx.fetch(page)
         looked += slab
         if end is None or len(rows) >= limit or looked >= scan_limit:
             return _Found(rows, end)
-        behind, slab = end, min(slab * 4, scan_limit - looked)
+        after, slab = end, min(slab * 4, scan_limit - looked)
 
 
 def _history_row(dialect: Dialect, row: Row) -> HistoryRow:
@@ -212,16 +211,16 @@ BOUNDS = same("""
 CREATED_AT = same("SELECT created_at FROM bongsu_messages WHERE message_id >= $1 ORDER BY message_id LIMIT 1")
 
 
-async def _find_floor(tx: Transaction, filters: Filters, slab: int, lowest: int, behind: Place) -> Place | None:
+async def _find_floor(tx: Transaction, filters: Filters, slab: int, lowest: int, after: PageCursor) -> PageCursor | None:
     """Where looking at that many rows of messages that match ends, or at five times as many messages; None if fewer are
     left."""
-    message = await fetch_one(tx, MESSAGES_FLOOR(slab * MESSAGES_PER_ROW, lowest, behind.message_id))
+    message = await fetch_one(tx, MESSAGES_FLOOR(slab * MESSAGES_PER_ROW, lowest, after.message_id))
     lowest = lowest if message is None else message["message_id"]
-    bounds = (lowest, behind.message_id, behind.message_id, behind.member_id, LAST_MEMBER)
+    bounds = (lowest, after.message_id, after.message_id, after.member_id, LAST_MEMBER)
     row = await fetch_one(tx, ROWS_FLOOR(*filters.parameters(slab)[:6], *bounds))
     if row is not None:
-        return Place(row["message_id"], row["member_id"])
-    return None if message is None else Place(lowest, "")
+        return PageCursor(row["message_id"], row["member_id"])
+    return None if message is None else PageCursor(lowest, "")
 
 
 async def _find_bounds(tx: Transaction, filters: Filters) -> tuple[int, int]:

@@ -58,9 +58,9 @@ class Filters:
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class PageCursor:
     """A row in the order of the pages, or the end of a message's rows, which has an empty member id. The next page begins
-    behind it."""
+    after it."""
 
     message_id: int = LARGEST_ID
     member_id: str = LAST_MEMBER

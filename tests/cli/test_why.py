@@ -14,9 +14,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from bongsu import App
+from bongsu.cli.why_view import delivery_sentence, event_sentence, facts, lines_of, reason_sentence, row_sentences
 from bongsu.decide.quiet_hours import local_day
 from bongsu.deliver.codes import in_words
-from bongsu.desk.why import View, event_sentence, facts, look, reason, row_sentences, told, way
+from bongsu.desk.why import View, look, reason_of
 from bongsu.model import (
     Channel,
     Device,
@@ -40,7 +41,7 @@ from bongsu.store.desk.delivery_history import DeliveryRow
 from bongsu.store.desk.history import HistoryRow, Status
 from bongsu.store.members import ensure_members, put_member, put_preferences
 from bongsu.store.members.devices import DeviceRow
-from bongsu.store.outbox.schedule import Progress
+from bongsu.store.outbox import EventRow
 from tests.support.notifications import NOON, say, tell, withhold
 from tests.support.plans import generic_plan
 from tests.support.processes import bongsu
@@ -75,7 +76,7 @@ def view(**fields: Any) -> View:
         now=NOON,
         member_id="m-1",
         member=Member(),
-        wish=Preferences(),
+        preferences=Preferences(),
         devices=(),
         counted_today=3,
         rows=(),
@@ -83,80 +84,81 @@ def view(**fields: Any) -> View:
     return replace(seen, **fields)
 
 
-def not_told(status: Status, seen: View | None = None, **fields: Any) -> str:
-    return reason(seen or view(), replace(ROW, status=status, **fields))
+def suppressed(status: Status, seen: View | None = None, **fields: Any) -> str:
+    seen = seen or view()
+    return reason_sentence(reason_of(seen, replace(ROW, status=status, **fields)))
 
 
-def test_limits_and_windows_are_told_as_they_are_set() -> None:
-    assert not_told(Status.RATE_LIMITED) == "daily limit of 10 reached"
-    assert not_told(Status.DUPLICATE) == "the same about product-1 was sent within 1 h"
+def test_limits_and_windows_are_shown_as_they_are_set() -> None:
+    assert suppressed(Status.RATE_LIMITED) == "daily limit of 10 reached"
+    assert suppressed(Status.DUPLICATE) == "the same about product-1 was sent within 1 h"
     settings = Settings(daily_limit=3, duplicate_hours=0.5)
-    assert not_told(Status.RATE_LIMITED, view(settings=settings)) == "daily limit of 3 reached"
-    assert not_told(Status.DUPLICATE, view(settings=settings)) == "the same about product-1 was sent within 0.5 h"
+    assert suppressed(Status.RATE_LIMITED, view(settings=settings)) == "daily limit of 3 reached"
+    assert suppressed(Status.DUPLICATE, view(settings=settings)) == "the same about product-1 was sent within 0.5 h"
 
 
-def test_the_window_of_a_type_of_ones_own_is_told_when_its_rules_are_named() -> None:
+def test_the_window_of_a_type_of_ones_own_is_shown_when_its_rules_are_named() -> None:
     app = App()
     app.type("SHIPPED", channels=["PUSH"], duplicate_hours=12)
     beginning = "the same about product-1 was sent within"
-    assert not_told(Status.DUPLICATE, view(app=app), type="SHIPPED") == f"{beginning} 12 h"
-    assert not_told(Status.DUPLICATE, view(app=app), type="MARKETING") == f"{beginning} 1 h"
+    assert suppressed(Status.DUPLICATE, view(app=app), type="SHIPPED") == f"{beginning} 12 h"
+    assert suppressed(Status.DUPLICATE, view(app=app), type="MARKETING") == f"{beginning} 1 h"
     unsure = f"{beginning} 1 h, or the hours that your own rules give SHIPPED (--app)"
-    assert not_told(Status.DUPLICATE, type="SHIPPED") == unsure
+    assert suppressed(Status.DUPLICATE, type="SHIPPED") == unsure
 
 
-def test_a_wish_is_told_as_it_was_wished() -> None:
-    def wishing(**wish: Any) -> str:
-        return not_told(Status.USER_OPTED_OUT, view(wish=Preferences(**wish)))
+def test_the_preference_that_suppressed_it_is_named() -> None:
+    def with_preferences(**fields: Any) -> str:
+        return suppressed(Status.USER_OPTED_OUT, view(preferences=Preferences(**fields)))
 
-    assert wishing(enabled=False) == "has turned all notifications off"
-    assert wishing(types={"PRICE_DROP": TypePreference(enabled=False)}) == "has turned PRICE_DROP off"
+    assert with_preferences(enabled=False) == "has turned all notifications off"
+    assert with_preferences(types={"PRICE_DROP": TypePreference(enabled=False)}) == "has turned PRICE_DROP off"
     only_mail = {"PRICE_DROP": TypePreference(channels=frozenset({Channel.EMAIL}))}
-    assert wishing(types=only_mail) == "wants PRICE_DROP by EMAIL, and it comes by PUSH, SMS"
+    assert with_preferences(types=only_mail) == "wants PRICE_DROP by EMAIL, and it is sent by PUSH, SMS"
     nothing = {"PRICE_DROP": TypePreference(channels=frozenset())}
-    assert wishing(types=nothing) == "wants PRICE_DROP by no channel, and it comes by PUSH, SMS"
+    assert with_preferences(types=nothing) == "wants PRICE_DROP by no channel, and it is sent by PUSH, SMS"
     # The switch does not hold critical ones back, so it was not the switch.
-    off = view(wish=Preferences(enabled=False, types={"PRICE_DROP": TypePreference(enabled=False)}))
-    assert not_told(Status.USER_OPTED_OUT, off, is_critical=True) == "has turned PRICE_DROP off"
-    assert wishing() == "had turned PRICE_DROP off, and has it on again by now"
+    off = view(preferences=Preferences(enabled=False, types={"PRICE_DROP": TypePreference(enabled=False)}))
+    assert suppressed(Status.USER_OPTED_OUT, off, is_critical=True) == "has turned PRICE_DROP off"
+    assert with_preferences() == "had turned PRICE_DROP off, and has it on again by now"
 
 
 def test_a_missing_address_is_named() -> None:
-    assert not_told(Status.NO_ADDRESS) == "has neither device nor phone"
-    assert not_told(Status.NO_ADDRESS, channels=(Channel.PUSH,)) == "has no device"
-    assert not_told(Status.NO_ADDRESS, channels=(Channel.EMAIL,)) == "has no e-mail address"
+    assert suppressed(Status.NO_ADDRESS) == "has neither device nor phone"
+    assert suppressed(Status.NO_ADDRESS, channels=(Channel.PUSH,)) == "has no device"
+    assert suppressed(Status.NO_ADDRESS, channels=(Channel.EMAIL,)) == "has no e-mail address"
     dead = view(devices=[replace(PHONE, status=DeviceStatus.INVALID)])
-    assert not_told(Status.NO_ADDRESS, dead, channels=(Channel.PUSH,)) == "has no device that can be pushed to"
+    assert suppressed(Status.NO_ADDRESS, dead, channels=(Channel.PUSH,)) == "has no device that can be pushed to"
     by_now = view(member=Member(phone="010-1234"))
-    assert not_told(Status.NO_ADDRESS, by_now) == "had neither device nor phone then"
-    only_push = view(wish=Preferences(types={"PRICE_DROP": TypePreference(channels=frozenset({Channel.PUSH}))}))
-    assert not_told(Status.NO_ADDRESS, only_push) == "has no device"
+    assert suppressed(Status.NO_ADDRESS, by_now) == "had neither device nor phone then"
+    only_push = view(preferences=Preferences(types={"PRICE_DROP": TypePreference(channels=frozenset({Channel.PUSH}))}))
+    assert suppressed(Status.NO_ADDRESS, only_push) == "has no device"
 
 
-def test_each_way_out_says_what_became_of_it() -> None:
+def test_each_delivery_says_what_became_of_it() -> None:
     def says(seen: View | None = None, **fields: Any) -> str:
-        return way(seen or view(), replace(SENT, **fields))
+        return delivery_sentence(seen or view(), replace(SENT, **fields))
 
     later = NOON + timedelta(hours=1)
     assert says() == "sent 2026-03-01 21:00:00"
     assert says(status="FAIL", code="UNREGISTERED") == f"failed after 1 attempt ({in_words('UNREGISTERED')})"
     assert (
         says(status="UNKNOWN", code="TIMEOUT")
-        == "nobody knows whether it arrived (TIMEOUT: it was sent and the answer was lost)"
+        == "it is not known whether it arrived (TIMEOUT: it was sent and the answer was lost)"
     )
-    assert says(status="SENDING") == "on its way"
-    assert says(status="READY") == "about to go"
+    assert says(status="SENDING") == "being sent"
+    assert says(status="READY") == "due now"
     assert says(status="READY", due=later, attempts=0) == "waits until 2026-03-01 22:00:00"
-    quiet = view(wish=Preferences(quiet_hours=QuietHours(start="20:00", end="22:00")))
+    quiet = view(preferences=Preferences(quiet_hours=QuietHours(start="20:00", end="22:00")))
     waits = "waits until 2026-03-01 22:00:00 for the end of quiet hours"
     assert says(quiet, status="READY", due=later, attempts=0) == waits
     held = f"waits until 2026-03-01 22:00:00 ({in_words('CIRCUIT_OPEN')})"
     assert says(quiet, status="READY", due=later, attempts=0, code="CIRCUIT_OPEN") == held
-    again = "2 attempts failed (VENDOR_7), tried again at 2026-03-01 22:00:00"
+    again = "2 attempts failed (VENDOR_7), next attempt at 2026-03-01 22:00:00"
     assert says(status="READY", due=later, attempts=2, code="VENDOR_7") == again
 
 
-def test_what_was_told_lists_its_ways() -> None:
+def test_a_notification_lists_its_deliveries() -> None:
     both = (Channel.PUSH, Channel.IN_APP)
     sent = (SENT, replace(SENT, is_simulated=True))
     row = replace(ROW, notification_id=7, status=Status.SENT, channels=both, deliveries=sent)
@@ -165,17 +167,19 @@ def test_what_was_told_lists_its_ways() -> None:
     assert list(row_sentences(view(member=Member(timezone="UTC")), row)) == [
         "inbox: not read yet",
         "PUSH to phone: sent 2026-03-01 12:00:00",
-        "PUSH to phone: sent 2026-03-01 12:00:00 (simulated: the channel is not configured, so nothing left the house)",
+        "PUSH to phone: sent 2026-03-01 12:00:00 (simulated: the channel is not configured, so nothing was sent)",
     ]
     assert next(row_sentences(view(), replace(row, read_at=NOON))) == "inbox: read 2026-03-01 21:00:00"
 
 
-def test_an_event_is_told_from_the_members_side() -> None:
+def test_an_event_is_described_from_the_members_side() -> None:
     event_id = new_id()
+    event = EventRow(
+        event_id=event_id, event_type="product.price_changed", status=EventStatus.PENDING, due=NOON, created_at=NOON
+    )
 
     def says(status: EventStatus, seen: View | None = None, **fields: Any) -> str:
-        progress = Progress("product.price_changed", status, NOON, 0, None, False, False, None)
-        text = event_sentence(replace(seen or view(), event_id=event_id), replace(progress, **fields))
+        text = event_sentence(seen or view(), replace(event, status=status, **fields))
         beginning = f"Event {event_id} (product.price_changed) "
         assert text.startswith(beginning)
         return text.removeprefix(beginning)
@@ -184,13 +188,13 @@ def test_an_event_is_told_from_the_members_side() -> None:
     failed = " 2 attempts have failed, the last with: KeyError: 'x'"
     assert says(EventStatus.PENDING) == "is PENDING: it waits for a worker."
     assert says(EventStatus.PENDING, due=later) == "is PENDING: it is due at 2026-03-01 22:00:00."
-    assert says(EventStatus.PENDING, due=later, is_held=True) == "is PENDING: a worker has it in hand."
+    assert says(EventStatus.PENDING, due=later, is_leased=True) == "is PENDING: a worker has claimed it."
     assert says(EventStatus.PENDING, attempts=2, error="KeyError: 'x'") == f"is PENDING: it waits for a worker.{failed}"
-    assert says(EventStatus.PENDING, is_begun=True).endswith("not everybody has been reached yet.")
+    assert says(EventStatus.PENDING, is_begun=True).endswith("not all of it has been reached yet.")
     assert says(EventStatus.FAILED, attempts=2, error="KeyError: 'x'").endswith(f"unless it is replayed.{failed}")
     assert says(EventStatus.DONE) == "is DONE, and m-1 was not in its audience."
     assert says(EventStatus.DONE, view(rows=[ROW])) == "is DONE."
-    unhandled = Progress("order.shiped", EventStatus.UNHANDLED, NOON, 0, None, False, False, NOON)
+    unhandled = replace(event, event_type="order.shiped", status=EventStatus.UNHANDLED)
     assert "is UNHANDLED: no rule handled its type" in event_sentence(view(), unhandled)
     assert event_sentence(view(), unhandled).endswith("start the workers with --app and replay it.")
     assert event_sentence(view(app=App()), unhandled).endswith("Still none does; replay it once one does.")
@@ -219,9 +223,13 @@ def test_what_is_known_of_the_member_comes_first() -> None:
         "B": TypePreference(channels=frozenset({Channel.SMS})),
         "C": TypePreference(),
     }
-    wish = Preferences(enabled=False, types=types, quiet_hours=QuietHours(start="22:00", end="08:00"))
+    preferences = Preferences(enabled=False, types=types, quiet_hours=QuietHours(start="22:00", end="08:00"))
     no_consent = replace(PHONE, device_id="web", device=PHONE.device.model_copy(update={"push_consent": False}))
-    seen = view(member=Member(locale="en", timezone="UTC", email="a@b", phone="010"), wish=wish, devices=[PHONE, no_consent])
+    seen = view(
+        member=Member(locale="en", timezone="UTC", email="a@b", phone="010"),
+        preferences=preferences,
+        devices=[PHONE, no_consent],
+    )
     assert dict(facts(seen)) == {
         "locale": "en",
         "time zone": "UTC; times below are in it",
@@ -229,7 +237,7 @@ def test_what_is_known_of_the_member_comes_first() -> None:
         "phone": "known",
         "devices": "phone (IOS, ACTIVE), web (IOS, ACTIVE, without consent to push)",
         "switch": "off: only critical ones get through",
-        "wishes": "A off; B by SMS; C on",
+        "preferences": "A off; B by SMS; C on",
         "quiet hours": "22:00 to 08:00",
         "today": "3 of 10",
     }
@@ -241,7 +249,7 @@ def test_more_than_the_limit_means_that_the_service_has_another() -> None:
 
 def test_a_title_cannot_steer_the_terminal() -> None:
     hostile = replace(ROW, title="\x1b]0;x\x07\x1b[2J사과\r\n[red]x[/]", subject="\x1b[1m")
-    shown = [line.plain for line in told(view(rows=[hostile]))]
+    shown = [line.plain for line in lines_of(view(rows=[hostile]))]
     assert not any("\x1b" in line or "\r" in line or "\n" in line for line in shown)
     assert any("사과  [red]x[/]" in line for line in shown)
 
@@ -290,16 +298,16 @@ def test_a_page_a_support_person_can_read(settings: Settings, environment: dict[
     for line in (
         "  phone       known",
         "  devices     none",
-        "  wishes      POST_LIKE off",
+        "  preferences POST_LIKE off",
         "  today       4 of 10",
         "2026-03-01 12:00:00  SENT  PRICE_DROP  사과 가격이 내렸어요",
         "    PUSH to d-0: sent 2026-03-01 12:00:00",
         "2026-03-01 12:00:00  USER_OPTED_OUT  POST_LIKE  좋아요",
-        "    not told: has turned POST_LIKE off",
+        "    not notified: has turned POST_LIKE off",
         f"    about product-1, event {event.event_id}",
     ):
         assert line in lines, done.stdout
-    assert lines.index("    not told: has turned POST_LIKE off") < lines.index("    inbox: not read yet")
+    assert lines.index("    not notified: has turned POST_LIKE off") < lines.index("    inbox: not read yet")
     assert "inbox" not in bongsu("why", "m-1", "--limit", "1", environment=environment).stdout
 
     pending = bongsu("why", "m-1", "--event", str(waiting.event_id), environment=environment).stdout
@@ -319,9 +327,9 @@ def test_the_rules_of_ones_own_are_asked_too(
     prepare(settings, past)
     # The command's process takes over this one's path.
     monkeypatch.syspath_prepend(tmp_path)
-    told = bongsu("why", "m-1", "--app", "our_rules:app", environment=environment)
-    assert told.returncode == 0, told.stderr
-    assert "not told: the same about order-7 was sent within 36 h" in told.stdout
+    shown = bongsu("why", "m-1", "--app", "our_rules:app", environment=environment)
+    assert shown.returncode == 0, shown.stderr
+    assert "not notified: the same about order-7 was sent within 36 h" in shown.stdout
 
 
 def test_who_and_what_is_not_there_is_one_line(settings: Settings, environment: dict[str, str]) -> None:
@@ -334,7 +342,7 @@ def test_who_and_what_is_not_there_is_one_line(settings: Settings, environment: 
     unknown = str(new_id())
     assert f"There is no event {unknown}" in refused(bongsu("why", "m-1", "--event", unknown, environment=environment))
     assert "--event 7" in refused(bongsu("why", "m-1", "--event", "7", environment=environment))
-    assert "No notification was ever decided" in bongsu("why", "m-1", environment=environment).stdout
+    assert "No notifications for this member" in bongsu("why", "m-1", environment=environment).stdout
 
 
 _SET_STATUS = same("UPDATE bongsu_events SET status = $2, error = $3, finished_at = $4, attempts = 1 WHERE event_id = $1")
@@ -389,7 +397,7 @@ async def test_an_event_whose_notification_is_shown_is_not_shown_twice(store: St
     async with store.transaction() as tx:
         await outbox.add(tx, [event])
         await tell(tx, await say(tx, event_id=event.event_id), "m-1", "SUCCESS")
-    seen = await look(settings, "m-1", None, 10)
+    seen = await look(store, settings, "m-1", None, 10)
     assert ([row.event_id for row in seen.rows], seen.unfinished) == ([event.event_id], [])
 
 
