@@ -119,9 +119,9 @@ async def test_one_process_is_removed_and_no_other(store: Store) -> None:
     assert await names(store) == ["a:12"]
 
 
-async def test_forgetting_waits_for_no_process_that_comes_back(postgres_url: str) -> None:
+async def test_forgetting_waits_for_no_process_that_comes_back(migrated_postgres_url: str) -> None:
     """Two that were away for long would otherwise wait for each other's rows. SQLite has one writer."""
-    store = Store.open(Settings(database_url=postgres_url))
+    store = Store.open(Settings(database_url=migrated_postgres_url))
     await migrate(store)
     await put(store, "away:1", FORGET_SECONDS * 2)
     await put(store, "away:2", FORGET_SECONDS * 2)

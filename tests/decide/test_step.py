@@ -4,7 +4,6 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Query, Store, Transaction, outbox
 from bongsu.store.members.devices import put_device
-from tests.conftest import KEYS
+from tests.conftest import SettingsMaker
 from tests.support.decisions import (
     IN_APP,
     NOON,
@@ -56,12 +55,11 @@ ALL = (Channel.PUSH, Channel.SMS, Channel.EMAIL, Channel.IN_APP)
 
 
 @pytest.fixture(params=["sqlite", "postgresql few", "postgresql many"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings(request: pytest.FixtureRequest, migrated_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """On PostgreSQL few members take another path than many."""
     if "many" in request.param:
         monkeypatch.setattr("bongsu.store.decisions.decide.FEW", 0)
-    url = "" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    return Settings(data_dir=tmp_path, database_url=url, poll_seconds=0.05, **KEYS)
+    return migrated_settings(request.param.split()[0])
 
 
 async def test_each_member_of_the_audience_is_told_once(store: Store, settings: Settings) -> None:

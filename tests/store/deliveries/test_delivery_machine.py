@@ -263,7 +263,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 def test_deliveries_behave_like_their_model(
     database: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = request.getfixturevalue("postgres_url") if database == "postgresql" else ""
+    url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""
     # All deliveries of the model are of one channel and of these ranks: the job need not look at the others.
     monkeypatch.setattr(recover, "names_with_deliveries", lambda: (Channel.PUSH,))
     monkeypatch.setattr(recovery, "RANKS", (1, 6))

@@ -36,8 +36,8 @@ READY, FAIL, UNKNOWN = DeliveryStatus.READY, DeliveryStatus.FAIL, DeliveryStatus
 
 
 @pytest.fixture
-def settings(postgres_url: str, tmp_path: Path) -> Settings:
-    return Settings(data_dir=tmp_path, database_url=postgres_url, poll_seconds=0.05, **KEYS)
+def settings(migrated_postgres_url: str, tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path, database_url=migrated_postgres_url, poll_seconds=0.05, **KEYS)
 
 
 async def claim(store: Any, limit: int = 10) -> list[ClaimedDelivery]:

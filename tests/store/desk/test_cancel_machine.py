@@ -284,7 +284,7 @@ class CancelMachine(RuleBasedStateMachine):
 def test_whatever_the_order_counts_are_exact_and_nothing_cancelled_is_sent(
     database: str, request: pytest.FixtureRequest
 ) -> None:
-    url = request.getfixturevalue("postgres_url") if database == "postgresql" else ""
+    url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""
     loop = asyncio.new_event_loop()
     CancelMachine.settings = Settings(data_dir=Path(mkdtemp()), database_url=url, daily_limit=10_000, poll_seconds=0.05)
     CancelMachine.store, CancelMachine.loop = Store.open(CancelMachine.settings), loop

@@ -156,7 +156,7 @@ class Stores:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def stores(request: pytest.FixtureRequest) -> Iterator[Stores]:
-    made = Stores(request.getfixturevalue("postgres_url") if request.param == "postgresql" else "")
+    made = Stores(request.getfixturevalue("migrated_postgres_url") if request.param == "postgresql" else "")
     yield made
     made.close()
 

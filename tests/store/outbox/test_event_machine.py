@@ -160,7 +160,7 @@ class OutboxMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_the_outbox_behaves_like_its_model(database: str, request: pytest.FixtureRequest) -> None:
-    url = request.getfixturevalue("postgres_url") if database == "postgresql" else ""
+    url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""
     loop = asyncio.new_event_loop()
     store = Store.open(Settings(data_dir=Path(mkdtemp()), database_url=url))
     loop.run_until_complete(migrate(store))
