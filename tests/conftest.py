@@ -16,6 +16,7 @@ import pytest
 from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
+from tests.support.quick import is_quick
 from tests.support.servers import (
     PostgresServer,
     RedisServer,
@@ -36,6 +37,16 @@ hypothesis.settings.register_profile("bongsu", deadline=None, suppress_health_ch
 hypothesis.settings.load_profile("bongsu")
 
 KEYS = {"jwt_secret": "a test secret of more than thirty-two bytes", "api_keys": "server-key-of-the-tests"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only the tests that need no server and no other process")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        config.hook.pytest_deselected(items=[test for test in items if not is_quick(test)])
+        items[:] = [test for test in items if is_quick(test)]
 
 
 @pytest.fixture(scope="session", autouse=True)

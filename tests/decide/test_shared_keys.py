@@ -118,6 +118,7 @@ async def decided(store: Store, settings: Settings, example: int, batches: Seque
     return Counter((row[0].removesuffix(own), row[1], row[2].removesuffix(own), row[3]) for row in found)
 
 
+@pytest.mark.slow
 def test_events_decided_together_end_as_if_decided_one_by_one(settings: Settings) -> None:
     examples = count(1)
     with asyncio.Runner() as runner:

@@ -83,6 +83,7 @@ async def until_no_rows(store: Store, query: str) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside another dispatcher"])
 async def test_what_is_known_is_recorded_after_an_outage_longer_than_a_lease(
     store: Store, short: Settings, others: int
@@ -192,6 +193,7 @@ async def test_a_lease_that_ended_unnoticed_is_no_reason_to_forget(
     assert await states(store, "status, reference, attempts, epoch") == [("SUCCESS", "ref", 1, 2)]
 
 
+@pytest.mark.slow
 async def test_two_that_both_know_outcomes_forget_none_in_an_outage_longer_than_a_lease(
     store: Store, short: Settings
 ) -> None:

@@ -259,6 +259,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.highest[row["delivery_id"]] = row["epoch"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_deliveries_behave_like_their_model(
     database: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

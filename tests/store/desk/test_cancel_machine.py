@@ -280,6 +280,7 @@ class CancelMachine(RuleBasedStateMachine):
             assert status == "CANCELLED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_whatever_the_order_counts_are_exact_and_nothing_cancelled_is_sent(
     database: str, request: pytest.FixtureRequest

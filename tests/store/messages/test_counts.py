@@ -116,6 +116,7 @@ async def recover(store: Store) -> str:
     return await Recovery(store, LocalSignals(), batch=10).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 async def test_counts_equal_the_rows_whatever_happens(store: Store, settings: Settings, seed: int) -> None:
     dice = random.Random(seed)

@@ -158,6 +158,7 @@ class OutboxMachine(RuleBasedStateMachine):
         assert found == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_the_outbox_behaves_like_its_model(database: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""

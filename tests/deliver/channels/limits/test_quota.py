@@ -40,6 +40,7 @@ def bound(per_minute: int, seconds: float) -> float:
     return capacity + (per_minute - capacity) / (60 + LEASE_SECONDS) * seconds
 
 
+@pytest.mark.slow
 async def test_processes_together_send_no_more_than_the_quota(store: Store, settings: Settings) -> None:
     per_minute, each = 60_000, 400
     async with stores(settings) as several:
@@ -190,6 +191,7 @@ async def test_who_goes_first_has_the_next_permits(store: Store, monkeypatch: py
     assert order[order.index("first") :] == ["first"] * 5 + ["other"] * (10 - order.index("first"))
 
 
+@pytest.mark.slow
 async def test_who_goes_first_uses_no_more_than_the_quota_either(store: Store, settings: Settings) -> None:
     per_minute, each = 60_000, 300
     async with stores(settings) as several:

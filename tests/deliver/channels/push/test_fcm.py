@@ -172,6 +172,7 @@ json_values = st.recursive(
 names = st.text(max_size=10) | st.sampled_from(["from", "notification", "nid", "type", "google.x", "gcm.y", "data_from"])
 
 
+@pytest.mark.slow
 @given(
     title=st.text(max_size=2000),
     body=st.text(max_size=2000),
