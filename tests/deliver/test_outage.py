@@ -25,9 +25,10 @@ from bongsu.store.core.dead_claims import in_use
 from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, Success
 from bongsu.store.deliveries.recovery import settle_abandoned
 from bongsu.store.ranks import ORDINARY, RANKS, SHARED_TURNS
-from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, run, states
+from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, states
 from tests.support.decisions import rows
 from tests.support.read_only_store import read_only
+from tests.support.rows import Sql, set_columns
 
 EACH = 100
 
@@ -183,7 +184,7 @@ async def test_a_lease_that_ended_unnoticed_is_no_reason_to_forget(
     if is_known:
         sender.under_way[0](Accepted("ref"))
         dispatcher._is_to_record = False
-    await run(store, "UPDATE bongsu_deliveries SET due = created_at")
+    await set_columns(store, "deliveries", due=Sql("created_at"))
     dispatcher.wake()
     await dispatcher.tick()
     if not is_known:
@@ -280,7 +281,7 @@ async def test_a_dispatcher_that_starts_as_the_store_comes_back_claims_nothing_t
     live = Dispatcher(store, ours, short.model_copy(update={"send_timeout_seconds": 30}))
     await live.tick()
     # Its lease has ended, unrenewed. Something new is due too.
-    await run(store, "UPDATE bongsu_deliveries SET due = created_at")
+    await set_columns(store, "deliveries", due=Sql("created_at"))
     await one_delivery(store, short, LEAST_ONCE, "b")
     monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
     started = Dispatcher(store, theirs, short.model_copy(update={"send_timeout_seconds": 30}))
@@ -320,7 +321,7 @@ async def test_one_that_started_before_the_store_came_back_claims_nothing_that_a
     ours = Prompt()
     live = Dispatcher(store, ours, patient)
     await live.tick()
-    await run(store, "UPDATE bongsu_deliveries SET due = created_at")
+    await set_columns(store, "deliveries", due=Sql("created_at"))
     real_claim, refusals, claims = statements.claim, [StoreRefused("read-only")] * 2, asyncio.Semaphore(0)
 
     async def refuse(*arguments: Any, **options: Any) -> Any:
