@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test install check lint bench chaos clean
+.PHONY: run test quick install check lint bench chaos clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/bongsu serve --demo
@@ -11,6 +11,10 @@ run: $(VENV)/run.stamp
 # Four at a time, because many of them wait; each with servers of its own. A file's tests stay together.
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 4 --dist loadfile
+
+# For the edit loop, under a minute: SQLite, and no other server or process.
+quick: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest --quick -n 2 --dist loadfile
 
 install: $(VENV)/dev.stamp
 

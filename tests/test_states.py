@@ -22,7 +22,8 @@ from bongsu.store.desk import dead_letters
 from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.desk.dead_letters import Filters
 from tests.support.cancellations import begin, take_steps
-from tests.support.decisions import decide, members, rows, run, said, says
+from tests.support.decisions import decide, members, rows, said, says
+from tests.support.rows import set_columns
 
 PAGE = (Path(__file__).parents[1] / "docs/STATES.md").read_text()
 PUSHED = NoticeType("PUSHED", (Channel.PUSH, Channel.IN_APP), duplicate_hours=0)
@@ -165,6 +166,6 @@ async def test_deliveries_change_as_drawn(watched: Store, settings: Settings) ->
     await send_all(store, settings, cancelled_meanwhile)
     await cancel(store, settings, await decide_push(store, settings))
     await decide_push(store, settings)
-    await run(store, "UPDATE bongsu_devices SET status = 'INVALID'")
+    await set_columns(store, "devices", status="INVALID")
     await send_all(store, settings)
     assert await recorded(store, "bongsu_deliveries") == drawn("Delivery")

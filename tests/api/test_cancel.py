@@ -38,7 +38,6 @@ from tests.support.cancellations import (
     SALE,
     add_events,
     campaign,
-    change,
     event_status,
     fill,
     in_inboxes,
@@ -46,6 +45,7 @@ from tests.support.cancellations import (
     statuses,
 )
 from tests.support.decisions import IN_APP, Clock, ClockedDecider, decide, rows, said, says
+from tests.support.rows import add_member
 
 PATH = "/api/admin/events"
 INBOX_ONLY = NoticeType("NOTE", IN_APP, duplicate_hours=0)
@@ -391,7 +391,8 @@ async def test_why_says_so(api: httpx.AsyncClient, store: Store, settings: Setti
 
 
 async def fill_another(store: Store) -> None:
-    await change(store, "INSERT INTO bongsu_members (member_id) VALUES ('stranger')")
+    async with store.transaction() as tx:
+        await add_member(tx, "stranger")
 
 
 async def test_why_says_of_an_inbox_row_that_it_was_withdrawn(

@@ -11,15 +11,13 @@ from bongsu.model import new_id, utc_now
 from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import DELIVERIES_TOPIC
 from bongsu.store import Store
-from bongsu.store.core.query import in_both, same
+from bongsu.store.core.query import same
 from bongsu.store.desk.dead_letters import Kind, PageCursor
 from tests.support.deliveries import column, failed_event, message, one_delivery
 from tests.support.deliveries import delivery as a_delivery
+from tests.support.rows import add_attempt
 
 REPLAY = "/api/admin/dead/replay"
-ADD_ATTEMPT = in_both(
-    lambda d: f"INSERT INTO bongsu_attempts (delivery_id, epoch, at, millis, code) VALUES ($1, $2, {d.now}, $3, $4)"
-)
 
 
 async def found(api: httpx.AsyncClient, **query: Any) -> dict[str, Any]:
@@ -166,7 +164,7 @@ async def test_history_lists_every_attempt(api: httpx.AsyncClient, store: Store)
     one = await one_delivery(store, "FAIL", attempts=1)
     async with store.transaction() as tx:
         for epoch, code in ((1, "UNAVAILABLE"), (4, "UNREGISTERED")):
-            await tx.execute(ADD_ATTEMPT(one, epoch, epoch * 10, code))
+            await add_attempt(tx, one, epoch=epoch, millis=epoch * 10, code=code)
     (row,) = (await api.get("/api/admin/history")).json()["items"]
     (delivery,) = row["deliveries"]
     assert delivery["tries"] == 1

@@ -14,6 +14,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.clock import find_now
 from bongsu.store.core.query import same
+from tests.support.rows import set_columns
 
 
 @pytest.fixture
@@ -134,8 +135,7 @@ async def test_a_token_claimed_by_many_at_once_ends_with_one(api: httpx.AsyncCli
 
 async def test_registering_again_revives_an_invalid_device(api: httpx.AsyncClient, store: Store) -> None:
     await api.put("/api/members/m-1/devices/phone", json=ANDROID)
-    async with store.transaction() as tx:
-        await tx.execute(same("UPDATE bongsu_devices SET status = 'INVALID'")())
+    await set_columns(store, "devices", status="INVALID")
     assert (await api.get("/api/members/m-1/devices")).json()["devices"][0]["status"] == "INVALID"
     assert (await api.put("/api/members/m-1/devices/phone", json=ANDROID)).json()["status"] == "ACTIVE"
 

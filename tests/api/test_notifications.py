@@ -15,10 +15,10 @@ from bongsu.model import Channel, Event, EventStatus, Guarantee, Listed, Notice,
 from bongsu.rules import CRITICAL_DIRECT, DIRECT, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from bongsu.store.core.query import in_both, same
+from bongsu.store.core.query import same
 from bongsu.store.outbox import ClaimedEvent, EventResult, StoredEvent
+from tests.support.rows import NOW, set_columns
 
-_ALL_DUE = in_both(lambda d: f"UPDATE bongsu_events SET due = {d.now}")
 LEAST: dict[str, Any] = {"type": "MARKETING", "userIds": ["a", "b"], "title": "봄 할인", "body": "오늘만\n반값"}
 
 
@@ -223,7 +223,7 @@ async def test_what_is_scheduled_waits_for_its_time(api: httpx.AsyncClient, stor
     stored = await find(store, answer["eventId"])
     assert (stored.due, stored.status) == (datetime.fromisoformat(at), EventStatus.PENDING)
     async with store.transaction() as tx:  # two hours pass
-        await tx.execute(_ALL_DUE())
+        await set_columns(tx, "events", due=NOW)
     (claimed,) = await claim(store)
     assert said(claimed.event).audience == Listed(("a", "b"))
 
@@ -261,7 +261,7 @@ async def test_what_has_not_gone_is_called_off_and_stays_so(api: httpx.AsyncClie
     assert (row.status, row.error, row.attempts) == (EventStatus.CANCELLED, None, 0)
     assert row.finished_at is not None
     async with store.transaction() as tx:
-        await tx.execute(_ALL_DUE())
+        await set_columns(tx, "events", due=NOW)
     assert await claim(store) == []
     # Its key does not bring it back, and says so.
     body = {**LEAST, "sendAt": in_hours(1), "idempotencyKey": "k"}
@@ -273,8 +273,7 @@ async def test_what_has_not_gone_is_called_off_and_stays_so(api: httpx.AsyncClie
 async def test_a_worker_that_holds_it_is_fenced_off(api: httpx.AsyncClient, store: Store) -> None:
     event_id = (await sent(api))["eventId"]
     (claimed,) = await claim(store)
-    async with store.transaction() as tx:
-        await tx.execute(same("UPDATE bongsu_events SET fanout_cursor = '[0, \"a\"]'")())
+    await set_columns(store, "events", fanout_cursor='[0, "a"]')
     answer = (await cancel(api, event_id)).json()
     assert answer == {"eventId": event_id, "status": "CANCELLED", "begun": True, "cancelled": 0, "sent": 0}
     async with store.transaction() as tx:

@@ -24,18 +24,13 @@ from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import DELIVERIES_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
-from bongsu.store.core.query import in_both, same
+from bongsu.store.core.query import same
 from tests.support.deliveries import SOON, column, delivery, failed_event, message, one_delivery
 from tests.support.processes import bongsu, forks
+from tests.support.rows import add_attempt
 from tests.support.servers import RedisServer
 
 _T = TypeVar("_T")
-ADD_ATTEMPT = in_both(
-    lambda d: (
-        f"""
-    INSERT INTO bongsu_attempts (delivery_id, epoch, at, millis, code) VALUES ($1, 3, {d.now}, 120, 'UNREGISTERED')"""
-    )
-)
 
 
 class Do:
@@ -65,7 +60,7 @@ async def fill(store: Store) -> tuple[int, UUID]:
     event_id = await failed_event(store)
     one = await one_delivery(store, "FAIL", code="UNREGISTERED", detail="said \x1b[31m FCM")
     async with store.transaction() as tx:
-        await tx.execute(ADD_ATTEMPT(one))
+        await add_attempt(tx, one, epoch=3, code="UNREGISTERED")
     return one, event_id
 
 

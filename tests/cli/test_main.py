@@ -18,12 +18,6 @@ from bongsu.store.desk.processes import Process, put_process, remove_process
 from tests.support.processes import BONGSU, bongsu
 
 
-@pytest.fixture
-def migrated(environment: dict[str, str]) -> dict[str, str]:
-    assert bongsu("migrate", environment=environment).returncode == 0
-    return environment
-
-
 def refused(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 1, done.stdout
     (line,) = done.stderr.strip().splitlines()

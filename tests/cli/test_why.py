@@ -45,6 +45,7 @@ from bongsu.store.outbox import EventRow
 from tests.support.notifications import NOON, say, tell, withhold
 from tests.support.plans import generic_plan
 from tests.support.processes import bongsu
+from tests.support.rows import set_columns
 
 # --- sentences --------------------------------------------------------------------------------------------------------
 
@@ -286,8 +287,7 @@ def test_a_page_a_support_person_can_read(settings: Settings, environment: dict[
         await withhold(tx, await say(tx, "POST_LIKE", subject="post-1", title="좋아요"), "m-1", "USER_OPTED_OUT")
         # Tomorrow's counts as today's too, and so midnight may come while this runs.
         today = local_day(utc_now(), ZoneInfo("UTC")) + 1
-        count = same("UPDATE bongsu_members SET capped_day = $1, capped_count = 4 WHERE member_id = 'm-1'")
-        await tx.execute(count(today))
+        await set_columns(tx, "members", {"member_id": "m-1"}, capped_day=today, capped_count=4)
         await outbox.add(tx, [event, waiting])
 
     prepare(settings, past)
@@ -345,9 +345,6 @@ def test_who_and_what_is_not_there_is_one_line(settings: Settings, environment: 
     assert "No notifications for this member" in bongsu("why", "m-1", environment=environment).stdout
 
 
-_SET_STATUS = same("UPDATE bongsu_events SET status = $2, error = $3, finished_at = $4, attempts = 1 WHERE event_id = $1")
-
-
 @pytest.mark.parametrize("is_known", [True, False])
 def test_events_that_have_not_reached_the_member_are_shown_also_if_the_store_does_not_know_them(
     settings: Settings, environment: dict[str, str], is_known: bool
@@ -368,7 +365,8 @@ def test_events_that_have_not_reached_the_member_are_shown_also_if_the_store_doe
             await ensure_members(tx, ["m-1"])
         await outbox.add(tx, [waits, failed, unhandled, scheduled, vote, done, *others])
         for event, status in ((failed, "FAILED"), (unhandled, "UNHANDLED"), (vote, "FAILED"), (done, "DONE")):
-            await tx.execute(_SET_STATUS(event.event_id, status, "KeyError: 'x'", NOON))
+            ended = {"status": status, "error": "KeyError: 'x'", "finished_at": NOON, "attempts": 1}
+            await set_columns(tx, "events", {"event_id": event.event_id}, **ended)
 
     prepare(settings, past)
     shown = bongsu("why", "m-1", environment=environment)

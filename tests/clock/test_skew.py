@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -14,15 +15,14 @@ from bongsu.runtime.process import process_name
 from bongsu.runtime.roles import Role
 from bongsu.runtime.telemetry import CLOCK_SKEW
 from bongsu.settings import Settings
-from bongsu.store import Store, migrate
-from bongsu.store.core.query import in_both, same
+from bongsu.store import Store, Transaction, migrate
+from bongsu.store.core.query import same
 from bongsu.store.desk.processes import Process, find_seen, put_process, remove_process, remove_unseen
+from tests.support.rows import set_columns
 
 ROLES = frozenset({Role.WORKER, Role.API})
 
 NAMES = same("SELECT name FROM bongsu_processes ORDER BY name")
-# Make a row older. Locks it. $1 name, $2 seconds.
-AGE = in_both(lambda d: f"UPDATE bongsu_processes SET seen_at = {d.after('-CAST($2 AS double precision)')} WHERE name = $1")
 
 
 async def names(store: Store) -> list[str]:
@@ -35,10 +35,14 @@ async def seen(store: Store) -> list[Process]:
         return await find_seen(tx, SEEN_SECONDS)
 
 
+async def make_older(tx: Transaction, name: str, seconds: float) -> None:
+    await set_columns(tx, "processes", {"name": name}, seen_at=timedelta(seconds=-seconds))
+
+
 async def put(store: Store, name: str, seconds_ago: float = 0) -> None:
     async with store.transaction() as tx:
         await put_process(tx, name, ["worker"], 0.0)
-        await tx.execute(AGE(name, seconds_ago))
+        await make_older(tx, name, seconds_ago)
 
 
 async def measured(monitor: SkewMonitor) -> None:
@@ -73,7 +77,7 @@ async def test_each_measurement_replaces_the_row(store: Store, monkeypatch: pyte
     set_clock(monkeypatch, 7200)
     await monitor.tick()
     async with store.single() as tx:
-        await tx.execute(AGE(process_name(), SEEN_SECONDS + 10))
+        await make_older(tx, process_name(), SEEN_SECONDS + 10)
     assert await seen(store) == []
     set_clock(monkeypatch, -7200)
     await monitor.tick()
@@ -119,9 +123,9 @@ async def test_one_process_is_removed_and_no_other(store: Store) -> None:
     assert await names(store) == ["a:12"]
 
 
-async def test_forgetting_waits_for_no_process_that_comes_back(postgres_url: str) -> None:
+async def test_forgetting_waits_for_no_process_that_comes_back(migrated_postgres_url: str) -> None:
     """Two that were away for long would otherwise wait for each other's rows. SQLite has one writer."""
-    store = Store.open(Settings(database_url=postgres_url))
+    store = Store.open(Settings(database_url=migrated_postgres_url))
     await migrate(store)
     await put(store, "away:1", FORGET_SECONDS * 2)
     await put(store, "away:2", FORGET_SECONDS * 2)
@@ -144,7 +148,7 @@ async def test_a_stop_does_not_wait_long_for_a_locked_row(
     other = Store.open(settings)
     # Half of what a statement of this share may wait for a lock.
     async with asyncio.timeout(10), other.transaction() as tx:
-        await tx.execute(AGE(process_name(), 1.0))
+        await make_older(tx, process_name(), 1.0)
         await monitor.stop()
     await other.close()
 

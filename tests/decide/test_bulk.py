@@ -27,7 +27,8 @@ from bongsu.model import (
 from bongsu.rules import Rules
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from tests.support.decisions import Clock, ClockedDecider, decide, did, members, rows, run, said, says, tick, told, work
+from tests.support.decisions import Clock, ClockedDecider, decide, did, members, rows, said, says, tick, told, work
+from tests.support.rows import NOW, add_device_for_each, set_columns
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
 CHUNK = 5
@@ -126,7 +127,7 @@ async def test_each_delivery_stores_its_rank(
 ) -> None:
     who = [f"m-{number}" for number in range(CHUNK)]
     await members(store, *who, device=True)
-    await run(store, "UPDATE bongsu_members SET email = 'a@example.org'")
+    await set_columns(store, "members", email="a@example.org")
     kind = NoticeType("SAID", (*BOTH, Channel.EMAIL), priority=priority, is_critical=is_critical)
     await decide(store, settings, says(Everyone(), kind), said(), chunk=CHUNK - 1 if is_bulk else CHUNK)
     rank = {Priority.HIGH: 2, Priority.NORMAL: 3, Priority.LOW: 4}[priority] + 3 * is_bulk
@@ -142,11 +143,8 @@ async def test_every_message_of_a_bulk_notice_is_bulk_also_one_that_a_later_step
 ) -> None:
     who = [f"m-{number:02}" for number in range(CHUNK + 1)]
     await members(store, *who, device=True)
-    await run(
-        store,
-        "UPDATE bongsu_members SET locale = 'en'",
-        f"UPDATE bongsu_members SET locale = 'ko' WHERE member_id = '{who[-1]}'",
-    )
+    await set_columns(store, "members", locale="en")
+    await set_columns(store, "members", {"member_id": who[-1]}, locale="ko")
     rules = Rules()
 
     @rules.rule("said")
@@ -227,11 +225,8 @@ async def test_small_audiences_of_interested_members_share_a_step_and_a_large_on
 ) -> None:
     for product, count in (("p0", 2), ("p1", 7), ("p2", 3), ("p3", 5)):
         await did(store, product, *(f"{product}-{number}" for number in range(count)))
-    await run(
-        store,
-        "INSERT INTO bongsu_devices (member_id, device_id, token, platform, has_consent) "
-        "SELECT member_id, 'd', member_id, 'ANDROID', true FROM bongsu_members",
-    )
+    async with store.transaction() as tx:
+        await add_device_for_each(tx, "members")
     taken = Steps(store, settings, about(lambda event: Interested(event.ref_id or "", VIEW, 7)))
     await publish(store, *(said(f"p{number}") for number in range(4)))
     await work(taken.worker)
@@ -277,7 +272,7 @@ async def test_only_what_is_larger_than_a_step_is_cut_however_events_are_mixed(
                 break
         await taken.worker.selects.stop()
         steps += taken.taken
-        await run(store, f"UPDATE bongsu_events SET due = {store.dialect.now} WHERE status = 'PENDING'")
+        await set_columns(store, "events", {"status": "PENDING"}, due=NOW)
         await publish(store, *events[10:])
     assert all(sum(step.values()) <= CHUNK for step in steps)
     for name, (_, size) in audiences.items():
@@ -387,7 +382,7 @@ async def test_many_large_events_do_not_keep_small_ones_from_being_claimed(
     assert len(taken.worker._in_progress) <= 4 + 1
     # Those that there was no room for were given back, and come again.
     while await rows(store, "SELECT 1 FROM bongsu_events WHERE status = 'PENDING' LIMIT 1"):
-        await run(store, f"UPDATE bongsu_events SET due = {store.dialect.now} WHERE leased_by IS NULL")
+        await set_columns(store, "events", {"leased_by": None}, due=NOW)
         await taken.worker.tick()
     decided = Counter(name for step in taken.taken for name, count in step.items() for _ in range(count))
     assert {decided[name] for name in names} == {20 * CHUNK}

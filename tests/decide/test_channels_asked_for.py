@@ -24,10 +24,10 @@ from tests.support.decisions import (
     members,
     prefers,
     rows,
-    run,
     unread_is_exact,
     work,
 )
+from tests.support.rows import set_columns
 
 
 def code(*channels: str) -> Event:
@@ -38,7 +38,7 @@ def code(*channels: str) -> Event:
 async def send(store: Store, settings: Settings, *events: Event) -> list[bytes | None]:
     """Decide them, and return what the member's open pages are told."""
     await members(store, "a", device=True)
-    await run(store, "UPDATE bongsu_members SET phone = '010' WHERE member_id = 'a'")
+    await set_columns(store, "members", {"member_id": "a"}, phone="010")
     async with store.transaction() as tx:
         await outbox.add(tx, events)
     announced: list[bytes | None] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 
 from bongsu.decide.progress import Decision
 from bongsu.decide.worker import BATCH, EventWorker
@@ -10,7 +11,8 @@ from bongsu.model import Event, Everyone, Listed, Notice, NoticeType
 from bongsu.rules import CRITICAL_DIRECT, App, Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from tests.support.decisions import IN_APP, Clock, ClockedDecider, members, run, said, says, told, work
+from tests.support.decisions import IN_APP, Clock, ClockedDecider, members, said, says, told, work
+from tests.support.rows import set_columns
 
 CRITICAL = NoticeType("CRITICAL", IN_APP, is_critical=True)
 CONFIRMED = Event(event_type="reservation.confirmed", target_id="guest", ref_id="r1")
@@ -67,7 +69,7 @@ async def test_a_confirmation_that_comes_during_a_campaign_waits_for_one_step(st
 async def test_other_events_keep_a_share(store: Store, settings: Settings) -> None:
     """The oldest of all are claimed with every claim, however many critical ones wait."""
     await publish(store, *likes(3))
-    await run(store, f"UPDATE bongsu_events SET due = {store.dialect.after('-1')}")
+    await set_columns(store, "events", due=timedelta(seconds=-1))
     await publish(store, *(Event(event_type="reservation.confirmed", target_id="g", ref_id=str(n)) for n in range(30)))
     async with store.transaction() as tx:
         claimed = await outbox.claim(tx, 10, 60, "w", ["reservation.confirmed", "other"])
@@ -78,8 +80,7 @@ async def test_several_critical_types_are_claimed_by_their_due_times(store: Stor
     events = [Event(event_type=f"c{number % 3}", ref_id=str(number)) for number in range(12)]
     await publish(store, *events)
     for number in range(12):
-        due = store.dialect.after(str(number - 100))
-        await run(store, f"UPDATE bongsu_events SET due = {due} WHERE ref_id = '{number}'")
+        await set_columns(store, "events", {"ref_id": str(number)}, due=timedelta(seconds=number - 100))
     async with store.transaction() as tx:
         claimed = await outbox.claim_critical(tx, 6, 60, "w", ["c0", "c1", "c2"])
         others = await outbox.claim_critical(tx, 100, 60, "w", ["c1"])

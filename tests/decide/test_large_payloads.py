@@ -6,13 +6,15 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Iterable
+from datetime import timedelta
 
 from bongsu.decide.worker import MOST_LARGE, EventWorker
 from bongsu.model import Event, Listed, Notice, NoticeType
 from bongsu.rules import DIRECT, Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from tests.support.decisions import IN_APP, Clock, ClockedDecider, rows, run, said, told, work
+from tests.support.decisions import IN_APP, Clock, ClockedDecider, rows, said, told, work
+from tests.support.rows import set_columns
 
 MANY = [f"member-{number:05}" for number in range(6_000)]
 FEW = MANY[:5]
@@ -34,8 +36,8 @@ async def test_large_events_are_claimed_one_at_a_time_and_small_ones_beside_them
     large, small = [direct(MANY) for _ in range(3)], direct(FEW)
     await publish(store, *large, small)
     for number, event in enumerate(large):
-        due = store.dialect.after(str(number - 100))
-        await run(store, f"UPDATE bongsu_events SET due = {due} WHERE event_id = '{event.event_id}'")
+        due = timedelta(seconds=number - 100)
+        await set_columns(store, "events", {"event_id": event.event_id}, due=due)
     async with store.transaction() as tx:
         first = await outbox.claim(tx, 10, 60, "w")
         none = await outbox.claim(tx, 10, 60, "w", large=0)

@@ -26,7 +26,8 @@ from bongsu.store import Store, outbox
 from bongsu.store.members import ensure_members
 from bongsu.store.members.devices import put_device
 from tests.decide.test_quiet_hours import FIRST, MINUTES, MINUTES_OF_DAY, ZONES
-from tests.support.decisions import NOON, Clock, ClockedDecider, decide, members, prefers, rows, run, said, says, work
+from tests.support.decisions import NOON, Clock, ClockedDecider, decide, members, prefers, rows, said, says, work
+from tests.support.rows import NOW, add_device_for_each, set_columns
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
 SEOUL = ZoneInfo("Asia/Seoul")
@@ -92,7 +93,7 @@ async def test_what_is_decided_later_is_spread_from_then_on_and_never_closer(sto
         clock.forward(hours=hours)
         worker = EventWorker(store, says(Listed(who), PACED), settings, ClockedDecider(store, settings, clock, 2))
         await worker.tick()
-        await run(store, f"UPDATE bongsu_events SET due = {store.dialect.now} WHERE status = 'PENDING'")
+        await set_columns(store, "events", {"status": "PENDING"}, due=NOW)
     times = list((await due_times(store)).values())
     assert len(times) == len(who)
     assert all(later - earlier >= 10.0 - 1e-6 for earlier, later in pairwise(times))
@@ -106,7 +107,7 @@ async def test_all_that_a_member_gets_of_it_is_due_at_once(store: Store, setting
     async with store.transaction() as tx:
         for one in who:
             await put_device(tx, one, "tablet", Device(token=f"tablet-{one}", platform=Platform.IOS, push_consent=True))
-    await run(store, "UPDATE bongsu_members SET email = 'a@example.org'")
+    await set_columns(store, "members", email="a@example.org")
     kind = NoticeType("PACED", (*BOTH, Channel.EMAIL), pace_per_minute=6)
     await decide(store, settings, says(Listed(who), kind), said(), chunk=2)
     found = await rows(
@@ -126,7 +127,7 @@ async def test_a_second_notice_of_an_event_is_spread_by_itself(store: Store, set
         other = NoticeType("OTHER", (Channel.SMS, Channel.IN_APP), pace_per_minute=12)
         return [Notice(kind, Listed(who), title="t", body="b") for kind in (PACED, other)]
 
-    await run(store, "UPDATE bongsu_members SET phone = '+821012345678'")
+    await set_columns(store, "members", phone="+821012345678")
     await decide(store, settings, rules, said(), chunk=2)
     found = await rows(store, "SELECT member_id, due FROM bongsu_deliveries WHERE channel = 'SMS' ORDER BY member_id")
     by_sms = [(store.dialect.time(row["due"]) - NOON).total_seconds() for row in found]
@@ -235,17 +236,11 @@ async def test_a_notice_that_goes_out_over_days_reaches_nobody_in_quiet_hours(
     who = [f"m-{number:04}" for number in range(4_000)]
     async with store.transaction() as tx:
         await ensure_members(tx, who)
-    await run(
-        store,
-        "INSERT INTO bongsu_devices (member_id, device_id, token, platform, has_consent) "
-        "SELECT member_id, 'd', member_id, 'ANDROID', true FROM bongsu_members",
-        *(
-            f"UPDATE bongsu_members SET timezone = '{zone}', quiet_start = {start}, quiet_end = {end} "
-            f"WHERE CAST(substr(member_id, 3) AS integer) % {len(PROFILES)} = {place}"
-            for place, (zone, start, end) in enumerate(PROFILES)
-            if start is not None
-        ),
-    )
+        await add_device_for_each(tx, "members")
+        for number, (zone, start, end) in enumerate(PROFILES):
+            if start is not None:
+                theirs = f"CAST(substr(member_id, 3) AS integer) % {len(PROFILES)} = {number}"
+                await set_columns(tx, "members", theirs, timezone=zone, quiet_start=start, quiet_end=end)
     # A member each minute, which is almost three days.
     slow = NoticeType("SLOW", BOTH, pace_per_minute=1)
     await decide(store, settings, says(Listed(tuple(who)), slow), said(), chunk=1_500, clock=Clock(now))

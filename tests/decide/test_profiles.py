@@ -12,7 +12,8 @@ from bongsu.model import Listed, NoticeType
 from bongsu.render.templates import Templates
 from bongsu.settings import Settings
 from bongsu.store import Store, decisions, outbox
-from tests.support.decisions import IN_APP, members, run, said, says, told, work
+from tests.support.decisions import IN_APP, members, said, says, told, work
+from tests.support.rows import Sql, set_columns
 
 COUNT = 4 * FEW_PROFILES
 
@@ -24,7 +25,7 @@ async def crowd(store: Store) -> list[str]:
     await members(store, *everyone)
     # Over within a minute, at different times of the night.
     numbers = "CAST(substr(member_id, 3) AS integer)"
-    await run(store, f"UPDATE bongsu_members SET quiet_start = {numbers}, quiet_end = {numbers} + 1")
+    await set_columns(store, "members", quiet_start=Sql(numbers), quiet_end=Sql(f"{numbers} + 1"))
     return everyone
 
 

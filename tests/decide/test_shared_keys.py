@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import count
-from pathlib import Path
 from typing import NamedTuple
 
 import hypothesis
@@ -21,7 +20,7 @@ from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate, outbox
-from tests.conftest import KEYS
+from tests.conftest import SettingsMaker
 from tests.support.decisions import Clock, ClockedDecider, decide, fates, members, prefers, rows, said, says, work
 
 LIMIT = 3
@@ -76,12 +75,11 @@ def expected(batches: Iterable[Iterable[Said]]) -> Counter[tuple[str, str, str, 
 
 
 @pytest.fixture(params=["sqlite", "postgresql few", "postgresql many"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings(request: pytest.FixtureRequest, migrated_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """On PostgreSQL few members take another path than many."""
     if "many" in request.param:
         monkeypatch.setattr("bongsu.store.decisions.decide.FEW", 0)
-    url = "" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    return Settings(data_dir=tmp_path, database_url=url, poll_seconds=0.05, daily_limit=LIMIT, **KEYS)
+    return migrated_settings(request.param.split()[0], daily_limit=LIMIT)
 
 
 def rules_for(example: int) -> Rules:
@@ -120,6 +118,7 @@ async def decided(store: Store, settings: Settings, example: int, batches: Seque
     return Counter((row[0].removesuffix(own), row[1], row[2].removesuffix(own), row[3]) for row in found)
 
 
+@pytest.mark.slow
 def test_events_decided_together_end_as_if_decided_one_by_one(settings: Settings) -> None:
     examples = count(1)
     with asyncio.Runner() as runner:

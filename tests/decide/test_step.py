@@ -4,7 +4,6 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Query, Store, Transaction, outbox
 from bongsu.store.members.devices import put_device
-from tests.conftest import KEYS
+from tests.conftest import SettingsMaker
 from tests.support.decisions import (
     IN_APP,
     NOON,
@@ -50,18 +49,18 @@ from tests.support.decisions import (
     unread_is_exact,
     work,
 )
+from tests.support.rows import NOW, set_columns
 
 PUSH = (Channel.PUSH,)
 ALL = (Channel.PUSH, Channel.SMS, Channel.EMAIL, Channel.IN_APP)
 
 
 @pytest.fixture(params=["sqlite", "postgresql few", "postgresql many"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings(request: pytest.FixtureRequest, migrated_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """On PostgreSQL few members take another path than many."""
     if "many" in request.param:
         monkeypatch.setattr("bongsu.store.decisions.decide.FEW", 0)
-    url = "" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    return Settings(data_dir=tmp_path, database_url=url, poll_seconds=0.05, **KEYS)
+    return migrated_settings(request.param.split()[0])
 
 
 async def test_each_member_of_the_audience_is_told_once(store: Store, settings: Settings) -> None:
@@ -143,7 +142,7 @@ async def test_who_follows_later_is_not_told_and_who_left_is(store: Store, setti
     await run(store, "DELETE FROM follows", "INSERT INTO follows VALUES ('m-999')")
     # Another takes over what this one had begun.
     await worker.stop()
-    await run(store, f"UPDATE bongsu_events SET due = {store.dialect.now}")
+    await set_columns(store, "events", due=NOW)
     await work(EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), 4)))
     assert await told(store) == dict.fromkeys(everyone, 1)
     assert await rows(store, "SELECT * FROM bongsu_portions") == []
@@ -162,11 +161,8 @@ async def test_an_event_that_failed_half_way_leaves_no_portions_and_asks_anew(st
     ((status,),) = await rows(store, "SELECT status FROM bongsu_events")
     assert status == "FAILED"
     assert await rows(store, "SELECT * FROM bongsu_portions") == []
-    await run(
-        store,
-        "DELETE FROM follows WHERE who = 'm-008'",
-        f"UPDATE bongsu_events SET status = 'PENDING', attempts = 0, due = {store.dialect.now}",
-    )
+    await run(store, "DELETE FROM follows WHERE who = 'm-008'")
+    await set_columns(store, "events", status="PENDING", attempts=0, due=NOW)
     await work(
         EventWorker(store, says(Selected("SELECT who FROM follows"), kind), once, Breaking(store, settings, steps=99))
     )
@@ -345,7 +341,7 @@ async def test_the_eleventh_of_a_day_is_one_too_many(store: Store, settings: Set
 
 async def test_the_day_is_the_members_own(store: Store, settings: Settings) -> None:
     await members(store, "seoul", "honolulu")
-    await run(store, "UPDATE bongsu_members SET timezone = 'Pacific/Honolulu' WHERE member_id = 'honolulu'")
+    await set_columns(store, "members", {"member_id": "honolulu"}, timezone="Pacific/Honolulu")
     clock = Clock(NOON + timedelta(hours=11, minutes=59))  # a minute before midnight in Seoul, early morning in Honolulu
     limited = settings.model_copy(update={"daily_limit": 1})
     rules = says(Listed(("seoul", "honolulu")))
@@ -385,11 +381,8 @@ async def test_wishes_are_kept(store: Store, settings: Settings) -> None:
 async def test_what_leaves_the_house_goes_by_every_way_there_is(store: Store, settings: Settings) -> None:
     await members(store, "all", "push", device=True)
     await members(store, "none", "phone")
-    await run(
-        store,
-        "UPDATE bongsu_members SET email = 'a@b.kr' WHERE member_id = 'all'",
-        "UPDATE bongsu_members SET phone = '010' WHERE member_id IN ('all', 'phone')",
-    )
+    await set_columns(store, "members", {"member_id": "all"}, email="a@b.kr")
+    await set_columns(store, "members", {"member_id": ["all", "phone"]}, phone="010")
     await prefers(store, "push", types={"SAID": {"channels": ["PUSH"]}})
     kind = NoticeType("SAID", ALL)
     await decide(store, settings, says(Listed(("all", "push", "none", "phone")), kind), said())
@@ -401,11 +394,8 @@ async def test_without_inbox_and_address_there_is_none(store: Store, settings: S
     await members(store, "with", device=True)
     await members(store, "without", "refused", "gone", device=False)
     await members(store, "refused", "gone", device=True)
-    await run(
-        store,
-        "UPDATE bongsu_devices SET has_consent = false WHERE member_id = 'refused'",
-        "UPDATE bongsu_devices SET status = 'INVALID' WHERE member_id = 'gone'",
-    )
+    await set_columns(store, "devices", {"member_id": "refused"}, has_consent=False)
+    await set_columns(store, "devices", {"member_id": "gone"}, status="INVALID")
     await decide(store, settings, says(Everyone(), NoticeType("SAID", PUSH)), said())
     assert await fates(store) == {
         "with": {"TOLD": 1},
@@ -451,9 +441,8 @@ async def test_ids_of_a_member_grow_with_time(store: Store, settings: Settings) 
 
 async def test_everybody_reads_their_own_language(store: Store, settings: Settings) -> None:
     await members(store, "ko", "en", "fr", "unknown")
-    await run(
-        store, *(f"UPDATE bongsu_members SET locale = '{one}' WHERE member_id = '{one}'" for one in ("ko", "en", "fr"))
-    )
+    for locale in ("ko", "en", "fr"):
+        await set_columns(store, "members", {"member_id": locale}, locale=locale)
     followed = [Event(event_type="follow.created", actor_id="x", target_id=one) for one in ("ko", "en", "fr", "unknown")]
     await decide(store, settings, catalogue(settings), *followed)
     found = await rows(
@@ -476,7 +465,7 @@ async def test_what_is_no_audience_tells_nobody(store: Store, settings: Settings
 
 async def test_a_time_zone_nobody_knows_does_not_silence_others(store: Store, settings: Settings) -> None:
     await members(store, "a", "b")
-    await run(store, "UPDATE bongsu_members SET timezone = 'Mars/Olympus' WHERE member_id = 'a'")
+    await set_columns(store, "members", {"member_id": "a"}, timezone="Mars/Olympus")
     await decide(store, settings, says(Everyone()), said("1"), said("2"))
     assert await told(store) == {"a": 2, "b": 2}
 

@@ -18,9 +18,10 @@ from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, outbox
-from bongsu.store.core.query import Statement, same
+from bongsu.store.core.query import same
 from bongsu.store.desk import dead_letters
 from bongsu.store.outbox import DEATHS_ALONE, SUSPECT_AFTER, ClaimedEvent, LockedClaims, StoredEvent
+from tests.support.rows import add_event
 
 
 @pytest.fixture
@@ -259,12 +260,8 @@ async def test_an_error_is_stored_without_what_may_be_personal_data(store: Store
 
 
 async def test_a_row_that_cannot_be_read_fails_at_once_and_alone(store: Store, quick: Settings) -> None:
-    insert = Statement(
-        postgres="INSERT INTO bongsu_events (event_type, payload) VALUES ('bad', CAST($1 AS jsonb))",
-        sqlite="INSERT INTO bongsu_events (event_type, payload) VALUES ('bad', $1)",
-    )
     async with store.transaction() as tx:
-        await tx.execute(insert('{"n":' + "9" * 5000 + "}"))
+        await add_event(tx, event_type="bad", payload='{"n":' + "9" * 5000 + "}")
     good = Event(event_type="product.updated")
     await add(store, good)
     await finish(worker_of(store, catalogue(quick), quick), store)

@@ -30,8 +30,9 @@ from bongsu.store import deliveries as statements
 from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.ranks import RANKS
 from tests.simulator.running import Simulator, simulating
-from tests.support.cancellations import SALE, campaign, change, fill, is_exact, statuses
+from tests.support.cancellations import SALE, campaign, fill, is_exact, statuses
 from tests.support.decisions import decide, rows, said, says
+from tests.support.rows import Sql, set_columns
 
 AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0)
 MAIL = NoticeType("MAIL", (Channel.EMAIL, Channel.IN_APP), duplicate_hours=0)
@@ -186,7 +187,7 @@ async def test_mails_that_wait_for_one_of_few_connections_are_dropped(store: Sto
         changes = {"smtp_url": address, "email_from": "hi@shop.example", "send_timeout_seconds": 3}
         settings = settings.model_copy(update=changes)
         await fill(store, 30)
-        await change(store, "UPDATE bongsu_members SET email = member_id || '@example.org'")
+        await set_columns(store, "members", email=Sql("member_id || '@example.org'"))
         event = said()
         await decide(store, settings, says(Everyone(), MAIL), event)
         email = Email(settings)

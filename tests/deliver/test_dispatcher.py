@@ -29,6 +29,7 @@ from bongsu.store.messages import content
 from bongsu.store.ranks import RANKS, SHARED_TURNS
 from tests.support.decisions import decide, members, rows, said, says
 from tests.support.deliveries import LONG_AGO, delivery, message
+from tests.support.rows import Sql, set_columns
 from tests.support.waiting import until_waiting
 
 MOST_ONCE = NoticeType("ONCE", (Channel.PUSH, Channel.IN_APP))
@@ -183,7 +184,7 @@ async def test_a_token_refreshed_while_the_old_one_was_refused_stays(store: Stor
 
     class Refreshing(Scripted):
         async def send(self, outgoing: Outgoing) -> Outcome:
-            await run(store, "UPDATE bongsu_devices SET token = 'fresh'")
+            await set_columns(store, "devices", token="fresh")
             return Gone("UNREGISTERED")
 
     await dispatch_all(store, Refreshing(), quick)
@@ -205,10 +206,12 @@ async def test_a_refusal_ends_it_and_keeps_the_address(
     assert [row["status"] for row in await rows(store, "SELECT status FROM bongsu_devices")] == ["ACTIVE"]
 
 
-@pytest.mark.parametrize("change", ["has_consent = false", "status = 'INVALID'"])
-async def test_a_device_that_said_no_after_the_fan_out_gets_nothing(store: Store, quick: Settings, change: str) -> None:
+@pytest.mark.parametrize("change", [{"has_consent": False}, {"status": "INVALID"}], ids=["no consent", "invalid"])
+async def test_a_device_that_said_no_after_the_fan_out_gets_nothing(
+    store: Store, quick: Settings, change: dict[str, Any]
+) -> None:
     await one_delivery(store, quick)
-    await run(store, f"UPDATE bongsu_devices SET {change}")
+    await set_columns(store, "devices", **change)
     sender = Scripted()
     await dispatch_all(store, sender, quick)
     assert sender.sent == []
@@ -265,7 +268,7 @@ async def test_what_was_being_claimed_when_its_dispatcher_died_is_sent(
 
 async def test_what_cannot_go_is_not_left_on_the_wire_by_who_dies_with_it(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick, MOST_ONCE)
-    await run(store, "UPDATE bongsu_devices SET has_consent = false")
+    await set_columns(store, "devices", has_consent=False)
     await left_behind(store)
     assert await states(store) == [("READY", None)]
     await dispatch_all(store, Scripted(), quick)
@@ -398,7 +401,7 @@ ADDRESSES = {Channel.PUSH: "token-a", Channel.SMS: "+821012345678", Channel.EMAI
 @pytest.mark.parametrize("channel", ADDRESSES)
 async def test_each_channel_has_its_address(store: Store, channel: Channel) -> None:
     await members(store, "a", device=True)
-    await run(store, "UPDATE bongsu_members SET phone = '+821012345678', email = 'a@example.com' WHERE member_id = 'a'")
+    await set_columns(store, "members", {"member_id": "a"}, phone="+821012345678", email="a@example.com")
     async with store.transaction() as tx:
         for one, device in ((Channel.PUSH, "phone"), (Channel.SMS, None), (Channel.EMAIL, None)):
             message_id = await message(tx)
@@ -526,7 +529,7 @@ async def test_what_another_left_on_the_wire_is_not_made_ready_by_a_hiccup(
     with pytest.raises(Exception, match="gone"):
         await dispatcher.tick()
     await dispatcher.stop()
-    await run(store, "UPDATE bongsu_deliveries SET due = created_at")  # the lease ends
+    await set_columns(store, "deliveries", due=Sql("created_at"))  # the lease ends
     await dispatch_all(store, sender, quick)
     assert sender.sent == []
     assert await states(store) == [("UNKNOWN", "ABANDONED")]

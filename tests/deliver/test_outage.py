@@ -25,9 +25,10 @@ from bongsu.store.core.dead_claims import release_dead_claims
 from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, Success
 from bongsu.store.deliveries.recovery import settle_abandoned
 from bongsu.store.ranks import ORDINARY, RANKS, SHARED_TURNS
-from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, run, states
+from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, states
 from tests.support.decisions import rows
 from tests.support.read_only_store import read_only
+from tests.support.rows import Sql, set_columns
 
 EACH = 100
 
@@ -83,6 +84,7 @@ async def until_no_rows(store: Store, query: str) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside another dispatcher"])
 async def test_what_is_known_is_recorded_after_an_outage_longer_than_a_lease(
     store: Store, short: Settings, others: int
@@ -182,7 +184,7 @@ async def test_a_lease_that_ended_unnoticed_is_no_reason_to_forget(
     if is_known:
         sender.under_way[0](Accepted("ref"))
         dispatcher._is_to_record = False
-    await run(store, "UPDATE bongsu_deliveries SET due = created_at")
+    await set_columns(store, "deliveries", due=Sql("created_at"))
     dispatcher.wake()
     await dispatcher.tick()
     if not is_known:
@@ -192,6 +194,7 @@ async def test_a_lease_that_ended_unnoticed_is_no_reason_to_forget(
     assert await states(store, "status, reference, attempts, epoch") == [("SUCCESS", "ref", 1, 2)]
 
 
+@pytest.mark.slow
 async def test_two_that_both_know_outcomes_forget_none_in_an_outage_longer_than_a_lease(
     store: Store, short: Settings
 ) -> None:
@@ -278,7 +281,7 @@ async def test_a_dispatcher_that_starts_as_the_store_comes_back_claims_nothing_t
     live = Dispatcher(store, ours, short.model_copy(update={"send_timeout_seconds": 30}))
     await live.tick()
     # Its lease has ended, unrenewed. Something new is due too.
-    await run(store, "UPDATE bongsu_deliveries SET due = created_at")
+    await set_columns(store, "deliveries", due=Sql("created_at"))
     await one_delivery(store, short, LEAST_ONCE, "b")
     monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
     started = Dispatcher(store, theirs, short.model_copy(update={"send_timeout_seconds": 30}))
@@ -318,7 +321,7 @@ async def test_one_that_started_before_the_store_came_back_claims_nothing_that_a
     ours = Prompt()
     live = Dispatcher(store, ours, patient)
     await live.tick()
-    await run(store, "UPDATE bongsu_deliveries SET due = created_at")
+    await set_columns(store, "deliveries", due=Sql("created_at"))
     real_claim, refusals, claims = statements.claim, [StoreRefused("read-only")] * 2, asyncio.Semaphore(0)
 
     async def refuse(*arguments: Any, **options: Any) -> Any:
@@ -412,7 +415,7 @@ async def test_while_the_store_takes_claims_but_no_results_their_leases_are_rene
         contact = Contact(gap_seconds=3600, grace_seconds=0)
         assert await claim(store, contact) == []
         # Every lease has ended, but for what the dispatcher does about it.
-        await run(store, "UPDATE bongsu_deliveries SET due = created_at")
+        await set_columns(store, "deliveries", due=Sql("created_at"))
         before = refusals
         while refusals == before:
             with contextlib.suppress(StoreRefused):

@@ -190,12 +190,6 @@ async def test_a_shared_database_with_strangers_is_refused(store: Store, setting
 # --- as a newcomer runs it --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def migrated(environment: dict[str, str]) -> dict[str, str]:
-    assert bongsu("migrate", environment=environment).returncode == 0
-    return environment
-
-
 def test_a_newcomer_sees_an_inbox_fill_by_what_the_greeting_says(migrated: dict[str, str]) -> None:
     with serving(migrated, "--demo") as served:
         assert served.process.stdout is not None

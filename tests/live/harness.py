@@ -25,20 +25,14 @@ from bongsu.store.core.query import same
 from bongsu.store.members import ensure_members
 from bongsu.store.messages.content import MessageCache
 from tests.live.client import EventSource
-from tests.support.inbox import tell
+from tests.support.inbox import count_unread, tell
+from tests.support.rows import Sql, add_for_each, set_columns
 
 FIND_MESSAGES = same("SELECT message_id FROM bongsu_notifications WHERE member_id = $1 AND notification_id >= $2")
 
-COPY_TO = same("""
-    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-    SELECT $1, message_id, channels, created_at FROM bongsu_notifications WHERE notification_id = $2""")
-COUNT_ONE_MORE = same("UPDATE bongsu_members SET unread = unread + 1 WHERE member_id = $1")
-# As a step of a withdrawal: out of the inboxes of these members, and out of their unread counts.
-WITHDRAW = same("""
-    UPDATE bongsu_notifications SET channels = channels - 8
-    WHERE message_id = $1 AND member_id >= $2 AND member_id <= $3 AND channels & 8 <> 0
-    RETURNING member_id, notification_id, read_at""")
-COUNT_ONE_LESS = same("UPDATE bongsu_members SET unread = unread - 1 WHERE member_id = $1")
+FIND_IN_INBOXES = same("""
+    SELECT member_id, notification_id, read_at FROM bongsu_notifications
+    WHERE message_id = $1 AND member_id >= $2 AND member_id <= $3 AND channels & 8 <> 0""")
 
 
 async def write(store: Store, member_id: str, count: int = 1, **words: Any) -> tuple[list[int], list[int]]:
@@ -55,18 +49,23 @@ async def write_to_all(store: Store, member_ids: Sequence[str]) -> int:
     [notification_id], [message_id] = await write(store, first)
     async with store.transaction() as tx:
         await ensure_members(tx, others)
-        for one in others:
-            await tx.execute(COPY_TO(one, notification_id), COUNT_ONE_MORE(one))
+        copied = {name: Sql(name) for name in ("message_id", "channels", "created_at")}
+        for member_id in others:
+            source = f"notifications WHERE notification_id = {notification_id}"
+            await add_for_each(tx, "notifications", source, member_id=member_id, **copied)
+            await count_unread(tx, member_id, 1)
     return message_id
 
 
 async def withdraw(store: Store, message_id: int, first: str = "", last: str = "~") -> list[tuple[str, int]]:
     """Take a message out of the inboxes of the members between these two. Not announced."""
     async with store.transaction() as tx:
-        rows = await tx.fetch(WITHDRAW(message_id, first, last))
+        rows = await tx.fetch(FIND_IN_INBOXES(message_id, first, last))
         for row in rows:
+            withdrawn = {"member_id": row["member_id"], "notification_id": row["notification_id"]}
+            await set_columns(tx, "notifications", withdrawn, channels=Sql("channels - 8"))
             if row["read_at"] is None:
-                await tx.execute(COUNT_ONE_LESS(row["member_id"]))
+                await count_unread(tx, row["member_id"], -1)
     return [(row["member_id"], row["notification_id"]) for row in rows]
 
 

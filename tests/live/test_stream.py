@@ -29,10 +29,8 @@ from bongsu.store.messages import content
 from bongsu.store.messages.content import MessageCache, MessageContent
 from tests.live.harness import Live, bearer, write
 from tests.support.decisions import prefers, said, says, work
+from tests.support.rows import Sql, add_for_each, set_columns
 
-COPY_TO_OTHER = same("""
-    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-    SELECT 'm-2', CAST($1 AS bigint), 8, created_at FROM bongsu_notifications WHERE notification_id = $2""")
 FIND_OTHERS = same("SELECT notification_id FROM bongsu_notifications WHERE member_id = 'm-2' ORDER BY notification_id")
 
 
@@ -118,9 +116,8 @@ async def test_what_does_not_go_by_in_app_is_neither_counted_nor_told(live: Live
         await page.until_live()
         _, [message] = await write(live.store, "m-1")
         async with live.store.transaction() as tx:
-            await tx.execute(
-                same("UPDATE bongsu_notifications SET channels = 3")(), same("UPDATE bongsu_members SET unread = 0")()
-            )
+            await set_columns(tx, "notifications", channels=3)
+            await set_columns(tx, "members", unread=0)
         live.ringer.announcer.announce([message])
         later = await live.ring()
         await page.until_told(later)
@@ -148,8 +145,7 @@ async def test_reading_elsewhere_changes_the_badge_of_every_page(live: Live) -> 
 async def test_who_wants_nothing_is_told_nothing_but_what_is_critical(live: Live) -> None:
     await write(live.store, "m-1", 2)
     _, [critical] = await write(live.store, "m-1")
-    async with live.store.transaction() as tx:
-        await tx.execute(same("UPDATE bongsu_messages SET is_critical = true WHERE message_id = $1")(critical))
+    await set_columns(live.store, "messages", {"message_id": critical}, is_critical=True)
     await prefers(live.store, "m-1", enabled=False)
     async with live.open() as page:
         await page.until_live()
@@ -387,7 +383,9 @@ async def test_messages_that_reached_two_readers_in_another_order_are_told_to_ea
         async with live.store.transaction() as tx:
             # The second message before the first.
             for message_id in (second, first):
-                await tx.execute(COPY_TO_OTHER(message_id, mine[0]))
+                copied = {"message_id": message_id, "created_at": Sql("created_at")}
+                source = f"notifications WHERE notification_id = {mine[0]}"
+                await add_for_each(tx, "notifications", source, member_id="m-2", **copied)
             others = [row["notification_id"] for row in await tx.fetch(FIND_OTHERS())]
         live.gateway.hub.catch_up.mark(["m-1", "m-2"])
         await one.until_told(mine)

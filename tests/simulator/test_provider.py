@@ -382,6 +382,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(body=json_values.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=40))
 def test_whatever_it_is_sent_it_answers_200_or_400(body: bytes) -> None:
     assert played().send("shop", "", body).status in (200, 400)

@@ -10,22 +10,15 @@ from uuid import UUID
 from bongsu.model import Channel, Event, Everyone, NoticeType
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from bongsu.store.core.query import in_both, same
+from bongsu.store.core.query import same
 from bongsu.store.desk import cancel_steps, cancellations
 from bongsu.store.desk.cancel_steps import Step
 from bongsu.store.desk.cancellations import Cancellation, NothingLeft
 from tests.support.decisions import decide, members, rows, said, says, unread_is_exact
+from tests.support.rows import add_device_for_each
 
 SALE = NoticeType("SALE", (Channel.PUSH, Channel.IN_APP), duplicate_hours=0)
 ENDED = ("SUCCESS", "FAIL", "UNKNOWN", "CANCELLED")
-
-_ADD_DEVICES = in_both(
-    lambda d: (
-        f"""
-    INSERT INTO bongsu_devices (member_id, device_id, token, platform, has_consent, status, updated_at)
-    SELECT member_id, 'phone', 'token-' || member_id, 'ANDROID', true, 'ACTIVE', {d.now} FROM bongsu_members"""
-    )
-)
 
 
 async def fill(store: Store, count: int) -> list[str]:
@@ -33,7 +26,7 @@ async def fill(store: Store, count: int) -> list[str]:
     ids = [f"m{number:05}" for number in range(count)]
     await members(store, *ids)
     async with store.transaction() as tx:
-        await tx.execute(_ADD_DEVICES())
+        await add_device_for_each(tx, "members")
     return ids
 
 

@@ -6,20 +6,20 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from bongsu.model import Event, utc_now
-from bongsu.store import Store, Transaction, outbox
+from bongsu.store import Store, Transaction
 from bongsu.store.core.query import same
 from tests.support.notifications import say, tell
+from tests.support.rows import NOW, add_event, set_columns
 
 SOON, LONG_AGO = timedelta(hours=1), timedelta(hours=-1)
 
-_SET_GUARANTEE = same("UPDATE bongsu_messages SET guarantee = $1, expires_at = $2 WHERE message_id = $3")
+_FIND_DELIVERY = same("SELECT delivery_id FROM bongsu_deliveries WHERE notification_id = $1")
 
 
 async def message(tx: Transaction, guarantee: str = "at_least_once", expires: timedelta | None = None, **said: Any) -> int:
     """A message of that guarantee that expires then, counted from now."""
     message_id = await say(tx, **said)
-    await tx.execute(_SET_GUARANTEE(guarantee, None if expires is None else utc_now() + expires, message_id))
+    await set_columns(tx, "messages", {"message_id": message_id}, guarantee=guarantee, expires_at=expires)
     return message_id
 
 
@@ -29,10 +29,8 @@ async def delivery(tx: Transaction, message_id: int, status: str, member: str = 
     columns = {"code": "X", "due": timedelta(), "epoch": 3, "attempts": 4, "finished_at": timedelta(), **columns}
     if status in ("READY", "SENDING"):
         columns |= {"code": None, "finished_at": None}
-    values = [utc_now() + value if isinstance(value, timedelta) else value for value in columns.values()]
-    changes = ", ".join(f"{name} = ${place}" for place, name in enumerate(columns, 2))
-    update = same(f"UPDATE bongsu_deliveries SET {changes} WHERE notification_id = $1 RETURNING delivery_id")
-    (row,) = await tx.fetch(update(notification_id, *values))
+    await set_columns(tx, "deliveries", {"notification_id": notification_id}, **columns)
+    (row,) = await tx.fetch(_FIND_DELIVERY(notification_id))
     return int(row["delivery_id"])
 
 
@@ -53,8 +51,8 @@ async def dead_of_every_rank(store: Store, count: int, **columns: Any) -> dict[i
         for number in range(count):
             rank = number % len(RANK_AGAIN)
             message_id = await message(tx)
-            of_rank = same("UPDATE bongsu_messages SET priority = $2, is_critical = $3 WHERE message_id = $1")
-            await tx.execute(of_rank(message_id, max(0, rank - 2) % 3, rank < 2))
+            priority = max(0, rank - 2) % 3
+            await set_columns(tx, "messages", {"message_id": message_id}, priority=priority, is_critical=rank < 2)
             found[await delivery(tx, message_id, "FAIL", f"m-{number}", rank=rank, **columns)] = rank
     return found
 
@@ -71,12 +69,6 @@ async def column(store: Store, delivery_id: int, *names: str) -> Any:
 async def failed_event(
     store: Store, error: str = "KeyError: 'x'", event_type: str = "x", died_at: datetime | None = None, **columns: Any
 ) -> UUID:
-    event = Event(event_type=event_type)
-    columns = {"attempts": 4, "claims": 2, "epoch": 9, "fanout_cursor": "1:m-7", **columns}
-    changes = ", ".join(f"{name} = ${place}" for place, name in enumerate(columns, 4))
-    update = same(f"""
-        UPDATE bongsu_events SET status = 'FAILED', error = $2, finished_at = $3, {changes} WHERE event_id = $1""")
+    columns = {"attempts": 4, "claims": 2, "epoch": 9, "fanout_cursor": "1:m-7", "finished_at": died_at or NOW, **columns}
     async with store.transaction() as tx:
-        await outbox.add(tx, [event])
-        await tx.execute(update(event.event_id, error, died_at or utc_now(), *columns.values()))
-    return event.event_id
+        return await add_event(tx, event_type=event_type, status="FAILED", error=error, **columns)

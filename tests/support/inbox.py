@@ -8,6 +8,8 @@ from uuid import uuid4
 from bongsu.store import Transaction
 from bongsu.store.core.query import in_both, same
 from bongsu.store.members import ensure_members
+from tests.support import rows
+from tests.support.rows import NOW, Sql
 
 WORDS = {
     "type": "POST_LIKE",
@@ -17,45 +19,11 @@ WORDS = {
     "data": '{"postId":"post-1"}',
 }
 
-_NUMBERED = """
-    WITH RECURSIVE numbered (number) AS (
-        SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < CAST($1 AS integer))"""
-
 _LOCK_MEMBER = in_both(lambda d: f"SELECT 1 FROM bongsu_members WHERE member_id = $1 {d.lock_row}")
-
-_ADD_MESSAGES = in_both(
-    lambda d: (
-        f"""
-    INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, ref_id, data,
-                                 channels, priority, guarantee, is_critical, created_at, told_at)
-    {_NUMBERED}
-    SELECT $2, number, 'ko', $3, '', $4, $5, $6, $7, 8, 1, 'at_most_once', false, {d.now}, {d.now}
-    FROM numbered ORDER BY number"""
-    )
-)
-
-_ADD_NOTIFICATIONS = in_both(
-    lambda d: (
-        f"""
-    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-    SELECT $1, message_id, 8, {d.now} FROM bongsu_messages WHERE event_id = $2 ORDER BY notice"""
-    )
-)
-
-_COUNT_UNREAD = same("UPDATE bongsu_members SET unread = unread + $2 WHERE member_id = $1")
 
 _FIND_IDS = same("""
     SELECT n.notification_id FROM bongsu_notifications n JOIN bongsu_messages m ON m.message_id = n.message_id
     WHERE m.event_id = $1 ORDER BY n.notification_id""")
-
-_PILE_UP = in_both(
-    lambda d: (
-        f"""
-    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-    {_NUMBERED}
-    SELECT $2, -number, 8, {d.now} FROM numbered ORDER BY number"""
-    )
-)
 
 _UNREAD_ROWS = same("SELECT count(*) AS unread FROM bongsu_notifications WHERE member_id = $1 AND read_at IS NULL")
 
@@ -63,21 +31,26 @@ _UNREAD_ROWS = same("SELECT count(*) AS unread FROM bongsu_notifications WHERE m
 async def tell(tx: Transaction, member_id: str, count: int = 1, **words: Any) -> list[int]:
     """So many unread notifications of a member, each with a message of its own. Their ids, oldest first."""
     event_id = uuid4()
-    content = {**WORDS, **words}
+    content = {"event_id": event_id, "notice": Sql("number"), "subject": "", "told_at": NOW, **WORDS, **words}
     await ensure_members(tx, [member_id])
     await tx.fetch(_LOCK_MEMBER(member_id))
-    await tx.execute(
-        _ADD_MESSAGES(count, event_id, *(content[name] for name in ("type", "title", "body", "ref_id", "data"))),
-        _ADD_NOTIFICATIONS(member_id, event_id),
-        _COUNT_UNREAD(member_id, count),
-    )
+    await rows.add_many(tx, "messages", count, **content)
+    messages = f"messages WHERE event_id = '{event_id}' ORDER BY notice"
+    await rows.add_for_each(tx, "notifications", messages, member_id=member_id, message_id=Sql("message_id"))
+    await count_unread(tx, member_id, count)
     return [row["notification_id"] for row in await tx.fetch(_FIND_IDS(event_id))]
 
 
 async def pile_up(tx: Transaction, member_id: str, count: int) -> None:
     """So many unread notifications without messages, quickly: for tests that count and mark, and read no page."""
     await ensure_members(tx, [member_id])
-    await tx.execute(_COUNT_UNREAD(member_id, count), _PILE_UP(count, member_id))
+    await count_unread(tx, member_id, count)
+    await rows.add_many(tx, "notifications", count, member_id=member_id, message_id=Sql("-number"))
+
+
+async def count_unread(tx: Transaction, member_id: str, change: int) -> None:
+    """Add to the unread count of a member."""
+    await rows.set_columns(tx, "members", {"member_id": member_id}, unread=Sql(f"unread + {change}"))
 
 
 async def unread_rows(tx: Transaction, member_id: str) -> int:

@@ -317,7 +317,7 @@ def test_a_forked_child_leaves_the_server_to_its_parent() -> None:
 # --- Deadlocks -------------------------------------------------------------------------------------------------------
 
 DEADLOCKED = """
-from tests.deadlocks import provoke
+from tests.support.deadlocks import provoke
 
 def test_another(): ...
 

@@ -22,13 +22,13 @@ from tests.support.decisions import (
     fates,
     members,
     rows,
-    run,
     said,
     says,
     tick,
     told,
     work,
 )
+from tests.support.rows import NOW, Sql, set_columns
 
 # Neither ends by itself.
 SLOW = {
@@ -123,7 +123,7 @@ async def test_a_claim_that_was_lost_meanwhile_stores_no_members(
         patch.setattr(store.database, "read_within", late)
         worker = EventWorker(store, says(EVERYONE), settings, ClockedDecider(store, settings, Clock(), 2))
         await worker.tick()
-        await run(store, f"UPDATE bongsu_events SET epoch = epoch + 1, due = {store.dialect.now}")
+        await set_columns(store, "events", epoch=Sql("epoch + 1"), due=NOW)
         is_claimed_again.set()
         assert await worker.selects.wait()
     assert await rows(store, "SELECT * FROM bongsu_portions") == []

@@ -44,8 +44,8 @@ def opened(url: str) -> Store:
 
 
 @pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[Store]:
-    store = opened(postgres_url)
+async def store(migrated_postgres_url: str) -> AsyncIterator[Store]:
+    store = opened(migrated_postgres_url)
     await migrate(store)
     yield store
     await store.close()
@@ -90,17 +90,17 @@ async def test_the_connection_used_last_is_used_next(store: Store) -> None:
     assert [await ask(store) for _ in range(3)] == [processes[0]] * 3
 
 
-async def test_idle_connections_are_released(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_are_released(migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "IDLE_SECONDS", 0.2)
-    store = opened(postgres_url)
+    store = opened(migrated_postgres_url)
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(4):
             await stack.enter_async_context(store.read())
-        assert open_connections(postgres_url) == 4
-    await until_open(postgres_url, 0)
+        assert open_connections(migrated_postgres_url) == 4
+    await until_open(migrated_postgres_url, 0)
     await ask(store)
     await store.close()
-    await until_open(postgres_url, 0)
+    await until_open(migrated_postgres_url, 0)
 
 
 async def test_a_share_that_is_used_up_leaves_the_others_theirs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +115,10 @@ async def test_a_share_that_is_used_up_leaves_the_others_theirs(store: Store, mo
 
 
 async def test_a_member_call_does_not_wait_long_for_a_lock(
-    store: Store, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(monkeypatch, Share.MEMBERS, lock_seconds=0.1)
-    with psycopg.connect(postgres_url) as operator:
+    with psycopg.connect(migrated_postgres_url) as operator:
         operator.execute("LOCK TABLE bongsu_members IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(StoreBusy, match="lock timeout"):
             await members(store.share(Share.MEMBERS))
@@ -141,9 +141,9 @@ async def test_a_caller_that_waits_gets_the_next_connection_given_back(
 # --- connections that are lost ----------------------------------------------------------------------------------------
 
 
-async def test_a_connection_that_died_while_idle_is_replaced(store: Store, postgres_url: str) -> None:
+async def test_a_connection_that_died_while_idle_is_replaced(store: Store, migrated_postgres_url: str) -> None:
     process = await ask(store)
-    end_process(postgres_url, process)
+    end_process(migrated_postgres_url, process)
     # asyncpg learns of it from its socket; until then a statement may still fail once, as the store's fault.
     async with asyncio.timeout(20):
         while True:
@@ -153,28 +153,28 @@ async def test_a_connection_that_died_while_idle_is_replaced(store: Store, postg
 
 
 async def test_a_connection_lost_in_a_transaction_is_the_stores_fault_and_stores_nothing(
-    store: Store, postgres_url: str
+    store: Store, migrated_postgres_url: str
 ) -> None:
     with pytest.raises(StoreUnreachable):
         async with store.transaction() as tx:
             await tx.execute(ADD("a"))
             process = await process_of(tx)
-            end_process(postgres_url, process)
+            end_process(migrated_postgres_url, process)
             await tx.execute(ADD("b"))
     assert await members(store) == []
     assert await ask(store) != process
 
 
-async def test_a_connection_lost_before_the_commit_is_the_stores_fault(store: Store, postgres_url: str) -> None:
+async def test_a_connection_lost_before_the_commit_is_the_stores_fault(store: Store, migrated_postgres_url: str) -> None:
     with pytest.raises(StoreUnreachable):
         async with store.transaction() as tx:
             await tx.execute(ADD("a"))
-            await asyncio.to_thread(end_process, postgres_url, await process_of(tx))
+            await asyncio.to_thread(end_process, migrated_postgres_url, await process_of(tx))
     assert await members(store) == []
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_cancelled_connection_is_not_used_again(store: Store, postgres_url: str, times: int) -> None:
+async def test_a_cancelled_connection_is_not_used_again(store: Store, migrated_postgres_url: str, times: int) -> None:
     """The server may still be at work on what nobody waits for."""
     process = await ask(store)
 
@@ -183,7 +183,7 @@ async def test_a_cancelled_connection_is_not_used_again(store: Store, postgres_u
             await tx.fetch(SLEEP(20.0))
 
     task = asyncio.create_task(hang())
-    await until_asleep(postgres_url)
+    await until_asleep(migrated_postgres_url)
     for _ in range(times):
         task.cancel()
         await asyncio.sleep(0)
@@ -246,13 +246,13 @@ async def test_a_restarted_server_is_found_again(private_postgres: PostgresServe
     await store.close()
 
 
-async def test_a_terminated_store_fails_what_waits_and_what_comes(store: Store, postgres_url: str) -> None:
+async def test_a_terminated_store_fails_what_waits_and_what_comes(store: Store, migrated_postgres_url: str) -> None:
     async def hang() -> None:
         async with store.transaction() as tx:
             await tx.fetch(SLEEP(20.0))
 
     task = asyncio.create_task(hang())
-    await until_asleep(postgres_url)
+    await until_asleep(migrated_postgres_url)
     store.terminate()
     with pytest.raises(StoreUnreachable):
         await task
@@ -260,10 +260,10 @@ async def test_a_terminated_store_fails_what_waits_and_what_comes(store: Store, 
         await ask(store)
 
 
-async def test_a_server_that_refuses_has_answered(store: Store, postgres_url: str) -> None:
+async def test_a_server_that_refuses_has_answered(store: Store, migrated_postgres_url: str) -> None:
     """With every slot taken, or a password changed, connections that are open still work: the server is not silent."""
     assert await store.answers(10)
-    assert await opened(postgres_url.rsplit("/", 1)[0] + "/no_such_database").answers(10)
+    assert await opened(migrated_postgres_url.rsplit("/", 1)[0] + "/no_such_database").answers(10)
     assert not await opened("postgresql://u@127.0.0.1:1/x").answers(1)
 
 
@@ -291,10 +291,10 @@ async def test_callers_of_a_silent_server_do_not_queue_without_end(monkeypatch: 
 
 
 async def test_a_missing_root_certificate_is_a_setting_to_correct(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    store = opened(f"{postgres_url}?sslmode=verify-full")
+    store = opened(f"{migrated_postgres_url}?sslmode=verify-full")
     with pytest.raises(BadSettings):
         await ask(store)
     await store.close()
@@ -340,27 +340,27 @@ def test_what_is_wrong_with_a_statement_stays_what_it_is(error: Exception) -> No
         raise error
 
 
-async def test_a_statement_that_hangs_is_ended(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_statement_that_hangs_is_ended(migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "STATEMENT_SECONDS", 1)
-    store = opened(postgres_url)
+    store = opened(migrated_postgres_url)
     with pytest.raises(StoreTooSlow, match="statement timeout"):
         async with store.transaction() as tx:
             await tx.fetch(SLEEP(60.0))
     await store.close()
 
 
-async def test_a_user_without_rights_is_refused_with_the_cure(postgres: PostgresServer, postgres_url: str) -> None:
+async def test_a_user_without_rights_is_refused_with_the_cure(postgres: PostgresServer, migrated_postgres_url: str) -> None:
     role = f"bongsu_test_{new_id().hex[-12:]}"
-    with psycopg.connect(postgres_url, autocommit=True) as operator:
+    with psycopg.connect(migrated_postgres_url, autocommit=True) as operator:
         operator.execute(f"CREATE ROLE {role} LOGIN")
         operator.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     try:
-        store = opened(re.sub(r"//[^@]*@", f"//{role}@", postgres_url))
+        store = opened(re.sub(r"//[^@]*@", f"//{role}@", migrated_postgres_url))
         with pytest.raises(StoreRefused, match="permission denied"):
             await migrate(store)
         await store.close()
     finally:
-        with psycopg.connect(postgres_url, autocommit=True) as operator:
+        with psycopg.connect(migrated_postgres_url, autocommit=True) as operator:
             operator.execute(f"DROP ROLE {role}")
 
 

@@ -14,7 +14,8 @@ from bongsu.store import Query, Statement, Store, Transaction, decisions, outbox
 from bongsu.store.core.query import Table, same
 from bongsu.store.decisions import DecisionInputs, DedupKey, Message, NoticeRow, ProfileRow, StepChanges, apply, decide
 from bongsu.store.decisions.recipients import FIND_EVERYONE, FIND_INTERESTED, Interest, find_everyone, find_interested
-from tests.support.decisions import did, members, prefers, rows, run, unread_is_exact
+from tests.support.decisions import did, members, prefers, rows, unread_is_exact
+from tests.support.rows import Sql, add_many, add_notification, set_columns
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY = NOW.toordinal()
@@ -61,18 +62,14 @@ async def test_every_reason_is_the_first_that_applies(store: Store, monkeypatch:
     await prefers(store, "off", enabled=False)
     await prefers(store, "off-type", types={"PLAIN": {"enabled": False}})
     await prefers(store, "other-channel", types={"PLAIN": {"channels": ["EMAIL"]}})
-    await run(
-        store,
-        "UPDATE bongsu_members SET phone = '010' WHERE member_id IN ('address-only', 'yesterday')",
-        f"UPDATE bongsu_members SET capped_day = {DAY}, capped_count = {LIMIT} WHERE member_id = 'full'",
-        f"UPDATE bongsu_members SET capped_day = {DAY - 1}, capped_count = {LIMIT} WHERE member_id = 'yesterday'",
-    )
-    recent = same("""
-        INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at) VALUES ('duplicate', 7, 8, $1)""")
+    await set_columns(store, "members", {"member_id": ["address-only", "yesterday"]}, phone="010")
+    await set_columns(store, "members", {"member_id": "full"}, capped_day=DAY, capped_count=LIMIT)
+    await set_columns(store, "members", {"member_id": "yesterday"}, capped_day=DAY - 1, capped_count=LIMIT)
     everyone = ["address-only", "device", "duplicate", "full", "none", "off", "off-type", "other-channel", "yesterday"]
     async with store.transaction() as tx:
         event, claim = await claimed_event(tx)
-        await tx.execute(decisions.add_messages_query([message(7, Event(event_type="x"))]), recent(NOW))
+        await tx.execute(decisions.add_messages_query([message(7, Event(event_type="x"))]))
+        await add_notification(tx, "duplicate", 7, created_at=NOW)
         push_and_sms = plain(0, to_bits([Channel.PUSH, Channel.SMS]))
         key = DedupKey(0, "PLAIN", "s", NOW - timedelta(hours=1))
         decided = await decisions.decide_members(tx, {0: everyone}, inputs(push_and_sms, keys=(key,)))
@@ -135,7 +132,7 @@ async def test_earlier_notices_of_a_step_count_towards_the_cap(
 async def test_missing_members_and_profiles_are_found(store: Store, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     monkeypatch.setattr(decide, "FEW", few)
     await members(store, "a", "b")
-    await run(store, "UPDATE bongsu_members SET locale = 'en' WHERE member_id = 'b'")
+    await set_columns(store, "members", {"member_id": "b"}, locale="en")
     recipients = {0: ["a", "b", "new"]}
     async with store.transaction() as tx:
         decided = await decisions.decide_members(tx, recipients, inputs(plain(0)))
@@ -183,10 +180,6 @@ async def test_the_interested_of_several_products_come_each_with_a_limit(store: 
 # --- plans ------------------------------------------------------------------------------------------------------------
 
 MANY = 20_000
-FILL = same("""
-    INSERT INTO bongsu_members (member_id)
-    WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < CAST($1 AS integer))
-    SELECT 'm-' || n FROM numbers""")
 
 
 async def small_step(store: Store, member_id: str, number: int) -> dict[str, int]:
@@ -217,7 +210,7 @@ async def test_a_small_step_reads_its_own_rows_however_many_there_are(store: Sto
     for number in range(5):
         await small_step(store, f"a-{number}", 101 + number)
     async with store.transaction() as tx:
-        await tx.execute(FILL(MANY))
+        await add_many(tx, "members", MANY, member_id=Sql("'m-' || number"))
     await outbox.add_many(store, [Event(event_type="x") for _ in range(MANY)])
     read = await small_step(store, "a-7", 200)
     # The member was locked and counted, the event recorded, the device looked up.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,20 +13,19 @@ from bongsu.model import Channel, Everyone, Guarantee, NoticeType
 from bongsu.settings import Settings
 from bongsu.store import Statement, Store
 from bongsu.store import deliveries as statements
-from bongsu.store.core.query import in_both
 from bongsu.store.decisions import audience_snapshots
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, recovery
 from bongsu.store.desk import cancel_steps, cancellations
 from bongsu.store.ranks import RANKS
 from tests.support.cancellations import SALE, begin, begun, campaign, is_exact, statuses, take_steps
-from tests.support.decisions import decide, rows, run, said, says
+from tests.support.decisions import decide, rows, said, says
 from tests.support.plans import generic_plan, keep_statistics, rows_read
+from tests.support.rows import set_columns
 
 AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0)
 MORE = NoticeType("MORE", SALE.channels, duplicate_hours=0)
 MANY = 5_000
 READY, FAIL, UNKNOWN = DeliveryStatus.READY, DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN
-_END_LEASES = in_both(lambda d: f"UPDATE bongsu_deliveries SET due = {d.after('-1')} WHERE status IN ('READY', 'SENDING')")
 
 
 async def claim(store: Any, limit: int = 10) -> list[ClaimedDelivery]:
@@ -42,7 +42,7 @@ async def record(store: Store, *results: DeliveryResult) -> None:
 
 async def leases_end(store: Store) -> None:
     async with store.transaction() as tx:
-        await tx.execute(_END_LEASES())
+        await set_columns(tx, "deliveries", {"status": ["READY", "SENDING"]}, due=timedelta(seconds=-1))
 
 
 # --- what becomes of a delivery -------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ async def test_of_a_campaign_newer_than_the_statistics_only_its_members_rows_are
     if store.dialect.name == "sqlite":
         return
     await campaign(store, settings, MANY)
-    await run(store, "UPDATE bongsu_deliveries SET status = 'SUCCESS'")
+    await set_columns(store, "deliveries", status="SUCCESS")
     await keep_statistics(store)
     event = said()
     await decide(store, settings, says(Everyone(), MORE), event, chunk=1_000)

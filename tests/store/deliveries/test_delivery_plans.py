@@ -18,19 +18,15 @@ from bongsu.store.deliveries.contact import ALWAYS
 from tests.support.deliveries import delivery, message
 from tests.support.notifications import send_many, tell_many
 from tests.support.plans import generic_plan, keep_statistics, rows_read, rows_read_so_far
+from tests.support.rows import Sql, add_delivery_for_each
 
 MANY = 20_000
 
 
 async def add_deliveries(tx: Transaction, status: str) -> None:
     """One more for each notification."""
-    await tx.execute(
-        same("""
-        INSERT INTO bongsu_deliveries
-            (notification_id, member_id, message_id, channel, device_id, status, rank, due, created_at)
-        SELECT notification_id, member_id, message_id, 'PUSH', 'd', $1, 1, created_at, created_at
-        FROM bongsu_notifications""")(status)
-    )
+    times = {"due": Sql("created_at"), "created_at": Sql("created_at")}
+    await add_delivery_for_each(tx, "notifications", device_id="d", status=status, **times)
 
 
 @pytest.fixture

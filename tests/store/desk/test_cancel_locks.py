@@ -27,8 +27,9 @@ from bongsu.store.members import devices
 from bongsu.store.ranks import RANKS
 from tests.conftest import KEYS
 from tests.support.cancellations import SALE, add_events, begin, begun, campaign, fill, is_exact, statuses, take_steps
-from tests.support.decisions import Clock, ClockedDecider, decide, rows, run, said, says
+from tests.support.decisions import Clock, ClockedDecider, decide, rows, said, says
 from tests.support.plans import rows_read_so_far
+from tests.support.rows import set_columns
 from tests.support.waiting import until_waiting
 
 AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0)
@@ -38,8 +39,8 @@ READY, FAIL, UNKNOWN = DeliveryStatus.READY, DeliveryStatus.FAIL, DeliveryStatus
 
 
 @pytest.fixture
-def settings(postgres_url: str, tmp_path: Path) -> Settings:
-    return Settings(data_dir=tmp_path, database_url=postgres_url, poll_seconds=0.05, **KEYS)
+def settings(migrated_postgres_url: str, tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path, database_url=migrated_postgres_url, poll_seconds=0.05, **KEYS)
 
 
 async def claim(store: Any, limit: int = 10) -> list[ClaimedDelivery]:
@@ -153,7 +154,7 @@ async def test_claims_lock_messages_in_another_order_than_cancellations_and_neit
     event = said()
     await decide(store, settings, Rules(says(Everyone(), SALE), says(Everyone(), MORE)), event)
     first, second = [row[0] for row in await rows(store, "SELECT message_id FROM bongsu_messages ORDER BY message_id")]
-    await run(store, f"UPDATE bongsu_deliveries SET rank = 0 WHERE message_id = {second}")
+    await set_columns(store, "deliveries", {"message_id": second}, rank=0)
     async with store.transaction() as tx:
         (held,) = await claim(InTransaction(tx), 1)
         assert held.message_id == second

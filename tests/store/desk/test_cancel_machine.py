@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, TypeVar
@@ -28,13 +29,14 @@ from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate, outbox
 from bongsu.store import deliveries as statements
-from bongsu.store.core.query import as_uuid, in_both, same
+from bongsu.store.core.query import as_uuid, same
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success, recovery
 from bongsu.store.desk import cancel_steps, cancellations
 from bongsu.store.desk.cancellations import Cancellation, NothingLeft
 from bongsu.store.ranks import RANKS
 from tests.support.cancellations import counted, fill, kept_counts
 from tests.support.decisions import Clock, ClockedDecider, rows, unread_is_exact
+from tests.support.rows import set_columns
 
 _T = TypeVar("_T")
 MEMBERS = 5
@@ -50,7 +52,6 @@ TABLES = (
     "events", "messages", "message_counts", "notifications", "suppressions", "deliveries", "attempts", "cancellations",
     "portions", "replays",
 )  # fmt: skip
-_ALL_DUE = in_both(lambda d: f"UPDATE bongsu_deliveries SET due = {d.after('-1')} WHERE status IN ('READY', 'SENDING')")
 _WAITING = "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING') LIMIT 1"
 _OF_EVENT = """
     SELECT d.status, count(*) AS count FROM bongsu_deliveries d JOIN bongsu_messages m ON m.message_id = d.message_id
@@ -104,7 +105,7 @@ class CancelMachine(RuleBasedStateMachine):
         async with self.store.transaction() as tx:
             for table in TABLES:
                 await tx.execute(same(f"DELETE FROM bongsu_{table}")())
-            await tx.execute(same("UPDATE bongsu_members SET unread = 0, capped_count = 0")())
+            await set_columns(tx, "members", unread=0, capped_count=0)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -177,7 +178,7 @@ class CancelMachine(RuleBasedStateMachine):
     def leases_and_waits_end(self) -> None:
         async def end() -> None:
             async with self.store.transaction() as tx:
-                await tx.execute(_ALL_DUE())
+                await set_columns(tx, "deliveries", {"status": ["READY", "SENDING"]}, due=timedelta(seconds=-1))
 
         self.run(end())
 
@@ -269,7 +270,7 @@ class CancelMachine(RuleBasedStateMachine):
             is_open = await cancel_steps.step(self.store, 3) is not None
         while await rows(self.store, _WAITING):
             async with self.store.transaction() as tx:
-                await tx.execute(_ALL_DUE())
+                await set_columns(tx, "deliveries", {"status": ["READY", "SENDING"]}, due=timedelta(seconds=-1))
             for one in await statements.claim(self.store, "PUSH", RANKS, 10, 3600, "w"):
                 await self.recorded(one, dice.choice(["SUCCESS", "FAIL", "READY"]))
         for event_id, how in self.cancelled.items():
@@ -280,11 +281,12 @@ class CancelMachine(RuleBasedStateMachine):
             assert status == "CANCELLED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_whatever_the_order_counts_are_exact_and_nothing_cancelled_is_sent(
     database: str, request: pytest.FixtureRequest
 ) -> None:
-    url = request.getfixturevalue("postgres_url") if database == "postgresql" else ""
+    url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""
     loop = asyncio.new_event_loop()
     CancelMachine.settings = Settings(data_dir=Path(mkdtemp()), database_url=url, daily_limit=10_000, poll_seconds=0.05)
     CancelMachine.store, CancelMachine.loop = Store.open(CancelMachine.settings), loop

@@ -17,7 +17,6 @@ from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store, inbox
 from bongsu.store import deliveries as statements
-from bongsu.store.core.query import same
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success, recovery
 from bongsu.store.desk import cancel_steps
 from bongsu.store.desk.cancellations import Cancellation, NothingLeft
@@ -39,13 +38,13 @@ from tests.support.cancellations import (
 )
 from tests.support.decisions import Clock, ClockedDecider, decide, rows, said, says, tick
 from tests.support.notifications import tell
+from tests.support.rows import Sql, set_columns
 
 MORE = NoticeType("MORE", SALE.channels, duplicate_hours=0)
 AHEAD = timedelta(seconds=30)
-_COUNT_UNREAD = same("""
-    UPDATE bongsu_members SET unread = (
-        SELECT count(*) FROM bongsu_notifications AS n
-        WHERE n.member_id = bongsu_members.member_id AND n.read_at IS NULL AND n.channels & 8 <> 0)""")
+_UNREAD = Sql("""(
+    SELECT count(*) FROM bongsu_notifications AS n
+    WHERE n.member_id = bongsu_members.member_id AND n.read_at IS NULL AND n.channels & 8 <> 0)""")
 
 
 async def claim(store: Store, limit: int = 10) -> list[ClaimedDelivery]:
@@ -75,7 +74,7 @@ async def small_event(store: Store, *states: str, **columns: Any) -> UUID:
         await tell(tx, message_id, "n-1")
         await tell(tx, message_id, "n-2")
         # As deciding counts them.
-        await tx.execute(_COUNT_UNREAD())
+        await set_columns(tx, "members", unread=_UNREAD)
     return event_id
 
 
@@ -195,7 +194,7 @@ async def test_failures_that_the_recovery_job_would_retry_can_be_cancelled(
     store: Store, settings: Settings, is_job_first: bool
 ) -> None:
     event_id = await small_event(store, "SUCCESS", "FAIL")
-    await change(store, "UPDATE bongsu_deliveries SET is_retryable = true, rounds = 2 WHERE status = 'FAIL'")
+    await set_columns(store, "deliveries", {"status": "FAIL"}, is_retryable=True, rounds=2)
     assert await begun(store, event_id) == (0, 1, 0)
     if is_job_first:
         async with store.transaction() as tx:
@@ -207,7 +206,7 @@ async def test_failures_that_the_recovery_job_would_retry_can_be_cancelled(
 
 async def test_failures_after_the_last_round_leave_nothing_to_cancel(store: Store, settings: Settings) -> None:
     event_id = await small_event(store, "SUCCESS", "FAIL")
-    await change(store, "UPDATE bongsu_deliveries SET is_retryable = true, rounds = 3 WHERE status = 'FAIL'")
+    await set_columns(store, "deliveries", {"status": "FAIL"}, is_retryable=True, rounds=3)
     assert await begin(store, event_id) == NothingLeft(EventStatus.DONE)
 
 

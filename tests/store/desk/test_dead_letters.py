@@ -33,6 +33,7 @@ from tests.support.deliveries import (
     one_delivery,
 )
 from tests.support.plans import generic_plan
+from tests.support.rows import Sql, add_many, set_columns
 
 FINISHED = 20_000
 
@@ -93,8 +94,7 @@ async def test_each_filter_finds_its_own(store: Store) -> None:
 async def test_unhandled_events_are_dead_letters_of_their_own_state(store: Store) -> None:
     failed = str(await failed_event(store, "KeyError: 'x'", "order.paid"))
     unhandled = await failed_event(store, "", "order.shiped")
-    async with store.transaction() as tx:
-        await tx.execute(same("UPDATE bongsu_events SET status = 'UNHANDLED', error = NULL WHERE event_id = $1")(unhandled))
+    await set_columns(store, "events", {"event_id": unhandled}, status="UNHANDLED", error=None)
     assert sorted(await find(store)) == sorted([failed, str(unhandled)])
     assert await find(store, state=State.FAILED) == [failed]
     assert await find(store, state=State.UNHANDLED) == [str(unhandled)]
@@ -221,12 +221,11 @@ async def test_what_dies_again_while_a_replay_runs_is_not_replayed_twice(
     for _ in range(3):
         await one_delivery(store, "FAIL")
     asked = DeadFilter.model_validate({"state": "FAIL"})
-    # No sooner replayed than dead.
-    kill = same("UPDATE bongsu_deliveries SET status = 'FAIL', rounds = 9 WHERE status = 'READY'")
     find_page = dead_letters.find_page
 
     async def find_after_a_death(tx: Transaction, *given: Any) -> DeadPage:
-        await tx.execute(kill())
+        # No sooner replayed than dead.
+        await set_columns(tx, "deliveries", {"status": "READY"}, status="FAIL", rounds=9)
         return await find_page(tx, *given)
 
     monkeypatch.setattr(dead_letters, "find_page", find_after_a_death)
@@ -294,18 +293,11 @@ async def test_dead_letters_are_found_by_the_index_of_the_dead_alone(store: Stor
     await one_delivery(store, "FAIL", is_retryable=True)
     await one_delivery(store, "SENDING")
     await failed_event(store)
-    send_many = in_both(
-        lambda d: (
-            f"""
-        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, rank, status, due, created_at)
-        WITH RECURSIVE numbered (number) AS (
-            SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < {FINISHED})
-        SELECT number, 'm', 1, 'PUSH', 1, 'SUCCESS', {d.now}, {d.now} FROM numbered"""
-        )
-    )
     async with store.transaction() as tx:
         await outbox.add(tx, [Event(event_type="x") for _ in range(FINISHED // 10)])
-        await tx.execute(same("UPDATE bongsu_events SET status = 'DONE' WHERE status = 'PENDING'")(), send_many())
+        await set_columns(tx, "events", {"status": "PENDING"}, status="DONE")
+        sent = {"notification_id": Sql("number"), "member_id": "m", "message_id": 1, "status": "SUCCESS"}
+        await add_many(tx, "deliveries", FINISHED, **sent)
     async with store.transaction() as tx:
         await tx.execute(same("ANALYZE")())
     whole = re.compile(r"Seq Scan on bongsu_(deliveries|events)|^SCAN (d|e|bongsu_deliveries)$", re.MULTILINE)

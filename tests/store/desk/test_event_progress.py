@@ -33,6 +33,7 @@ from bongsu.store.outbox import EventRow
 from tests.support.campaigns import add_cancellation, add_event, add_message, keep_counts
 from tests.support.notifications import NOON, send_many, tell, tell_many, withhold
 from tests.support.plans import generic_plan, keep_statistics, rows_read
+from tests.support.rows import NOW, Sql, add_delivery_for_each, add_for_each, set_columns
 
 HOUR = timedelta(hours=1)
 
@@ -216,8 +217,7 @@ def test_an_event_ends_no_sooner_than_its_last_delivery_is_due() -> None:
 
 async def test_due_times_are_spread_by_member_so_the_last_members_tell_the_end(store: Store) -> None:
     due = datetime.now(UTC).replace(microsecond=5) + HOUR
-    spread = in_both(lambda d: f"UPDATE bongsu_deliveries SET due = {d.after('$1')} WHERE member_id = $2")
-    latest = same("UPDATE bongsu_deliveries SET due = $1 WHERE member_id = $2")
+    due_times = {"a": timedelta(minutes=1), "b": timedelta(minutes=2), "c": due, "e": due + HOUR}
     async with store.transaction() as tx:
         event_id = await add_event(tx)
         for notice in range(2):
@@ -227,7 +227,8 @@ async def test_due_times_are_spread_by_member_so_the_last_members_tell_the_end(s
             # In the inbox alone, and one that has ended.
             await tell(tx, message_id, "d")
             await tell(tx, message_id, "e", "SUCCESS")
-        await tx.execute(spread(60.0, "a"), spread(120.0, "b"), latest(due, "c"), latest(due + HOUR, "e"))
+        for member_id, due_at in due_times.items():
+            await set_columns(tx, "deliveries", {"member_id": member_id}, due=due_at)
         progress = await progress_of(tx, event_id)
     assert progress.last_due == progress.expected_end == due
 
@@ -350,28 +351,15 @@ WHOLE_TABLE = re.compile(
 
 async def test_everything_is_found_by_an_index(store: Store) -> None:
     """Also when one message has nearly all rows of a table."""
-    fill = in_both(
-        lambda d: (
-            f"""
-        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, rank, status, due, created_at)
-        SELECT notification_id, member_id, message_id, 'PUSH', 1, 'SUCCESS', {d.now}, {d.now} FROM bongsu_notifications"""
-        )
-    )
-    fill_events = in_both(
-        lambda d: f"INSERT INTO bongsu_events (event_type, created_at) SELECT 'x', {d.now} FROM bongsu_notifications"
-    )
-    fill_counts = same("""
-        INSERT INTO bongsu_message_counts (message_id, channel, what, count)
-        SELECT notification_id + 10, 'PUSH', 'MADE', 1 FROM bongsu_notifications""")
-    fill_messages = same("""
-        INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, data, channels, priority,
-                                     guarantee, is_critical, created_at)
-        SELECT event_id, 1, 'ko', 'x', '', '', '', '{}', 8, 1, 'at_most_once', false, created_at FROM bongsu_events""")
     async with store.transaction() as tx:
         event_id = await add_event(tx)
         await tell_many(tx, await add_message(tx, new_id()), 10_000)
         await tell(tx, await add_message(tx, event_id), "a", "SUCCESS")
-        await tx.execute(fill(), fill_events(), fill_counts(), fill_messages())
+        await add_delivery_for_each(tx, "notifications", status="SUCCESS")
+        await add_for_each(tx, "events", "notifications", created_at=NOW)
+        counts = {"message_id": Sql("notification_id + 10"), "channel": "PUSH", "what": "MADE", "count": 1}
+        await add_for_each(tx, "message_counts", "notifications", **counts)
+        await add_for_each(tx, "messages", "events", event_id=Sql("event_id"), notice=1, created_at=Sql("created_at"))
     async with store.transaction() as tx:
         await tx.execute(same("ANALYZE")())
     for statement in (FIND, COUNTS, FLOOR, PAGE):

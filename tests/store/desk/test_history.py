@@ -20,6 +20,7 @@ from bongsu.store.desk import history
 from bongsu.store.desk.history import Filters, HistoryRow, PageCursor, Status
 from tests.support.notifications import BOTH, NOON, babble, say, tell, tell_many, withhold
 from tests.support.plans import generic_plan
+from tests.support.rows import Sql, add_delivery_for_each
 
 HOUR = timedelta(hours=1)
 
@@ -323,11 +324,9 @@ async def test_each_table_is_read_by_the_key_that_is_meant_for_it(store: Store) 
 
 async def deliver_many(tx: Transaction, count: int, status: str = "SUCCESS") -> None:
     """So many deliveries of that status, of the newest notifications."""
-    add = same("""
-        INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, rank, status, due, created_at)
-        SELECT notification_id, member_id, message_id, 'PUSH', 1, $2, created_at, created_at
-        FROM bongsu_notifications ORDER BY notification_id DESC LIMIT $1""")
-    await tx.execute(add(count, status))
+    newest = f"notifications ORDER BY notification_id DESC LIMIT {count}"
+    times = {"due": Sql("created_at"), "created_at": Sql("created_at")}
+    await add_delivery_for_each(tx, newest, status=status, **times)
 
 
 async def rows_read(tx: Transaction) -> int:

@@ -155,7 +155,7 @@ def test_the_inbox_behaves_like_its_model(
 ) -> None:
     # So that reading all takes several transactions here too.
     monkeypatch.setattr(the_inbox, "READ_ALL_CHUNK", 4)
-    url = request.getfixturevalue("postgres_url") if database == "postgresql" else ""
+    url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""
     loop = asyncio.new_event_loop()
     store = Store.open(Settings(data_dir=Path(mkdtemp()), database_url=url))
     loop.run_until_complete(migrate(store))

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from bongsu.model import new_id
 from bongsu.store import Store, Transaction, members
 from bongsu.store.core import sqlite
-from bongsu.store.core.query import Statement, in_both, same
+from bongsu.store.core.query import same
 from bongsu.store.core.sqlite import SqliteDatabase
 from bongsu.store.inbox import live as statements
 from bongsu.store.messages.content import find_content
 from tests.support.recorder import Recorder, sqlite_plan
+from tests.support.rows import Sql, add_for_each, add_many
 
 MEMBERS = 3_000
 MESSAGES = 2_000
@@ -44,38 +46,16 @@ CALLS: dict[str, Call] = {
     "the recipients of many messages": lambda tx: statements.find_recipients(tx, list(range(1, 201))),
 }
 
-_MESSAGES_OF_POSTGRES, _MESSAGES_OF_SQLITE = (
-    f"""
-    INSERT INTO bongsu_messages (message_id, event_id, notice, locale, type, subject, title, body, data,
-                                 channels, priority, guarantee, is_critical, created_at)
-    WITH RECURSIVE numbered (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < {ALL})
-    SELECT number, {event_id}, 0, 'ko', 'NOTICE', '', '', '', '{{}}', 8, 1, 'at_most_once', false, {now} FROM numbered"""
-    for event_id, now in (("gen_random_uuid()", "now()"), ("hex(randomblob(16))", "0"))
-)
-ADD_MESSAGES = Statement(_MESSAGES_OF_POSTGRES, _MESSAGES_OF_SQLITE)
-ADD_SMALL = in_both(
-    lambda d: (
-        f"""
-    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-    WITH RECURSIVE numbered (number) AS (
-        SELECT 0 UNION ALL SELECT number + 1 FROM numbered WHERE number < {MESSAGES * RECIPIENTS - 1})
-    SELECT 'm-' || ((number * 7) % {MEMBERS}), 1 + number / {RECIPIENTS}, 8, {d.now} FROM numbered"""
-    )
-)
-ADD_BROADCAST = in_both(
-    lambda d: (
-        f"""
-    INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-    SELECT member_id, {ALL}, 8, {d.now} FROM bongsu_members"""
-    )
-)
-
 
 @pytest.fixture
 async def full(store: Store) -> AsyncIterator[Store]:
     async with store.transaction() as tx:
         await members.ensure_members(tx, [f"m-{number}" for number in range(MEMBERS)])
-        await tx.execute(ADD_MESSAGES(), ADD_SMALL(), ADD_BROADCAST())
+        # Spread over all messages: the last of them goes to everyone.
+        await add_many(tx, "messages", ALL, message_id=Sql("number"), event_id=new_id(), notice=Sql("number"))
+        member, message = f"'m-' || ((number * 7) % {MEMBERS})", f"1 + (number - 1) / {RECIPIENTS}"
+        await add_many(tx, "notifications", MESSAGES * RECIPIENTS, member_id=Sql(member), message_id=Sql(message))
+        await add_for_each(tx, "notifications", "members", member_id=Sql("member_id"), message_id=ALL)
     async with store.transaction() as tx:
         await tx.execute(same("ANALYZE")())
     yield store

@@ -24,6 +24,7 @@ from bongsu.store.members import find_member, find_preferences, put_member, put_
 from bongsu.store.members.channels import declare_channels, load_channels
 from bongsu.store.members.devices import put_device
 from tests.support.decisions import decide, deliveries, fates, rows, run, said, says
+from tests.support.rows import add_member
 
 OWN = ("ALIMTALK", "KITE")
 
@@ -73,7 +74,8 @@ async def test_a_store_takes_so_many_channels_and_refuses_the_next(store: Store)
     await declare_channels(store, names)
     # They fit, all together, into the column.
     everything = to_bits([*Channel, *names])
-    await run(store, f"INSERT INTO bongsu_members (member_id, capped_count) VALUES ('m', {everything})")
+    async with store.transaction() as tx:
+        await add_member(tx, "m", capped_count=everything)
     assert from_bits((await rows(store, "SELECT capped_count FROM bongsu_members"))[0]["capped_count"])[4:] == tuple(names)
     with pytest.raises(BadApp, match=f"Channel ONE_MORE is one too many: a store takes {MOST_OWN} channels"):
         await declare_channels(store, ["ONE_MORE"])
@@ -156,7 +158,7 @@ class Stores:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def stores(request: pytest.FixtureRequest) -> Iterator[Stores]:
-    made = Stores(request.getfixturevalue("postgres_url") if request.param == "postgresql" else "")
+    made = Stores(request.getfixturevalue("migrated_postgres_url") if request.param == "postgresql" else "")
     yield made
     made.close()
 

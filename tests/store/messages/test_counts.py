@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -20,8 +21,9 @@ from bongsu.settings import Settings
 from bongsu.store import Store, outbox
 from bongsu.store import deliveries as statements
 from bongsu.store.ranks import RANKS
-from tests.support.decisions import Clock, ClockedDecider, decide, members, rows, run, said, says
+from tests.support.decisions import Clock, ClockedDecider, decide, members, rows, said, says
 from tests.support.random_events import PUSHED, fill, rules, some_event
+from tests.support.rows import NOW, Sql, set_columns
 
 CHUNK = 7
 Counts = Counter[tuple[int, str, str]]
@@ -103,7 +105,7 @@ async def decide_with_crashes(store: Store, settings: Settings, dice: random.Ran
         worker = EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), CHUNK))
         for _ in range(dice.randint(1, 3)):
             await worker.tick()
-        await run(store, f"UPDATE bongsu_events SET due = {store.dialect.now} WHERE status = 'PENDING'")
+        await set_columns(store, "events", {"status": "PENDING"}, due=NOW)
         await check(store, "a crash between two steps")
 
 
@@ -118,6 +120,7 @@ async def recover(store: Store) -> str:
     return await Recovery(store, LocalSignals(), batch=10).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 async def test_counts_equal_the_rows_whatever_happens(store: Store, settings: Settings, seed: int) -> None:
     dice = random.Random(seed)
@@ -125,7 +128,7 @@ async def test_counts_equal_the_rows_whatever_happens(store: Store, settings: Se
     await fill(store)
     await decide_with_crashes(store, quick, dice, [some_event(dice) for _ in range(30)])
     # Of both guarantees.
-    await run(store, "UPDATE bongsu_messages SET guarantee = 'at_least_once' WHERE message_id % 2 = 0")
+    await set_columns(store, "messages", "message_id % 2 = 0", guarantee="at_least_once")
     decided = await check(store, "deciding")
     assert decided["MADE"] > 50
     assert decided["USER_OPTED_OUT"] > 0
@@ -142,13 +145,11 @@ async def test_counts_equal_the_rows_whatever_happens(store: Store, settings: Se
     assert await recover(store) != "nothing to do"
     recovered = await check(store, "recovery")
 
-    await run(
-        store,
-        """UPDATE bongsu_messages SET expires_at = created_at WHERE message_id % 3 = 0 OR message_id = (
-               SELECT max(message_id) FROM bongsu_deliveries JOIN bongsu_messages m USING (message_id)
-               WHERE status = 'READY' AND m.is_bulk)""",
-        f"UPDATE bongsu_deliveries SET due = {store.dialect.after('-3600')} WHERE status = 'READY'",
-    )
+    some = """message_id % 3 = 0 OR message_id = (
+        SELECT max(message_id) FROM bongsu_deliveries JOIN bongsu_messages m USING (message_id)
+        WHERE status = 'READY' AND m.is_bulk)"""
+    await set_columns(store, "messages", some, expires_at=Sql("created_at"))
+    await set_columns(store, "deliveries", {"status": "READY"}, due=timedelta(hours=-1))
     assert "expired" in await recover(store)
     expired = await check(store, "expiry")
     assert expired["FAIL"] > recovered["FAIL"]

@@ -13,6 +13,7 @@ from bongsu.store.core.query import Table, same
 from bongsu.store.outbox import EventResult
 from bongsu.store.outbox.claims import CLAIM_DUE, CLAIM_SUSPECT, GIVE_BACK, RECORD, RENEW
 from bongsu.store.outbox.progress import FIND_BEGUN, LOCK_CLAIMS, SAVE_CURSORS
+from tests.support.rows import set_columns
 
 MANY = 20_000
 
@@ -30,7 +31,7 @@ async def run(store: Store, text: str) -> None:
 async def full(store: Store) -> AsyncIterator[Store]:
     """Many finished events, a few that wait."""
     await add(store, MANY)
-    await run(store, "UPDATE bongsu_events SET status = 'DONE'")
+    await set_columns(store, "events", status="DONE")
     await add(store, 10)
     await run(store, "ANALYZE bongsu_events")
     yield store

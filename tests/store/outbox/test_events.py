@@ -14,19 +14,10 @@ import pytest
 from bongsu.model import Event, EventStatus, new_id
 from bongsu.store import Store, outbox
 from bongsu.store.core.locks import lock_names
-from bongsu.store.core.query import in_both, same
+from bongsu.store.core.query import same
 from bongsu.store.outbox import STATEMENT_EVENTS, SUSPECT_AFTER, ClaimedEvent, EventResult
+from tests.support.rows import NOW, Sql, add_event, add_message, set_columns
 from tests.support.waiting import until_waiting
-
-_A_MESSAGE = in_both(
-    lambda d: (
-        f"""
-    INSERT INTO bongsu_messages
-        (message_id, event_id, notice, locale, type, subject, title, body, data, channels, priority, guarantee, is_critical,
-         created_at)
-    VALUES ($1, $2, 0, $3, 'x', '', 'title', 'body', '{{}}', 8, 1, 'at_least_once', false, {d.now})"""
-    )
-)
 
 
 def an_event(**fields: object) -> Event:
@@ -56,8 +47,7 @@ async def find(store: Store, event: Event) -> outbox.StoredEvent:
 
 
 async def end_all_leases(store: Store) -> None:
-    async with store.transaction() as tx:
-        await tx.execute(same(f"UPDATE bongsu_events SET due = {store.dialect.now} WHERE status = 'PENDING'")())
+    await set_columns(store, "events", {"status": "PENDING"}, due=NOW)
 
 
 async def test_an_event_comes_back_as_it_was(store: Store) -> None:
@@ -234,7 +224,7 @@ async def test_how_far_a_claim_came_is_found_by_the_next(store: Store) -> None:
         assert saved == [1]
         (first, second) = (await outbox.lock_claims(tx, [], messages=2)).message_ids
         for message_id, locale in ((first, "ko"), (second, "en")):
-            await tx.execute(_A_MESSAGE(message_id, event.event_id, locale))
+            await add_message(tx, message_id=message_id, event_id=event.event_id, locale=locale)
         begun = await outbox.find_begun(tx, [event.event_id, other.event_id])
     assert begun == {event.event_id: outbox.Begun("[1, 'm']", {(0, "ko"): first, (0, "en"): second}, Counter({0: 0}))}
 
@@ -292,7 +282,7 @@ async def test_a_row_that_cannot_be_read_fails_only_its_own_event(store: Store) 
     """What got past the database's checks in plain SQL must not stop what stands beside it."""
     payload = '{"n":' + "9" * 5000 + "}"
     async with store.transaction() as tx:
-        await tx.execute(same("INSERT INTO bongsu_events (event_type, payload) VALUES ('bad', $1)")(payload))
+        await add_event(tx, event_type="bad", payload=payload)
     await add(store, an_event(event_type="good"))
     claimed = {one.event.event_type: one for one in await claim(store)}
     assert claimed["good"].hopeless is None
@@ -306,7 +296,7 @@ async def test_a_time_that_could_not_be_read_back_is_refused(store: Store, colum
     for value in values[store.dialect.name]:
         with pytest.raises((sqlite3.IntegrityError, asyncpg.CheckViolationError), match="(?i)check"):
             async with store.transaction() as tx:
-                await tx.execute(same(f"INSERT INTO bongsu_events (event_type, {column}) VALUES ('x', {value})")())
+                await add_event(tx, **{column: Sql(value)})
 
 
 async def test_the_same_many_events_in_another_order_wait_instead_of_deadlocking(store: Store) -> None:
@@ -349,7 +339,7 @@ async def test_bytes_that_are_no_text_do_not_stop_the_others(store: Store) -> No
 
 async def store_ref(store: Store, expression: str) -> None:
     async with store.transaction() as tx:
-        await tx.execute(same(f"INSERT INTO bongsu_events (event_type, ref_id) VALUES ('x', {expression})")())
+        await add_event(tx, ref_id=Sql(expression))
 
 
 async def test_a_rolled_back_claim_never_was(store: Store) -> None:

@@ -80,9 +80,10 @@ async def test_an_old_connection_is_not_used_again(wire: HttpClient, monkeypatch
         assert server.connections == 3
 
 
+@pytest.mark.slow
 async def test_old_connections_are_closed_and_then_no_timer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "IDLE_SECONDS", 0.05)
-    wire = HttpClient(15)
+    wire = HttpClient(5)
     async with serving(answering(OK)) as server:
         assert isinstance(await wire.post(server.url, JSON, b"{}"), Answer)
         connection = only(wire)

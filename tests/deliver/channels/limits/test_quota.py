@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 
@@ -16,11 +17,11 @@ from bongsu.model import Channel
 from bongsu.model.outcome import Accepted, Retry
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction
-from bongsu.store.core.query import in_both
 from bongsu.store.deliveries.quotas import draw
 from tests.deliver.channels.push.test_sender import outgoing
 from tests.simulator.running import Simulator
 from tests.support.decisions import rows
+from tests.support.rows import set_columns
 
 PROCESSES = 4
 
@@ -40,6 +41,7 @@ def bound(per_minute: int, seconds: float) -> float:
     return capacity + (per_minute - capacity) / (60 + LEASE_SECONDS) * seconds
 
 
+@pytest.mark.slow
 async def test_processes_together_send_no_more_than_the_quota(store: Store, settings: Settings) -> None:
     per_minute, each = 60_000, 400
     async with stores(settings) as several:
@@ -99,12 +101,10 @@ async def test_what_an_idle_process_has_drawn_and_not_used_goes_back(store: Stor
 async def test_a_bucket_fills_by_the_stores_clock(store: Store) -> None:
     async with store.transaction() as tx:
         assert await draw(tx, "q", 60, 0, 60, 10) == 60
-    async with store.transaction() as tx:
-        await tx.execute(in_both(lambda d: f"UPDATE bongsu_quotas SET at = {d.after('-4')}")())
+    await set_columns(store, "quotas", at=timedelta(seconds=-4))
     async with store.transaction() as tx:
         assert await draw(tx, "q", 30, 0, 60, 10) == 30
-    async with store.transaction() as tx:
-        await tx.execute(in_both(lambda d: f"UPDATE bongsu_quotas SET at = {d.after('3600')}")())
+    await set_columns(store, "quotas", at=timedelta(hours=1))
     async with store.transaction() as tx:
         ((before,),) = await rows(store, "SELECT tokens FROM bongsu_quotas")
         assert await draw(tx, "q", 60, 0, 60, 10) == pytest.approx(before), "what is later by the clock takes nothing away"
@@ -194,6 +194,7 @@ async def test_who_goes_first_has_the_next_permits(store: Store, monkeypatch: py
     assert order[order.index("first") :] == ["first"] * 5 + ["other"] * (10 - order.index("first"))
 
 
+@pytest.mark.slow
 async def test_who_goes_first_uses_no_more_than_the_quota_either(store: Store, settings: Settings) -> None:
     per_minute, each = 60_000, 300
     async with stores(settings) as several:

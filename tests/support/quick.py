@@ -1,0 +1,37 @@
+"""Which tests `pytest --quick` leaves out: those that need a server or another process, and those marked slow."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.support import processes, servers
+from tests.support.providers.scripted import Scripted
+
+# Folders of tests that break or browse a running service.
+SLOW_FOLDERS = {"tests.chaos", "tests.web"}
+# Fixtures that start a server or a process, asked for by name or while a test runs.
+SERVER_FIXTURES = {
+    "postgres", "postgres_url", "redis_server", "running_simulator", "simulator", "browser",
+    "mail_server", "sms_gateway", "environment", "postgresql_onlooker",
+}  # fmt: skip
+# In the parameters that a test's name ends with.
+SERVER_WORDS = ("postgresql", "redis")
+# A module that imports one of these starts servers or processes of its own.
+STARTERS = (
+    subprocess, processes.bongsu, processes.serving, processes.forks, Scripted,
+    servers.start_postgres, servers.start_redis, servers.find_postgres, servers.find_redis,
+)  # fmt: skip
+
+
+def is_quick(test: pytest.Item) -> bool:
+    if not isinstance(test, pytest.Function):
+        return False
+    return not (
+        test.get_closest_marker("slow")
+        or any(test.module.__name__.startswith(folder) for folder in SLOW_FOLDERS)
+        or SERVER_FIXTURES.intersection(test.fixturenames)
+        or any(word in test.name.partition("[")[2] for word in SERVER_WORDS)
+        or any(value is starter for value in vars(test.module).values() for starter in STARTERS)
+    )
