@@ -186,7 +186,7 @@ def test_without_a_rate_there_is_less_to_say() -> None:
 
 
 _END_EVENT = same("UPDATE bongsu_events SET status = 'DONE' WHERE event_id = $1")
-_SET_COUNT = same("UPDATE bongsu_message_counts SET count = $2 WHERE what = $1 AND channel = 'PUSH'")
+_SET_COUNT = same("UPDATE bongsu_message_counts SET count = $2 WHERE category = $1 AND channel = 'PUSH'")
 
 
 class Campaign:

@@ -12,7 +12,7 @@ from bongsu.store.core.query import in_both, same
 from tests.support.notifications import say
 
 _CHANGE_MESSAGE = same("UPDATE bongsu_messages SET notice = $2, locale = 'ko', is_bulk = $3 WHERE message_id = $1")
-_ADD_COUNT = same("INSERT INTO bongsu_message_counts (message_id, channel, what, count) VALUES ($1, $2, $3, $4)")
+_ADD_COUNT = same("INSERT INTO bongsu_message_counts (message_id, channel, category, count) VALUES ($1, $2, $3, $4)")
 _SET_AGE = in_both(
     lambda d: f"UPDATE bongsu_messages SET created_at = {d.after('-CAST($2 AS double precision)')} WHERE message_id = $1"
 )
@@ -48,7 +48,7 @@ async def add_message(
 async def keep_counts(tx: Transaction, message_id: int, counts: Mapping[str, Mapping[str, int]]) -> None:
     """Counts by channel and what is counted, as they are kept of a message of many members."""
     for channel, each in counts.items():
-        await tx.execute(*(_ADD_COUNT(message_id, channel, what, count) for what, count in each.items()))
+        await tx.execute(*(_ADD_COUNT(message_id, channel, category, count) for category, count in each.items()))
 
 
 async def add_cancellation(tx: Transaction, event_id: UUID, *, withdraw: bool = False) -> None:

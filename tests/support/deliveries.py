@@ -72,7 +72,7 @@ async def failed_event(
     store: Store, error: str = "KeyError: 'x'", event_type: str = "x", died_at: datetime | None = None, **columns: Any
 ) -> UUID:
     event = Event(event_type=event_type)
-    columns = {"attempts": 4, "claims": 2, "epoch": 9, "fanout_cursor": "1:m-7", **columns}
+    columns = {"attempts": 4, "claim_count": 2, "epoch": 9, "fanout_cursor": "1:m-7", **columns}
     changes = ", ".join(f"{name} = ${place}" for place, name in enumerate(columns, 4))
     update = same(f"""
         UPDATE bongsu_events SET status = 'FAILED', error = $2, finished_at = $3, {changes} WHERE event_id = $1""")

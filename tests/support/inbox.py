@@ -26,8 +26,8 @@ _LOCK_MEMBER = in_both(lambda d: f"SELECT 1 FROM bongsu_members WHERE member_id 
 _ADD_MESSAGES = in_both(
     lambda d: (
         f"""
-    INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, ref_id, data,
-                                 channels, priority, guarantee, is_critical, created_at, told_at)
+    INSERT INTO bongsu_messages (event_id, notice_index, locale, type, subject, title, body, ref_id, data,
+                                 channels, priority, guarantee, is_critical, created_at, last_notified_at)
     {_NUMBERED}
     SELECT $2, number, 'ko', $3, '', $4, $5, $6, $7, 8, 1, 'at_most_once', false, {d.now}, {d.now}
     FROM numbered ORDER BY number"""

@@ -39,7 +39,7 @@ _ADD_MANY_SUPPRESSIONS = same(f"""
     {_NUMBERED} SELECT $2, 's-' || {_NAME}, 'DUPLICATE', $3 FROM numbered""")
 
 _ADD_MANY_MESSAGES = same(f"""
-    INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, data, channels, priority,
+    INSERT INTO bongsu_messages (event_id, notice_index, locale, type, subject, title, body, data, channels, priority,
                                  guarantee, is_critical, created_at)
     {_NUMBERED}
     SELECT $2, number, 'ko', 'POST_LIKE', 's', 't', 'b', '{{}}', 8, 1, 'at_most_once', false, $3 FROM numbered""")
@@ -70,7 +70,7 @@ async def say(
     message = Message(
         message_id=message_id,
         event_id=event_id or new_id(),
-        notice=0,
+        notice_index=0,
         locale=locale,
         type=type_name,
         subject=subject,
@@ -83,7 +83,7 @@ async def say(
         guarantee="at_most_once",
         is_critical=False,
         created_at=at,
-        told_at=at,
+        last_notified_at=at,
     )
     await tx.execute(add_messages_query([message]))
     return message_id

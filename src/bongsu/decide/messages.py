@@ -69,8 +69,8 @@ class Messages:
         written = []
         for place, locale, message_id in new:
             message = self._render(events[place], locale, message_id, names, now)
-            told_at = now if message_id in notified else None
-            written.append((events[place], message._replace(told_at=told_at, is_bulk=place in bulk)))
+            last_notified_at = now if message_id in notified else None
+            written.append((events[place], message._replace(last_notified_at=last_notified_at, is_bulk=place in bulk)))
         return written
 
     def _render(
@@ -88,7 +88,7 @@ class Messages:
         return Message(
             message_id=message_id,
             event_id=event.event_id,
-            notice=event.notice,
+            notice_index=event.notice,
             locale=locale,
             type=notice.type.name,
             subject=notice.subject,

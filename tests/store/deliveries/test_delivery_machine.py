@@ -42,7 +42,7 @@ END_LEASE = in_both(
     )
 )
 FIND_DELIVERIES = same("""
-    SELECT delivery_id, status, epoch, attempts, claims, rounds, series, is_retryable, code,
+    SELECT delivery_id, status, epoch, attempts, claim_count, recovery_rounds, collapse_series, is_retryable, code,
            finished_at IS NOT NULL AS is_finished, leased_by IS NOT NULL AS is_claimed
     FROM bongsu_deliveries""")
 FIND_ATTEMPTS = same("""
@@ -151,7 +151,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             expected.epoch += 1
             expected.claims += 1
             expected.is_claimed = expected.is_leased = True
-            assert (one.epoch, one.claims, one.series) == (expected.epoch, expected.claims, expected.series)
+            assert (one.epoch, one.claim_count, one.collapse_series) == (expected.epoch, expected.claims, expected.series)
             assert one.can_go is expected.can_go
             assert (one.address is not None) == expected.has_device
             if expected.can_go:

@@ -234,7 +234,7 @@ async def test_members_not_yet_decided_are_not_decided_by_the_worker_that_has_cl
     worker = EventWorker(store, says(audience, SALE), settings, ClockedDecider(store, settings, Clock(), 2))
     await tick(worker)
     await tick(worker)
-    assert await rows(store, "SELECT event_id FROM bongsu_portions") != []
+    assert await rows(store, "SELECT event_id FROM bongsu_audience_snapshots") != []
     decided = len(await rows(store, "SELECT 1 FROM bongsu_notifications"))
     assert 0 < decided < 9
     assert await begun(store, event.event_id) == (decided, 0, 0)
@@ -243,7 +243,7 @@ async def test_members_not_yet_decided_are_not_decided_by_the_worker_that_has_cl
     await worker.stop()
     await take_steps(store)
     assert await statuses(store) == {"CANCELLED": decided}
-    assert await rows(store, "SELECT event_id FROM bongsu_portions") == []
+    assert await rows(store, "SELECT event_id FROM bongsu_audience_snapshots") == []
     assert await is_exact(store)
 
 

@@ -350,10 +350,10 @@ async def test_everything_is_found_by_an_index(store: Store) -> None:
         lambda d: f"INSERT INTO bongsu_events (event_type, created_at) SELECT 'x', {d.now} FROM bongsu_notifications"
     )
     fill_counts = same("""
-        INSERT INTO bongsu_message_counts (message_id, channel, what, count)
+        INSERT INTO bongsu_message_counts (message_id, channel, category, count)
         SELECT notification_id + 10, 'PUSH', 'MADE', 1 FROM bongsu_notifications""")
     fill_messages = same("""
-        INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, data, channels, priority,
+        INSERT INTO bongsu_messages (event_id, notice_index, locale, type, subject, title, body, data, channels, priority,
                                      guarantee, is_critical, created_at)
         SELECT event_id, 1, 'ko', 'x', '', '', '', '{}', 8, 1, 'at_most_once', false, created_at FROM bongsu_events""")
     async with store.transaction() as tx:

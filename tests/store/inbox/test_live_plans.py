@@ -45,7 +45,7 @@ CALLS: dict[str, Call] = {
 
 _MESSAGES_OF_POSTGRES, _MESSAGES_OF_SQLITE = (
     f"""
-    INSERT INTO bongsu_messages (message_id, event_id, notice, locale, type, subject, title, body, data,
+    INSERT INTO bongsu_messages (message_id, event_id, notice_index, locale, type, subject, title, body, data,
                                  channels, priority, guarantee, is_critical, created_at)
     WITH RECURSIVE numbered (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbered WHERE number < {ALL})
     SELECT number, {event_id}, 0, 'ko', 'NOTICE', '', '', '', '{{}}', 8, 1, 'at_most_once', false, {now} FROM numbered"""

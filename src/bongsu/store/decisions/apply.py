@@ -63,10 +63,10 @@ ADD_MESSAGES = in_both(
 MARK_USED_AGAIN = in_both(
     lambda d: (
         f"""
-    UPDATE bongsu_messages SET told_at = $2
+    UPDATE bongsu_messages SET last_notified_at = $2
     FROM {d.table("given", MESSAGE_ID, 1)}
     WHERE bongsu_messages.message_id = given.message_id
-      AND (bongsu_messages.told_at IS NULL OR bongsu_messages.told_at < $2)"""
+      AND (bongsu_messages.last_notified_at IS NULL OR bongsu_messages.last_notified_at < $2)"""
     )
 )
 

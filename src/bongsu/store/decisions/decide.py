@@ -45,9 +45,9 @@ SPREAD_DUE = Statement(postgres.SPREAD_DUE, sqlite.SPREAD_DUE)
 
 # How many recipients of which notice have which message and reason, and how many of them have it in the inbox.
 COUNT_DECIDED = same(f"""
-    SELECT place, message_id, reason, count(*) AS recipients,
+    SELECT notice_index, message_id, reason, count(*) AS recipients,
            sum(CASE WHEN reason IS NULL AND channels & {_IN_APP} <> 0 THEN 1 ELSE 0 END) AS in_inbox
-    FROM bongsu_decided GROUP BY place, message_id, reason""")
+    FROM bongsu_decided GROUP BY notice_index, message_id, reason""")
 
 _PRODUCT_ID = {"product_id": "text"}
 
@@ -75,7 +75,7 @@ async def decide_members(tx: Transaction, recipients: Recipients, inputs: Decisi
 
 async def _decide_few(tx: Transaction, recipients: Recipients, inputs: DecisionInputs) -> DecisionRows:
     rows = await tx.fetch(_query(DECIDE_FEW, recipients, inputs))
-    counts = Counter((row["place"], row["message_id"], row["reason"]) for row in rows)
+    counts = Counter((row["notice_index"], row["message_id"], row["reason"]) for row in rows)
     # Of a step of few nothing is counted but its recipients.
     return DecisionRows([DecisionCount(*one, count, in_inbox=0) for one, count in counts.items()], recipients, inputs, rows)
 
@@ -116,4 +116,4 @@ async def find_product_names(tx: Transaction, product_ids: Sequence[str]) -> dic
 
 
 def _as_json(recipients: Recipients) -> str:
-    return orjson.dumps({str(place): member_ids for place, member_ids in recipients.items()}).decode()
+    return orjson.dumps({str(notice_index): member_ids for notice_index, member_ids in recipients.items()}).decode()

@@ -29,10 +29,10 @@ from bongsu.store.outbox.rows import CLAIM, CURSOR
 
 _PUSH, _IN_APP = BITS[Channel.PUSH], BITS[Channel.IN_APP]
 
-# Recipients as one JSON object of member ids by place. The planner expects ten thousand rows of it, which is a full step.
+# Recipients as one JSON object: member ids by notice index. The planner expects ten thousand rows of it, a full step.
 RECIPIENTS = """
-        SELECT CAST(notice.place AS integer) AS place, member.member_id
-        FROM json_each(CAST($1 AS json)) AS notice(place, member_ids)
+        SELECT CAST(notice.key AS integer) AS notice_index, member.member_id
+        FROM json_each(CAST($1 AS json)) AS notice(key, member_ids)
         CROSS JOIN LATERAL json_array_elements_text(notice.member_ids) AS member(member_id)"""
 
 # --- decide -----------------------------------------------------------------------------------------------------------
@@ -44,11 +44,11 @@ _DECISION = f"""
     -- First the members' rows, locked: the daily cap is counted on them, and the notification ids drawn below are then in
     -- commit order for each member. In id order, byte by byte, so that two steps cannot deadlock.
     locked_members AS MATERIALIZED (
-        SELECT r.place, r.member_id, m.member_id IS NULL AS is_missing, m.is_enabled, m.capped_day, m.capped_count,
+        SELECT r.notice_index, r.member_id, m.member_id IS NULL AS is_missing, m.is_enabled, m.capped_day, m.capped_count,
                coalesce(m.locale, '') AS locale, coalesce(m.timezone, '') AS timezone,
                coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end,
                {REACHABLE} AS reachable
-        FROM (SELECT * FROM recipients ORDER BY member_id COLLATE "C", place) AS r
+        FROM (SELECT * FROM recipients ORDER BY member_id COLLATE "C", notice_index) AS r
         LEFT JOIN LATERAL (
             SELECT x.member_id, x.is_enabled, x.capped_day, x.capped_count, x.locale, x.timezone, x.quiet_start,
                    x.quiet_end, x.phone, x.email
@@ -60,7 +60,7 @@ _DECISION = f"""
                count(*) OVER (PARTITION BY given.dedup) > {MANY_MESSAGES} AS are_many
         FROM {POSTGRES.table("given", DEDUP_KEY, 5)}
         CROSS JOIN bongsu_messages AS m
-        WHERE m.type = given.type AND m.subject = given.subject AND m.told_at > given.since
+        WHERE m.type = given.type AND m.subject = given.subject AND m.last_notified_at > given.since
           AND m.message_id NOT IN (SELECT own.message_id FROM {POSTGRES.table("own", MESSAGE_ID, 6)})),
     -- Where a dedup key has many of them: who was notified. A member is notified once per window, so that is one lookup for
     -- each message instead of one for each message and recipient.
@@ -74,24 +74,26 @@ _DECISION = f"""
     -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used. What
     -- follows from a profile, and the message of a locale, are looked up: there may be many of each.
     options AS (
-        SELECT l.place, l.member_id, l.is_missing, f.dedup, content.message_id, f.rank, f.is_critical, profile.day,
+        SELECT l.notice_index, l.member_id, l.is_missing, f.dedup, content.message_id, f.rank, f.is_critical, profile.day,
                CASE WHEN f.is_critical THEN CAST($7 AS timestamptz) ELSE profile.due END AS due,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
                f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {OWN_REACHABLE}) AS channels,
                CASE WHEN l.capped_day >= profile.day THEN l.capped_count ELSE 0 END AS counted
         FROM locked_members AS l
-        JOIN {POSTGRES.table("f", NOTICE, 2)} ON f.place = l.place
+        JOIN {POSTGRES.table("f", NOTICE, 2)} ON f.notice_index = l.notice_index
         LEFT JOIN {POSTGRES.table("profile", PROFILE, 3)}
                ON profile.locale = l.locale AND profile.timezone = l.timezone
                   AND profile.quiet_start = l.quiet_start AND profile.quiet_end = l.quiet_end
-        LEFT JOIN {POSTGRES.table("content", CONTENT, 4)} ON content.place = l.place AND content.locale = l.locale
+        LEFT JOIN {POSTGRES.table("content", CONTENT, 4)}
+               ON content.notice_index = l.notice_index AND content.locale = l.locale
         LEFT JOIN LATERAL (
             SELECT x.is_enabled, x.channels FROM bongsu_preferences AS x
             WHERE x.member_id = l.member_id AND x.type = f.type OFFSET 0) AS p ON true),
     -- The decision: the first reason that applies. Scalar sub-selects with LIMIT, because EXISTS may read a whole table.
     decision AS (
-        SELECT o.place, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical, o.counted,
+        SELECT o.notice_index, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical,
+               o.counted,
                CASE -- Not decidable yet: the caller has to insert the member, or to learn the profile.
                     WHEN o.is_missing OR o.message_id IS NULL OR o.day IS NULL THEN '{MISSING}'
                     -- Opted out comes first: it holds whatever else does.
@@ -111,7 +113,7 @@ _DECISION = f"""
 
 # Last the daily cap, because only what is sent counts. Of one notice: what was counted before this step.
 _ONE_NOTICE = f"""
-    SELECT place, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
+    SELECT notice_index, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
            channels, rank, due, day, is_critical,
            coalesce(reason, CASE WHEN NOT is_critical AND counted >= CAST($8 AS integer)
                                  THEN '{Reason.RATE_LIMITED}' END) AS reason
@@ -121,11 +123,12 @@ _ONE_NOTICE = f"""
 _SEVERAL_NOTICES = f""",
     -- Of notices with the same dedup key a member gets the first that nothing is against.
     repeats AS (
-        SELECT *, row_number() OVER (PARTITION BY member_id, dedup, reason IS NULL ORDER BY place) AS nth FROM decision),
+        SELECT *, row_number() OVER (PARTITION BY member_id, dedup, reason IS NULL ORDER BY notice_index) AS nth
+        FROM decision),
     -- The cap: what was counted before this step, and what its notices up to here add to it.
     caps AS (
         SELECT *, counted + count(*) FILTER (WHERE reason IS NULL AND nth = 1 AND NOT is_critical)
-                  OVER (PARTITION BY member_id ORDER BY place ROWS UNBOUNDED PRECEDING) AS used
+                  OVER (PARTITION BY member_id ORDER BY notice_index ROWS UNBOUNDED PRECEDING) AS used
         FROM repeats),
     -- min(used) is that of the key's first. Over the cap it is not sent, and then nor is another a duplicate of it.
     decided AS (
@@ -133,8 +136,8 @@ _SEVERAL_NOTICES = f""",
                       WHEN NOT is_critical AND min(used) OVER (PARTITION BY member_id, dedup, reason IS NULL)
                            > CAST($8 AS integer) THEN '{Reason.RATE_LIMITED}'
                       WHEN nth > 1 THEN '{Reason.DUPLICATE}' END) AS final_reason
-        FROM caps ORDER BY member_id, place)
-    SELECT place, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
+        FROM caps ORDER BY member_id, notice_index)
+    SELECT notice_index, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
            channels, rank, due, day, is_critical, final_reason AS reason
     FROM decided"""
 
@@ -149,7 +152,7 @@ DECIDE_MANY_OF_SEVERAL_NOTICES = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES
 # The rows of one step. The table belongs to the connection; a commit empties it.
 CREATE_DECIDED = """
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_decided (
-        place integer, member_id text COLLATE "C", message_id bigint, notification_id bigint, channels integer,
+        notice_index integer, member_id text COLLATE "C", message_id bigint, notification_id bigint, channels integer,
         rank integer, due timestamptz, day integer, is_critical boolean, reason text) ON COMMIT DELETE ROWS"""
 # Plans by the values: given the first and last of many members, the planner sees whether their rows lie so close together
 # that reading them in a row is faster than looking up each.
@@ -161,16 +164,17 @@ SPREAD_DUE = f"""
     UPDATE bongsu_decided AS d
     SET due = d.due + (n.wait + coalesce(active.quiet_before, 0)) * interval '1 microsecond'
     FROM (
-        SELECT x.place, x.member_id, x.is_critical, CAST(round(1000000 * paced.seconds * (
-                   paced.before + row_number() OVER (PARTITION BY x.place ORDER BY x.member_id) - 1)) AS bigint) AS wait
-        FROM bongsu_decided AS x JOIN {POSTGRES.table("paced", PACED_NOTICE, 1)} ON paced.place = x.place
+        SELECT x.notice_index, x.member_id, x.is_critical, CAST(round(1000000 * paced.seconds * (
+                   paced.before + row_number() OVER (PARTITION BY x.notice_index ORDER BY x.member_id) - 1)) AS bigint)
+                   AS wait
+        FROM bongsu_decided AS x JOIN {POSTGRES.table("paced", PACED_NOTICE, 1)} ON paced.notice_index = x.notice_index
         WHERE x.reason IS NULL) AS n
     JOIN bongsu_members AS m ON m.member_id = n.member_id
     LEFT JOIN {POSTGRES.table("active", ACTIVE_TIME, 2)}
            ON NOT n.is_critical AND active.timezone = coalesce(m.timezone, '')
               AND active.quiet_start = coalesce(m.quiet_start, -1) AND active.quiet_end = coalesce(m.quiet_end, -1)
               AND n.wait >= active.since AND n.wait < active.until
-    WHERE d.place = n.place AND d.member_id = n.member_id"""
+    WHERE d.notice_index = n.notice_index AND d.member_id = n.member_id"""
 
 # Ids of recipients who are not members yet.
 FIND_MISSING_MEMBERS = f"""
@@ -277,17 +281,17 @@ APPLY_FEW = f"""
         INSERT INTO bongsu_messages ({", ".join(MESSAGE)})
         SELECT {", ".join(MESSAGE)} FROM {POSTGRES.table("given", MESSAGE, 2)}),
     used_again AS (
-        UPDATE bongsu_messages AS m SET told_at = $6
+        UPDATE bongsu_messages AS m SET last_notified_at = $6
         FROM {POSTGRES.table("given", MESSAGE_ID, 3)}
-        WHERE m.message_id = given.message_id AND (m.told_at IS NULL OR m.told_at < $6)),
+        WHERE m.message_id = given.message_id AND (m.last_notified_at IS NULL OR m.last_notified_at < $6)),
     done AS (
         UPDATE bongsu_events AS e
-        SET status = 'DONE', claims = 0, leased_by = NULL, error = NULL, finished_at = {POSTGRES.now}
+        SET status = 'DONE', claim_count = 0, leased_by = NULL, error = NULL, finished_at = {POSTGRES.now}
         FROM {POSTGRES.table("given", CLAIM, 4)}
         WHERE e.event_id = given.event_id AND e.epoch = given.epoch AND e.leased_by IS NOT NULL),
     continued AS (
         UPDATE bongsu_events AS e
-        SET fanout_cursor = given.cursor, claims = 1, due = {POSTGRES.after("$7")}
+        SET fanout_cursor = given.cursor, claim_count = 1, due = {POSTGRES.after("$7")}
         FROM {POSTGRES.table("given", CURSOR, 5)}
         WHERE e.event_id = given.event_id AND e.epoch = given.epoch AND e.leased_by IS NOT NULL)
     SELECT count(*) AS deliveries FROM deliveries"""

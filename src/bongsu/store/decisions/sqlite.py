@@ -28,10 +28,10 @@ _PUSH, _IN_APP = BITS[Channel.PUSH], BITS[Channel.IN_APP]
 # SQLite's own name for the index of the primary key.
 _MEMBERS_BY_ID = "sqlite_autoindex_bongsu_members_1"
 
-# Recipients as one JSON object of member ids by place. The place as a sum: a CAST would have a type affinity, and that keeps
-# SQLite from an index when it is compared.
+# Recipients as one JSON object: member ids by notice index. The index as a sum: a CAST would have a type affinity, which
+# keeps SQLite from using an index when it is compared.
 RECIPIENTS = """
-        SELECT notice.key + 0 AS place, member.value AS member_id
+        SELECT notice.key + 0 AS notice_index, member.value AS member_id
         FROM json_each($1) AS notice, json_each(notice.value) AS member"""
 
 # --- decide -----------------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ _DECISION = f"""
     WITH recipients AS ({RECIPIENTS}),
     -- First the members' rows: the daily cap is counted on them.
     locked_members AS NOT MATERIALIZED (
-        SELECT r.place, r.member_id, m.member_id IS NULL AS is_missing, m.is_enabled, m.capped_day, m.capped_count,
+        SELECT r.notice_index, r.member_id, m.member_id IS NULL AS is_missing, m.is_enabled, m.capped_day, m.capped_count,
                coalesce(m.locale, '') AS locale, coalesce(m.timezone, '') AS timezone,
                coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end,
                {REACHABLE} AS reachable
@@ -56,7 +56,7 @@ _DECISION = f"""
                count(*) OVER (PARTITION BY given.dedup) > {MANY_MESSAGES} AS are_many
         FROM {SQLITE.table("given", DEDUP_KEY, 5)}
         CROSS JOIN bongsu_messages AS m INDEXED BY bongsu_messages_recent
-        WHERE m.type = given.type AND m.subject = given.subject AND m.told_at > given.since
+        WHERE m.type = given.type AND m.subject = given.subject AND m.last_notified_at > given.since
           AND m.message_id NOT IN (SELECT own.message_id FROM {SQLITE.table("own", MESSAGE_ID, 6)})),
     -- Where a dedup key has many of them: who was notified. A member is notified once per window, so that is one lookup for
     -- each message instead of one for each message and recipient.
@@ -66,22 +66,23 @@ _DECISION = f"""
         WHERE r.are_many AND n.message_id = r.message_id AND n.created_at > r.since),
     -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used.
     options AS (
-        SELECT l.place, l.member_id, l.is_missing, f.dedup, content.message_id, f.rank, f.is_critical, profile.day,
+        SELECT l.notice_index, l.member_id, l.is_missing, f.dedup, content.message_id, f.rank, f.is_critical, profile.day,
                CASE WHEN f.is_critical THEN $7 ELSE profile.due END AS due,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
                f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {OWN_REACHABLE}) AS channels,
                CASE WHEN l.capped_day >= profile.day THEN l.capped_count ELSE 0 END AS counted
         FROM locked_members AS l
-        LEFT JOIN notice AS f ON f.place = l.place
+        LEFT JOIN notice AS f ON f.notice_index = l.notice_index
         LEFT JOIN profile
                ON profile.locale = l.locale AND profile.timezone = l.timezone
                   AND profile.quiet_start = l.quiet_start AND profile.quiet_end = l.quiet_end
-        LEFT JOIN content ON content.place = l.place AND content.locale = l.locale
+        LEFT JOIN content ON content.notice_index = l.notice_index AND content.locale = l.locale
         LEFT JOIN bongsu_preferences AS p ON p.member_id = l.member_id AND p.type = f.type),
     -- The decision: the first reason that applies.
     decision AS (
-        SELECT o.place, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical, o.counted,
+        SELECT o.notice_index, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical,
+               o.counted,
                CASE -- Not decidable yet: the caller has to insert the member, or to learn the profile.
                     WHEN o.is_missing OR o.message_id IS NULL OR o.day IS NULL THEN '{MISSING}'
                     -- Opted out comes first: it holds whatever else does.
@@ -104,7 +105,7 @@ _IDS_BEFORE = "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = '
 
 # Last the daily cap, because only what is sent counts. Of one notice: what was counted before this step.
 _ONE_NOTICE = f"""
-    SELECT place, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical,
+    SELECT notice_index, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical,
            coalesce(reason, CASE WHEN NOT is_critical AND counted >= $8 THEN '{Reason.RATE_LIMITED}' END) AS reason
     FROM decision"""
 
@@ -112,23 +113,25 @@ _ONE_NOTICE = f"""
 _SEVERAL_NOTICES = f""",
     -- Of notices with the same dedup key a member gets the first that nothing is against.
     repeats AS (
-        SELECT *, row_number() OVER (PARTITION BY member_id, dedup, reason IS NULL ORDER BY place) AS nth FROM decision),
+        SELECT *, row_number() OVER (PARTITION BY member_id, dedup, reason IS NULL ORDER BY notice_index) AS nth
+        FROM decision),
     -- The cap: what was counted before this step, and what its notices up to here add to it.
     caps AS (
         SELECT *, counted + count(*) FILTER (WHERE reason IS NULL AND nth = 1 AND NOT is_critical)
-                  OVER (PARTITION BY member_id ORDER BY place ROWS UNBOUNDED PRECEDING) AS used
+                  OVER (PARTITION BY member_id ORDER BY notice_index ROWS UNBOUNDED PRECEDING) AS used
         FROM repeats)
     -- min(used) is that of the key's first. Over the cap it is not sent, and then nor is another a duplicate of it.
-    SELECT place, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical,
+    SELECT notice_index, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical,
            coalesce(reason, CASE
                WHEN NOT is_critical AND min(used) OVER (PARTITION BY member_id, dedup, reason IS NULL) > $8
                     THEN '{Reason.RATE_LIMITED}'
                WHEN nth > 1 THEN '{Reason.DUPLICATE}' END) AS reason
-    FROM caps ORDER BY member_id, place"""
+    FROM caps ORDER BY member_id, notice_index"""
 
 # Inserts a decided row for each recipient into bongsu_decided.
 _INSERT_DECIDED = """
-    INSERT INTO bongsu_decided (place, member_id, message_id, ids_before, channels, rank, due, day, is_critical, reason)"""
+    INSERT INTO bongsu_decided
+        (notice_index, member_id, message_id, ids_before, channels, rank, due, day, is_critical, reason)"""
 DECIDE_MANY_OF_ONE_NOTICE = f"{_INSERT_DECIDED}{_DECISION}{_ONE_NOTICE}"
 DECIDE_MANY_OF_SEVERAL_NOTICES = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES}"
 
@@ -136,7 +139,7 @@ DECIDE_MANY_OF_SEVERAL_NOTICES = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES
 CREATE_DECIDED = """
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_decided (
         number integer PRIMARY KEY, ids_before integer, notification_id integer AS (ids_before + number),
-        place integer, member_id text, message_id integer, channels integer, rank integer, due integer, day integer,
+        notice_index integer, member_id text, message_id integer, channels integer, rank integer, due integer, day integer,
         is_critical boolean, reason text)"""
 # Empties it. It still has the rows of the step before.
 PREPARE_MANY = "DELETE FROM bongsu_decided"
@@ -150,8 +153,9 @@ SPREAD_DUE = f"""
         SELECT w.number, w.wait, coalesce(active.quiet_before, 0) AS quiet_before
         FROM (
             SELECT x.number, x.member_id, x.is_critical, CAST(round(1000000 * paced.seconds * (
-                       paced.before + row_number() OVER (PARTITION BY x.place ORDER BY x.member_id) - 1)) AS integer) AS wait
-            FROM bongsu_decided AS x JOIN {SQLITE.table("paced", PACED_NOTICE, 1)} ON paced.place = x.place
+                       paced.before + row_number() OVER (PARTITION BY x.notice_index ORDER BY x.member_id) - 1)) AS integer)
+                       AS wait
+            FROM bongsu_decided AS x JOIN {SQLITE.table("paced", PACED_NOTICE, 1)} ON paced.notice_index = x.notice_index
             WHERE x.reason IS NULL) AS w
         JOIN bongsu_members AS m ON m.member_id = w.member_id
         LEFT JOIN {SQLITE.table("active", ACTIVE_TIME, 2)}

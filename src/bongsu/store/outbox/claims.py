@@ -36,10 +36,10 @@ CLAIM_SUSPECT = in_both(
         f"""
     WITH next AS MATERIALIZED (
         SELECT event_id FROM bongsu_events {d.index_hint("bongsu_events_suspect")}
-        WHERE status = 'PENDING' AND due <= {d.now} AND claims >= {SUSPECT_AFTER}
+        WHERE status = 'PENDING' AND due <= {d.now} AND claim_count >= {SUSPECT_AFTER}
         ORDER BY due LIMIT 1 {d.skip_locked})
     UPDATE bongsu_events
-    SET epoch = epoch + 1, claims = claims + 1, due = {d.after("$1")}, leased_by = $2
+    SET epoch = epoch + 1, claim_count = claim_count + 1, due = {d.after("$1")}, leased_by = $2
     FROM next WHERE bongsu_events.event_id = next.event_id
     RETURNING {CLAIM_COLUMNS}"""
     )
@@ -52,7 +52,7 @@ RECORD = in_both(
     UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
     SET status = given.status,
         attempts = attempts + CASE WHEN given.error IS NULL THEN 0 ELSE 1 END,
-        claims = 0, leased_by = NULL, error = given.error,
+        claim_count = 0, leased_by = NULL, error = given.error,
         due = CASE WHEN given.status = 'PENDING' THEN {d.after("given.after_seconds")} ELSE due END,
         finished_at = CASE WHEN given.status = 'PENDING' THEN NULL ELSE {d.now} END
     FROM {d.table("given", _RESULT, 1)}
@@ -66,7 +66,7 @@ GIVE_BACK = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
-    SET claims = claims - 1, leased_by = NULL, due = {d.after("$2")}
+    SET claim_count = claim_count - 1, leased_by = NULL, due = {d.after("$2")}
     FROM {d.table("given", CLAIM, 1)}
     WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL"""
     )
@@ -119,7 +119,7 @@ async def _claim(tx: Transaction, query: Query) -> list[ClaimedEvent]:
             event, unreadable = await asyncio.to_thread(read_event, tx.dialect, row)
         else:
             event, unreadable = read_event(tx.dialect, row)
-        claimed.append(ClaimedEvent(event, row["epoch"], row["attempts"], row["claims"], unreadable, is_large))
+        claimed.append(ClaimedEvent(event, row["epoch"], row["attempts"], row["claim_count"], unreadable, is_large))
     return claimed
 
 

@@ -27,7 +27,7 @@ SAVE_CURSORS = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
-    SET fanout_cursor = given.cursor, claims = 1, due = {d.after("$2")}
+    SET fanout_cursor = given.cursor, claim_count = 1, due = {d.after("$2")}
     FROM {d.table("given", CURSOR, 1)}
     WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL"""
     )
@@ -38,11 +38,11 @@ SAVE_CURSORS = in_both(
 FIND_BEGUN = in_both(
     lambda d: (
         f"""
-    SELECT e.event_id, e.fanout_cursor, m.notice, m.locale, m.message_id, coalesce(c.count, 0) AS notified
+    SELECT e.event_id, e.fanout_cursor, m.notice_index, m.locale, m.message_id, coalesce(c.count, 0) AS notified
     FROM {d.table("given", _ID, 1)}
     CROSS JOIN bongsu_events AS e
     LEFT JOIN bongsu_messages AS m ON m.event_id = e.event_id
-    LEFT JOIN bongsu_message_counts AS c ON c.message_id = m.message_id AND c.channel = '' AND c.what = '{NOTIFIED}'
+    LEFT JOIN bongsu_message_counts AS c ON c.message_id = m.message_id AND c.channel = '' AND c.category = '{NOTIFIED}'
     WHERE e.event_id = given.event_id AND e.fanout_cursor IS NOT NULL"""
     )
 )
@@ -86,6 +86,6 @@ async def find_begun(tx: Transaction, event_ids: Sequence[UUID]) -> dict[UUID, B
     for row in await tx.fetch(FIND_BEGUN(Table(_ID, [(event_id,) for event_id in event_ids]))):
         one = begun.setdefault(as_uuid(row["event_id"]), Begun(row["fanout_cursor"], {}, Counter()))
         if row["message_id"] is not None:
-            one.messages[row["notice"], row["locale"]] = row["message_id"]
-            one.notified[row["notice"]] += row["notified"]
+            one.messages[row["notice_index"], row["locale"]] = row["message_id"]
+            one.notified[row["notice_index"]] += row["notified"]
     return begun

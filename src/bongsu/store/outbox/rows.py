@@ -37,7 +37,7 @@ NEW_EVENT = {
 READ_COLUMNS = """
     bongsu_events.event_id, event_type, occurred_at, actor_id, target_id, ref_id, CAST(payload AS text) AS payload"""
 # And what a claim returns.
-CLAIM_COLUMNS = f"{READ_COLUMNS}, epoch, attempts, claims, is_large"
+CLAIM_COLUMNS = f"{READ_COLUMNS}, epoch, attempts, claim_count, is_large"
 # The types of events.
 EVENT_TYPE = {"event_type": "text"}
 
@@ -70,7 +70,7 @@ class ClaimedEvent(NamedTuple):
     event: Event
     epoch: int
     attempts: int
-    claims: int
+    claim_count: int
     unreadable: str | None = None
     # Its payload is long: it is claimed alone, and decoded outside the event loop.
     is_large: bool = False
@@ -80,8 +80,8 @@ class ClaimedEvent(NamedTuple):
         """Why another attempt would change nothing, if so."""
         if self.unreadable:
             return self.unreadable
-        if self.claims > SUSPECT_AFTER + DEATHS_ALONE:
-            return f"every worker that claimed it has crashed, {self.claims - 1} in a row"
+        if self.claim_count > SUSPECT_AFTER + DEATHS_ALONE:
+            return f"every worker that claimed it has crashed, {self.claim_count - 1} in a row"
         return None
 
 

@@ -100,11 +100,11 @@ async def test_a_bucket_fills_by_the_stores_clock(store: Store) -> None:
     async with store.transaction() as tx:
         assert await draw(tx, "q", 60, 0, 60, 10) == 60
     async with store.transaction() as tx:
-        await tx.execute(in_both(lambda d: f"UPDATE bongsu_quotas SET at = {d.after('-4')}")())
+        await tx.execute(in_both(lambda d: f"UPDATE bongsu_quotas SET drawn_at = {d.after('-4')}")())
     async with store.transaction() as tx:
         assert await draw(tx, "q", 30, 0, 60, 10) == 30
     async with store.transaction() as tx:
-        await tx.execute(in_both(lambda d: f"UPDATE bongsu_quotas SET at = {d.after('3600')}")())
+        await tx.execute(in_both(lambda d: f"UPDATE bongsu_quotas SET drawn_at = {d.after('3600')}")())
     async with store.transaction() as tx:
         ((before,),) = await rows(store, "SELECT tokens FROM bongsu_quotas")
         assert await draw(tx, "q", 60, 0, 60, 10) == pytest.approx(before), "what is later by the clock takes nothing away"
