@@ -11,7 +11,7 @@ from bongsu.store import Transaction, outbox
 from bongsu.store.core.query import in_both, same
 from tests.support.notifications import say
 
-_CHANGE_MESSAGE = same("UPDATE bongsu_messages SET notice = $2, locale = 'ko', is_bulk = $3 WHERE message_id = $1")
+_CHANGE_MESSAGE = same("UPDATE bongsu_messages SET notice_index = $2, locale = 'ko', is_bulk = $3 WHERE message_id = $1")
 _ADD_COUNT = same("INSERT INTO bongsu_message_counts (message_id, channel, category, count) VALUES ($1, $2, $3, $4)")
 _SET_AGE = in_both(
     lambda d: f"UPDATE bongsu_messages SET created_at = {d.after('-CAST($2 AS double precision)')} WHERE message_id = $1"
