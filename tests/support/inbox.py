@@ -38,7 +38,7 @@ _ADD_NOTIFICATIONS = in_both(
     lambda d: (
         f"""
     INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at)
-    SELECT $1, message_id, 8, {d.now} FROM bongsu_messages WHERE event_id = $2 ORDER BY notice"""
+    SELECT $1, message_id, 8, {d.now} FROM bongsu_messages WHERE event_id = $2 ORDER BY notice_index"""
     )
 )
 

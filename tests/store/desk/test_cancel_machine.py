@@ -48,7 +48,7 @@ KINDS = {
 }
 TABLES = (
     "events", "messages", "message_counts", "notifications", "suppressions", "deliveries", "attempts", "cancellations",
-    "portions", "replays",
+    "audience_snapshots", "replays",
 )  # fmt: skip
 _ALL_DUE = in_both(lambda d: f"UPDATE bongsu_deliveries SET due = {d.after('-1')} WHERE status IN ('READY', 'SENDING')")
 _WAITING = "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING') LIMIT 1"

@@ -195,7 +195,7 @@ async def test_failures_that_the_recovery_job_would_retry_can_be_cancelled(
     store: Store, settings: Settings, is_job_first: bool
 ) -> None:
     event_id = await small_event(store, "SUCCESS", "FAIL")
-    await change(store, "UPDATE bongsu_deliveries SET is_retryable = true, rounds = 2 WHERE status = 'FAIL'")
+    await change(store, "UPDATE bongsu_deliveries SET is_retryable = true, recovery_rounds = 2 WHERE status = 'FAIL'")
     assert await begun(store, event_id) == (0, 1, 0)
     if is_job_first:
         async with store.transaction() as tx:
@@ -207,7 +207,7 @@ async def test_failures_that_the_recovery_job_would_retry_can_be_cancelled(
 
 async def test_failures_after_the_last_round_leave_nothing_to_cancel(store: Store, settings: Settings) -> None:
     event_id = await small_event(store, "SUCCESS", "FAIL")
-    await change(store, "UPDATE bongsu_deliveries SET is_retryable = true, rounds = 3 WHERE status = 'FAIL'")
+    await change(store, "UPDATE bongsu_deliveries SET is_retryable = true, recovery_rounds = 3 WHERE status = 'FAIL'")
     assert await begin(store, event_id) == NothingLeft(EventStatus.DONE)
 
 

@@ -221,7 +221,7 @@ async def test_what_dies_again_while_a_replay_runs_is_not_replayed_twice(
         await one_delivery(store, "FAIL")
     asked = DeadFilter.model_validate({"state": "FAIL"})
     # No sooner replayed than dead.
-    kill = same("UPDATE bongsu_deliveries SET status = 'FAIL', rounds = 9 WHERE status = 'READY'")
+    kill = same("UPDATE bongsu_deliveries SET status = 'FAIL', recovery_rounds = 9 WHERE status = 'READY'")
     find_page = dead_letters.find_page
 
     async def find_after_a_death(tx: Transaction, *given: Any) -> DeadPage:
