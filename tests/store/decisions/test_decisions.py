@@ -11,8 +11,9 @@ import pytest
 from bongsu.model import Action, Channel, Event, EventStatus
 from bongsu.model.channels import to_bits
 from bongsu.store import Query, Statement, Store, Transaction, decisions, outbox
-from bongsu.store.core.query import Table, same
+from bongsu.store.core.query import OTHER_DATABASE, same
 from bongsu.store.decisions import DecisionInputs, DedupKey, Message, NoticeRow, ProfileRow, StepChanges, apply, decide
+from bongsu.store.decisions.messages import mark_used_again_query
 from bongsu.store.decisions.recipients import FIND_EVERYONE, FIND_INTERESTED, Interest, find_everyone, find_interested
 from tests.support.decisions import did, members, prefers, rows, run, unread_is_exact
 
@@ -154,7 +155,7 @@ async def test_a_message_is_never_marked_back_in_time(store: Store) -> None:
                 [message(one, Event(event_type="x"))._replace(last_notified_at=later) for one in (1, 2)]
             )
         )
-        mark = apply.MARK_USED_AGAIN(Table({"message_id": "bigint"}, [(1,)]), NOW)
+        mark = mark_used_again_query([1], NOW)
         assert await tx.execute(mark) == [0]
         found = await tx.fetch(same("SELECT last_notified_at FROM bongsu_messages")())
     assert {store.dialect.time(row["last_notified_at"]) for row in found} == {later}
@@ -242,7 +243,10 @@ async def test_no_statement_scans_a_table_on_sqlite(store: Store) -> None:
     await members(store, "a")
     scans = Counter[str]()
     statements = [
-        one for module in (decide, apply) for one in vars(module).values() if isinstance(one, Statement) and one.sqlite
+        one
+        for module in (decide, apply)
+        for one in vars(module).values()
+        if isinstance(one, Statement) and one.sqlite != OTHER_DATABASE
     ]
     async with store.transaction() as tx:
         await tx.execute(decide.CREATE_DECIDED())

@@ -17,10 +17,10 @@ from bongsu.store.decisions.rows import (
 from bongsu.store.members.channel_bits import (
     ALL_BITS,
     BITS,
-    OWN_REACHABLE,
-    REACHABLE,
     SINGLE_ADDRESS_BITS,
     SINGLE_ADDRESS_CHANNELS,
+    own_reachable,
+    reachable,
 )
 from bongsu.store.members.devices import USABLE_DEVICE
 
@@ -44,7 +44,7 @@ _DECISION = f"""
         SELECT r.notice_index, r.member_id, m.member_id IS NULL AS is_missing, m.is_enabled, m.capped_day, m.capped_count,
                coalesce(m.locale, '') AS locale, coalesce(m.timezone, '') AS timezone,
                coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end,
-               {REACHABLE} AS reachable
+               {reachable("m")} AS reachable
         FROM recipients AS r LEFT JOIN bongsu_members AS m ON m.member_id = r.member_id),
     -- Each read once and then looked up: there may be many.
     notice AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", NOTICE, 2)}),
@@ -70,7 +70,8 @@ _DECISION = f"""
                CASE WHEN f.is_critical THEN $7 ELSE profile.due END AS due,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
-               f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {OWN_REACHABLE}) AS channels,
+               f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {own_reachable("f.channels", "l.member_id")})
+                   AS channels,
                CASE WHEN l.capped_day >= profile.day THEN l.capped_count ELSE 0 END AS counted
         FROM locked_members AS l
         LEFT JOIN notice AS f ON f.notice_index = l.notice_index
@@ -132,8 +133,8 @@ _SEVERAL_NOTICES = f""",
 _INSERT_DECIDED = """
     INSERT INTO bongsu_decided
         (notice_index, member_id, message_id, ids_before, channels, rank, due, day, is_critical, reason)"""
-DECIDE_MANY_OF_ONE_NOTICE = f"{_INSERT_DECIDED}{_DECISION}{_ONE_NOTICE}"
-DECIDE_MANY_OF_SEVERAL_NOTICES = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES}"
+DECIDE_ONE_NOTICE_INTO_TABLE = f"{_INSERT_DECIDED}{_DECISION}{_ONE_NOTICE}"
+DECIDE_INTO_TABLE = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES}"
 
 # The rows of one step, in a table of the connection. Numbered as they come: behind the last notification's id.
 CREATE_DECIDED = """
@@ -142,7 +143,7 @@ CREATE_DECIDED = """
         notice_index integer, member_id text, message_id integer, channels integer, rank integer, due integer, day integer,
         is_critical boolean, reason text)"""
 # Empties it. It still has the rows of the step before.
-PREPARE_MANY = "DELETE FROM bongsu_decided"
+PREPARE_DECIDED = "DELETE FROM bongsu_decided"
 
 # Spreads the due times of paced notices ($1): each member's comes so many seconds after the one before. In quiet hours the
 # clock stands still: $2 has the times between them. So nothing is sent in them, and not everything at their end.
@@ -180,19 +181,8 @@ FIND_PROFILES = f"""
 
 # --- apply ------------------------------------------------------------------------------------------------------------
 
-# Counts one more unread, if it is in the inbox, and one more of the member's day, unless it is critical; never goes back to
-# an earlier day.
-COUNT_ONE_NOTICE = f"""
-    UPDATE bongsu_members AS m INDEXED BY {_MEMBERS_BY_ID}
-    SET unread = m.unread + CASE WHEN n.channels & {_IN_APP} = 0 THEN 0 ELSE 1 END,
-        capped_count = CASE WHEN n.is_critical THEN m.capped_count WHEN m.capped_day >= n.day THEN m.capped_count + 1
-                            ELSE 1 END,
-        capped_day = CASE WHEN n.is_critical OR m.capped_day >= n.day THEN m.capped_day ELSE n.day END
-    FROM bongsu_decided AS n
-    WHERE n.reason IS NULL AND m.member_id = n.member_id"""
-
-# The same where a member may be notified several times.
-COUNT_SEVERAL_NOTICES = f"""
+# Counts the unread in the inbox, and towards the cap of the member's day what is not critical. Never goes back a day.
+COUNT_FOR_MEMBERS = f"""
     UPDATE bongsu_members AS m INDEXED BY {_MEMBERS_BY_ID}
     SET unread = m.unread + given.unread,
         capped_count = given.counted + CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_count
@@ -203,8 +193,19 @@ COUNT_SEVERAL_NOTICES = f"""
           FROM bongsu_decided AS n WHERE n.reason IS NULL GROUP BY n.member_id) AS given
     WHERE m.member_id = given.member_id"""
 
-# Inserts a delivery for each usable device and each other channel of the notified. $1 now, $2 all channels of the step's
-# notices. Addresses are looked up when it is sent: they may have changed by then.
+# Inserts the inbox rows of those who are notified.
+ADD_NOTIFICATIONS = """
+    INSERT INTO bongsu_notifications (notification_id, member_id, message_id, channels, created_at)
+    SELECT notification_id, member_id, message_id, channels, $1
+    FROM bongsu_decided WHERE reason IS NULL"""
+
+# Inserts the reason for everyone else.
+ADD_SUPPRESSIONS = """
+    INSERT INTO bongsu_suppressions (message_id, member_id, reason, created_at)
+    SELECT message_id, member_id, reason, $1 FROM bongsu_decided WHERE reason IS NOT NULL"""
+
+# Inserts a delivery for each usable device and each other channel of the notified. Addresses are looked up when it is sent:
+# they may have changed by then.
 ADD_DELIVERIES = f"""
     INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, rank, due, created_at)
     SELECT n.notification_id, n.member_id, n.message_id, '{Channel.PUSH}', d.device_id, n.rank, n.due, $1
@@ -213,10 +214,10 @@ ADD_DELIVERIES = f"""
     UNION ALL
     SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.rank, n.due, $1
     FROM bongsu_decided AS n CROSS JOIN ({SINGLE_ADDRESS_CHANNELS}) AS c
-    WHERE $2 & {SINGLE_ADDRESS_BITS} <> 0 AND n.reason IS NULL AND n.channels & c.bit <> 0"""
+    WHERE n.reason IS NULL AND n.channels & {SINGLE_ADDRESS_BITS} <> 0 AND n.channels & c.bit <> 0"""
 
 # Returns how many of each message and channel ADD_DELIVERIES has inserted. Run it right after: SQLite has given them ids in
 # a row, the last of which it remembers.
-ADD_COUNTED_DELIVERIES = """
+COUNT_ADDED_DELIVERIES = """
     SELECT message_id, channel, count(*) AS count FROM bongsu_deliveries
     WHERE changes() > 0 AND delivery_id > last_insert_rowid() - changes() GROUP BY message_id, channel"""
