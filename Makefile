@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test quick install check lint bench chaos clean
+.PHONY: run test quick install check lint docs bench chaos clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/bongsu serve --demo
@@ -25,6 +25,10 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# Pages that are generated. A test fails when one is not up to date.
+docs: $(VENV)/dev.stamp
+	$(BIN)/python -m bongsu.store.schema.document > docs/SCHEMA.md
 
 # The tests that kill and break, with many more seeds and longer faults: about forty minutes.
 chaos: $(VENV)/dev.stamp

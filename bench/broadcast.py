@@ -37,7 +37,7 @@ TITLE, BODY = "겨울 외투 (남색, M)", "찜한 상품이 23% 내렸습니다
 _numbers = count(1)
 
 ADD_MESSAGE = same("""
-    INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, ref_id, data,
+    INSERT INTO bongsu_messages (event_id, notice_index, locale, type, subject, title, body, ref_id, data,
                                  channels, priority, guarantee, is_critical, created_at)
     VALUES ($1, 0, 'ko', 'PRICE_DROP', 's', $2, $3, $4, '{}', 8, 1, 'at_most_once', false, now())
     RETURNING message_id""")

@@ -53,8 +53,8 @@ _BARE = (
     in_both(
         lambda d: (
             f"""
-    INSERT INTO bongsu_messages (message_id, event_id, notice, locale, type, subject, title, body, data, channels, priority,
-                                 guarantee, is_critical, created_at)
+    INSERT INTO bongsu_messages (message_id, event_id, notice_index, locale, type, subject, title, body, data, channels,
+                                 priority, guarantee, is_critical, created_at)
     VALUES (1, '01890000-0000-7000-8000-000000000000', 0, 'ko', 'T', 's', 't', 'b', '{{}}', 9, 0, 'at_most_once', false,
             {d.now})"""
         )

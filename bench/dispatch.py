@@ -179,7 +179,7 @@ class _Queue:
                 FROM generate_series(1, {count}) AS n, (SELECT now() - interval '1 day' AS at) AS old"""
         )
         await self.plain.execute(
-            f"""INSERT INTO bongsu_attempts (delivery_id, epoch, at, millis, code)
+            f"""INSERT INTO bongsu_attempts (delivery_id, epoch, began_at, millis, code)
                 SELECT n, 1, now() - interval '1 day', 40, 'SUCCESS' FROM generate_series(1, {count}) AS n"""
         )
         await self._vacuum()

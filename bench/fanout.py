@@ -68,6 +68,8 @@ def _many(ground: Ground) -> int:
 _REST = "begin, commit and Python"
 # What a step's statements are for, by a text that no other has.
 _PURPOSES = {
+    # On PostgreSQL one statement; the parts below are SQLite's.
+    "WITH decided AS MATERIALIZED": "store what was decided",
     "FROM bongsu_behaviors": "find the recipients",
     "INSERT INTO bongsu_decided": "lock the members and decide",
     "UPDATE bongsu_members": "count for each member",
@@ -99,7 +101,8 @@ class _Timed:
 
     @contextlib.contextmanager
     def _timed(self, query: Query) -> Iterator[None]:
-        purpose = next((name for text, name in _PURPOSES.items() if text in query.statement.postgres), "other statements")
+        statement = query.statement.postgres if self.dialect.name == "postgresql" else query.statement.sqlite
+        purpose = next((name for text, name in _PURPOSES.items() if text in statement), "other statements")
         began = time.perf_counter()
         yield
         self._seconds[purpose] += time.perf_counter() - began

@@ -53,6 +53,11 @@ class StoreTooNew(StoreError):
     """A newer Bongsu has migrated this store. Install that version here; nothing was changed."""
 
 
+class StoreTooOld(StoreError):
+    """The tables are of a version before the first release, which is not upgraded. Start with an empty database; nothing was
+    changed."""
+
+
 class StoreBusy(StoreError):
     """Rows were locked by others for too long. Try again; nothing was stored."""
 

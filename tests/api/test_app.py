@@ -68,7 +68,7 @@ async def test_not_ready_without_the_tables_and_still_alive(api: httpx.AsyncClie
     response = await api.get("/readyz")
     assert response.status_code == 503
     assert "bongsu migrate" in response.json()["detail"]
-    assert store.place not in response.text
+    assert store.location not in response.text
     assert (await api.get("/healthz")).status_code == 200
 
 

@@ -37,7 +37,7 @@ async def test_rows_say_what_died_of_what(api: httpx.AsyncClient, store: Store) 
     source = new_id()
     async with store.transaction() as tx:
         one = await a_delivery(
-            tx, await message(tx, event_id=source), "UNKNOWN", code="TIMEOUT", detail="no answer", rounds=1
+            tx, await message(tx, event_id=source), "UNKNOWN", code="TIMEOUT", detail="no answer", recovery_rounds=1
         )
     event, delivery = (await found(api))["items"]
     for row in (event, delivery):
@@ -124,19 +124,19 @@ async def test_a_dry_run_counts_and_changes_nothing(api: httpx.AsyncClient, stor
     assert await replay(api, {"state": "FAIL"}, dryRun=True) == (200, {"matched": 1, "replayed": 0})
     assert await column(store, one, "status", "attempts") == ("FAIL", 4)
     async with store.read() as tx:
-        assert await tx.fetch(same("SELECT who FROM bongsu_replays")()) == []
+        assert await tx.fetch(same("SELECT requested_by FROM bongsu_replays")()) == []
 
 
 async def test_a_replay_puts_back_what_fits_and_says_by_whom(api: httpx.AsyncClient, store: Store) -> None:
     one, other = await one_delivery(store, "FAIL", code="A"), await one_delivery(store, "FAIL", code="B")
     assert await replay(api, {"code": "A"}, newCollapseId=True) == (200, {"matched": 1, "replayed": 1})
-    assert await column(store, one, "status", "series", "epoch") == ("READY", 1, 3)
+    assert await column(store, one, "status", "collapse_series", "epoch") == ("READY", 1, 3)
     assert await column(store, other, "status") == "FAIL"
     assert await replay(api, {"id": str(other)}) == (200, {"matched": 1, "replayed": 1})
-    assert await column(store, other, "status", "series") == ("READY", 0)
+    assert await column(store, other, "status", "collapse_series") == ("READY", 0)
     async with store.read() as tx:
-        (row,) = await tx.fetch(same("SELECT DISTINCT who FROM bongsu_replays")())
-    assert row["who"] == "key:ests"
+        (row,) = await tx.fetch(same("SELECT DISTINCT requested_by FROM bongsu_replays")())
+    assert row["requested_by"] == "key:ests"
 
 
 async def test_a_replay_wakes_dispatchers(api: httpx.AsyncClient, store: Store, signals: LocalSignals) -> None:

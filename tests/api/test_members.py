@@ -210,7 +210,7 @@ async def kept(store: Store) -> list[tuple[str, str, str]]:
 
 async def behaviors(store: Store) -> list[tuple[str, str, datetime]]:
     async with store.read() as tx:
-        query = same("SELECT product_id, member_id, action, at FROM bongsu_behaviors ORDER BY 1, 2, 3")
+        query = same("SELECT product_id, member_id, action, acted_at AS at FROM bongsu_behaviors ORDER BY 1, 2, 3")
         rows = await tx.fetch(query())
     return [(f"{row['product_id']} {row['member_id']}", row["action"], store.dialect.time(row["at"])) for row in rows]
 

@@ -93,7 +93,7 @@ def test_an_operator_lists_looks_and_replays(with_store: Do, environment: dict[s
 
     async def who(store: Store) -> list[str]:
         async with store.read() as tx:
-            return [row["who"] for row in await tx.fetch(same("SELECT who FROM bongsu_replays")())]
+            return [row["requested_by"] for row in await tx.fetch(same("SELECT requested_by FROM bongsu_replays")())]
 
     assert with_store(who) == ["cli:min-ji"]
 
@@ -193,7 +193,9 @@ async def test_the_story_of_one_says_where_it_was_to_go(store: Store, settings: 
     async with store.transaction() as tx:
         said = await message(tx, "at_most_once", SOON)
         ids = {
-            name: await delivery(tx, said, "UNKNOWN", f"m-{name}", channel=name, code=None, rounds=1, is_retryable=True)
+            name: await delivery(
+                tx, said, "UNKNOWN", f"m-{name}", channel=name, code=None, recovery_rounds=1, is_retryable=True
+            )
             for name in ("PUSH", "SMS", "EMAIL")
         }
 

@@ -60,7 +60,7 @@ async def decided_in_vain(store: Store, settings: Settings, worker: EventWorker,
         with locked(settings), pytest.raises(error):
             await worker._begin(claimed)
         await worker._give_back()
-    found = await rows(store, "SELECT DISTINCT status, attempts, claims, error FROM bongsu_events")
+    found = await rows(store, "SELECT DISTINCT status, attempts, claim_count, error FROM bongsu_events")
     assert [tuple(row) for row in found] == [("PENDING", 0, 0, None)]
 
 

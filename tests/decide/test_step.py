@@ -125,7 +125,7 @@ async def test_a_select_runs_once_however_many_it_finds(
         await decide(store, settings, says(Selected("SELECT who FROM follows")), said(), chunk=10)
     assert await told(store) == dict.fromkeys(everyone, 1)
     assert sum("FROM follows" in one for one in statements) == 1
-    assert await rows(store, "SELECT * FROM bongsu_portions") == []
+    assert await rows(store, "SELECT * FROM bongsu_audience_snapshots") == []
 
 
 async def test_who_follows_later_is_not_told_and_who_left_is(store: Store, settings: Settings) -> None:
@@ -145,7 +145,7 @@ async def test_who_follows_later_is_not_told_and_who_left_is(store: Store, setti
     await set_columns(store, "events", due=NOW)
     await work(EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), 4)))
     assert await told(store) == dict.fromkeys(everyone, 1)
-    assert await rows(store, "SELECT * FROM bongsu_portions") == []
+    assert await rows(store, "SELECT * FROM bongsu_audience_snapshots") == []
 
 
 async def test_an_event_that_failed_half_way_leaves_no_portions_and_asks_anew(store: Store, settings: Settings) -> None:
@@ -160,7 +160,7 @@ async def test_an_event_that_failed_half_way_leaves_no_portions_and_asks_anew(st
     assert len(await told(store)) == 4
     ((status,),) = await rows(store, "SELECT status FROM bongsu_events")
     assert status == "FAILED"
-    assert await rows(store, "SELECT * FROM bongsu_portions") == []
+    assert await rows(store, "SELECT * FROM bongsu_audience_snapshots") == []
     await run(store, "DELETE FROM follows WHERE who = 'm-008'")
     await set_columns(store, "events", status="PENDING", attempts=0, due=NOW)
     await work(
@@ -180,7 +180,7 @@ async def test_several_selects_of_an_event_take_turns(store: Store, settings: Se
 
     await decide(store, settings, rules, said("1"), said("2"), chunk=3)
     assert await told(store) == dict.fromkeys(everyone, 4)
-    assert await rows(store, "SELECT * FROM bongsu_portions") == []
+    assert await rows(store, "SELECT * FROM bongsu_audience_snapshots") == []
 
 
 class Breaking(ClockedDecider):

@@ -448,7 +448,7 @@ async def test_a_store_that_goes_away_before_anything_is_sent_counts_nothing(
         while (await states(store))[0][0] != "SUCCESS":
             await dispatcher.tick()
     await dispatcher.stop()
-    assert await states(store, "status, attempts, claims") == [("SUCCESS", 1, 0)]
+    assert await states(store, "status, attempts, claim_count") == [("SUCCESS", 1, 0)]
 
 
 async def test_what_was_claimed_too_long_ago_is_given_back_and_not_sent(
@@ -472,7 +472,7 @@ async def test_what_was_claimed_too_long_ago_is_given_back_and_not_sent(
         while (await states(store))[0][0] != "SUCCESS":
             await dispatcher.tick()
     await dispatcher.stop()
-    assert await states(store, "status, attempts, claims") == [("SUCCESS", 1, 0)]
+    assert await states(store, "status, attempts, claim_count") == [("SUCCESS", 1, 0)]
 
 
 async def test_one_outcome_that_cannot_be_stored_keeps_no_other_from_it(

@@ -46,7 +46,7 @@ async def test_sends_that_wait_for_their_turn_go_back_before_the_others_end(stor
         assert not stopping.done()
         sender.gate.set()
         await stopping
-    found = Counter(map(str, await states(store, "status, attempts, claims, leased_by")))
+    found = Counter(map(str, await states(store, "status, attempts, claim_count, leased_by")))
     assert found == {given_back: 2 * len(MANY) - 3, "('SUCCESS', 1, 0, None)": 3}
     assert set(sender.sent.values()) == {1}
     assert len(sender.sent) == 3

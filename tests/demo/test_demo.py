@@ -116,7 +116,7 @@ async def counted(store: Store) -> Sequence[int]:
 
 
 async def newest_interest(store: Store) -> Any:
-    return (await rows(store, "SELECT max(at) AS newest FROM bongsu_behaviors"))[0]["newest"]
+    return (await rows(store, "SELECT max(acted_at) AS newest FROM bongsu_behaviors"))[0]["newest"]
 
 
 async def test_filled_twice_is_filled_once_and_interest_is_fresh(store: Store) -> None:

@@ -30,8 +30,8 @@ async def add_message(
 async def keep_counts(tx: Transaction, message_id: int, counts: Mapping[str, Mapping[str, int]]) -> None:
     """Counts by channel and what is counted, as they are kept of a message of many members."""
     for channel, each in counts.items():
-        for what, count in each.items():
-            await rows.add_message_count(tx, message_id, channel=channel, what=what, count=count)
+        for category, count in each.items():
+            await rows.add_message_count(tx, message_id, channel=channel, category=category, count=count)
 
 
 async def add_cancellation(tx: Transaction, event_id: UUID, *, withdraw: bool = False) -> None:

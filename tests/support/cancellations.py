@@ -91,8 +91,10 @@ async def is_exact(store: Store) -> bool:
 
 
 async def kept_counts(store: Store) -> Counter[tuple[int, str, str]]:
-    found = await rows(store, "SELECT message_id, channel, what, count FROM bongsu_message_counts WHERE what <> 'IN_INBOX'")
-    return +Counter({(row["message_id"], row["channel"], row["what"]): row["count"] for row in found})
+    found = await rows(
+        store, "SELECT message_id, channel, category, count FROM bongsu_message_counts WHERE category <> 'IN_INBOX'"
+    )
+    return +Counter({(row["message_id"], row["channel"], row["category"]): row["count"] for row in found})
 
 
 async def counted(store: Store) -> Counter[tuple[int, str, str]]:

@@ -69,6 +69,13 @@ async def column(store: Store, delivery_id: int, *names: str) -> Any:
 async def failed_event(
     store: Store, error: str = "KeyError: 'x'", event_type: str = "x", died_at: datetime | None = None, **columns: Any
 ) -> UUID:
-    columns = {"attempts": 4, "claims": 2, "epoch": 9, "fanout_cursor": "1:m-7", "finished_at": died_at or NOW, **columns}
+    columns = {
+        "attempts": 4,
+        "claim_count": 2,
+        "epoch": 9,
+        "fanout_cursor": "1:m-7",
+        "finished_at": died_at or NOW,
+        **columns,
+    }
     async with store.transaction() as tx:
         return await add_event(tx, event_type=event_type, status="FAILED", error=error, **columns)

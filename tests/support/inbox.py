@@ -31,7 +31,7 @@ _UNREAD_ROWS = same("SELECT count(*) AS unread FROM bongsu_notifications WHERE m
 async def tell(tx: Transaction, member_id: str, count: int = 1, **words: Any) -> list[int]:
     """So many unread notifications of a member, each with a message of its own. Their ids, oldest first."""
     event_id = uuid4()
-    content = {"event_id": event_id, "notice": Sql("number"), "subject": "", "told_at": NOW, **WORDS, **words}
+    content = {"event_id": event_id, "notice_index": Sql("number"), "subject": "", "last_notified_at": NOW, **WORDS, **words}
     await ensure_members(tx, [member_id])
     await tx.fetch(_LOCK_MEMBER(member_id))
     await rows.add_many(tx, "messages", count, **content)

@@ -43,7 +43,7 @@ async def say(
         ref_id="product-1",
         channels=to_bits(channels),
         created_at=at,
-        told_at=at,
+        last_notified_at=at,
     )
 
 
@@ -87,6 +87,6 @@ async def send_many(tx: Transaction, message_id: int, status: str, at: datetime 
 async def babble(tx: Transaction, member_id: str, count: int, at: datetime = NOON) -> None:
     """So many notifications of a member, one message each, quickly."""
     event_id = new_id()
-    await rows.add_many(tx, "messages", count, event_id=event_id, notice=Sql("number"), created_at=at)
+    await rows.add_many(tx, "messages", count, event_id=event_id, notice_index=Sql("number"), created_at=at)
     messages = f"messages WHERE event_id = '{event_id}'"
     await rows.add_for_each(tx, "notifications", messages, member_id=member_id, message_id=Sql("message_id"), created_at=at)

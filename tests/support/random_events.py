@@ -93,7 +93,7 @@ async def check(store: Store, events: Iterable[Event]) -> None:
     """No recipient is lost or decided twice, no limit is exceeded, and every count is exact."""
     found = await rows(
         store,
-        """SELECT m.event_id, m.notice, m.type, m.subject, f.member_id, f.fate FROM (
+        """SELECT m.event_id, m.notice_index, m.type, m.subject, f.member_id, f.fate FROM (
                SELECT message_id, member_id, 'TOLD' AS fate FROM bongsu_notifications
                UNION ALL SELECT message_id, member_id, reason FROM bongsu_suppressions) AS f
            JOIN bongsu_messages m USING (message_id)""",
@@ -115,7 +115,7 @@ async def check(store: Store, events: Iterable[Event]) -> None:
     counted = await rows(store, "SELECT member_id, capped_count FROM bongsu_members WHERE capped_count > 0")
     assert {row[0]: row[1] for row in counted} == {one: count for one, count in plain.items() if count}
     assert await unread_is_exact(store)
-    assert await rows(store, "SELECT event_id FROM bongsu_portions") == [], "a snapshot was left over"
+    assert await rows(store, "SELECT event_id FROM bongsu_audience_snapshots") == [], "a snapshot was left over"
     pushed = await rows(
         store,
         """SELECT (SELECT count(*) FROM bongsu_deliveries) AS deliveries,

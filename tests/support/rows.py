@@ -32,13 +32,13 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "devices": {"device_id": "phone", "platform": "ANDROID", "has_consent": True, "status": "ACTIVE", "updated_at": NOW},
     "events": {"event_type": "x"},
     "messages": {
-        "notice": 0, "locale": "ko", "type": "POST_LIKE", "subject": "s", "title": "t", "body": "b", "data": "{}",
+        "notice_index": 0, "locale": "ko", "type": "POST_LIKE", "subject": "s", "title": "t", "body": "b", "data": "{}",
         "channels": IN_APP_BIT, "priority": 1, "guarantee": "at_most_once", "is_critical": False, "created_at": NOW,
     },
     "notifications": {"channels": IN_APP_BIT, "created_at": NOW},
     "suppressions": {"reason": "DUPLICATE", "created_at": NOW},
     "deliveries": {"channel": "PUSH", "status": "READY", "rank": 1, "due": NOW, "created_at": NOW},
-    "attempts": {"epoch": 1, "at": NOW, "millis": 120},
+    "attempts": {"epoch": 1, "began_at": NOW, "millis": 120},
     "message_counts": {"channel": ""},
     "cancellations": {"requested_at": NOW, "requested_by": "key:…abcd", "withdraw": False},
 }  # fmt: skip

@@ -33,6 +33,7 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.StoreUnreachable: 503,
     errors.StoreLoginRefused: 503,
     errors.StoreTooNew: 503,
+    errors.StoreTooOld: 503,
     errors.StoreBusy: 503,
     errors.StoreRolledBack: 503,
     errors.StoreTooSlow: 503,

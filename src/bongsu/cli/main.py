@@ -144,7 +144,7 @@ def migrate() -> None:
     async def work() -> tuple[str, str | None, str]:
         store = Store.open(settings)
         try:
-            return store.place, *(await apply(store))
+            return store.location, *(await apply(store))
         finally:
             await store.close()
 

@@ -82,8 +82,10 @@ class Messages:
         written = []
         for notice_index, locale, message_id in new:
             message = self._render(events[notice_index], locale, message_id, names, now)
-            told_at = now if message_id in notified else None
-            written.append((events[notice_index], message._replace(told_at=told_at, is_bulk=notice_index in bulk)))
+            last_notified_at = now if message_id in notified else None
+            written.append(
+                (events[notice_index], message._replace(last_notified_at=last_notified_at, is_bulk=notice_index in bulk))
+            )
         return written
 
     def _render(
@@ -101,7 +103,7 @@ class Messages:
         return Message(
             message_id=message_id,
             event_id=event.event_id,
-            notice=event.notice,
+            notice_index=event.notice,
             locale=locale,
             type=notice.type.name,
             subject=notice.subject,

@@ -151,7 +151,7 @@ class Decision:
     def settle(self) -> None:
         """Advance the events in memory to where the store now has them, and count for the metrics."""
         for event, message in self.new_messages:
-            event.messages[message.notice, message.locale] = message.message_id
+            event.messages[message.notice_index, message.locale] = message.message_id
         for event, (notice, after) in self.unfinished:
             event.notified = 0 if notice != event.notice else event.notified + self.notified[event.event_id]
             event.notice, event.after = notice, after

@@ -128,9 +128,9 @@ class Decider:
         decision.new_messages = await self._messages.render_new(tx, events, ids, needed, notified, bulk, held.now)
         decision.used_again = sorted(notified & {message_id for event in events for message_id in event.own_messages})
         for one in rows.counts:
-            decision.counts[events[one.place].current_notice.type.name, one.reason] += one.recipients
+            decision.counts[events[one.notice_index].current_notice.type.name, one.reason] += one.recipients
             if one.reason is None:
-                decision.notified[events[one.place].event_id] += one.recipients
+                decision.notified[events[one.notice_index].event_id] += one.recipients
 
     async def _step_profiles(self, tx: Transaction, recipients: Recipients) -> Sequence[Profile]:
         """The profiles of the step's members; with others that are known, if these are few beside the members."""
@@ -215,7 +215,7 @@ class Decider:
         self, paced: Sequence[PacedNotice], recipients: Recipients, profiles: Sequence[Profile], now: datetime
     ) -> list[ActiveTime]:
         first = min(one.seconds * one.before for one in paced)
-        last = max(one.seconds * (one.before + len(recipients.members[one.place])) for one in paced)
+        last = max(one.seconds * (one.before + len(recipients.members[one.notice_index])) for one in paced)
         return self._profiles.active_rows(profiles, now, first, last)
 
     def _number_keys(self, events: Sequence[EventInProgress]) -> list[int]:

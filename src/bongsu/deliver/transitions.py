@@ -46,7 +46,7 @@ def outgoing(claimed: ClaimedDelivery, content: MessageContent) -> Outgoing:
 
 def collapse_id(claimed: ClaimedDelivery, event_id: str) -> str:
     """The same for every attempt of one notification on one device, and for no other. A replay may start a new series."""
-    named = f"{event_id} {claimed.message_id} {claimed.member_id} {claimed.device_id or ''} {claimed.series}"
+    named = f"{event_id} {claimed.message_id} {claimed.member_id} {claimed.device_id or ''} {claimed.collapse_series}"
     return b2a_base64(hashlib.blake2b(named.encode(), digest_size=24).digest(), newline=False).translate(_URL_SAFE).decode()
 
 
@@ -82,8 +82,8 @@ def _why_not_sent(claimed: ClaimedDelivery, content: MessageContent | None) -> t
         return "ABANDONED", ABANDONED
     if claimed.is_cancelled:
         return CANCELLED, "its event was cancelled before it was sent"
-    if claimed.claims > MOST_CLAIMS:
-        return "POISONED", f"{claimed.claims - 1} claims in a row ended without an outcome"
+    if claimed.claim_count > MOST_CLAIMS:
+        return "POISONED", f"{claimed.claim_count - 1} claims in a row ended without an outcome"
     if claimed.is_expired:
         return "EXPIRED", EXPIRED
     if claimed.address is None:

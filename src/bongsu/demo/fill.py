@@ -45,7 +45,7 @@ async def refuse_other_members(store: Store, settings: Settings) -> None:
     async with store.read() as tx:
         other = await find_other_member(tx, NAMES)
     if other is not None:
-        raise NotForDemo(f"{store.place} has members of its own, such as {other}")
+        raise NotForDemo(f"{store.location} has members of its own, such as {other}")
 
 
 async def fill(store: Store, now: datetime | None = None) -> bool:

@@ -23,6 +23,7 @@ from bongsu.errors import (
     RedisUnreachable,
     StoreNotMigrated,
     StoreTooNew,
+    StoreTooOld,
 )
 from bongsu.model import utc_now
 from bongsu.model.channels import Address, ChannelSpec, describe_channel, names_with_deliveries
@@ -124,11 +125,11 @@ async def _store(settings: Settings) -> str:
         return "will be made by the first `bongsu serve`"
     store = Store.open(settings)
     if settings.is_embedded and not sqlite_path(settings).exists():
-        return f"{store.place}: will be made by the first `bongsu serve`"
+        return f"{store.location}: will be made by the first `bongsu serve`"
     try:
         await check(store)
         await load_channels(store)
-        return f"{store.place} answers and is up to date"
+        return f"{store.location} answers and is up to date"
     finally:
         await store.close()
 
@@ -156,7 +157,7 @@ async def _running_processes(store: Store) -> list[Process]:
     """Those seen lately. None if the store has another version's tables, which its own finding reports."""
     try:
         await check(store)
-    except (StoreNotMigrated, StoreTooNew):
+    except (StoreNotMigrated, StoreTooNew, StoreTooOld):
         return []
     async with store.read() as tx:
         return await find_seen(tx, SEEN_SECONDS)

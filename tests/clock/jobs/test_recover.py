@@ -31,8 +31,8 @@ from tests.support.deliveries import (
     one_delivery,
 )
 
-KEPT = ("status", "attempts", "rounds", "epoch", "series", "code", "due", "finished_at")
-FATE = ("status", "attempts", "rounds", "epoch", "series", "is_retryable")
+KEPT = ("status", "attempts", "recovery_rounds", "epoch", "collapse_series", "code", "due", "finished_at")
+FATE = ("status", "attempts", "recovery_rounds", "epoch", "collapse_series", "is_retryable")
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def recover(store: Store, woken: list[bytes | None] | None = None, batch: 
 
 
 async def test_what_may_yet_go_gets_another_round(store: Store, woken: list[bytes | None]) -> None:
-    one = await one_delivery(store, "FAIL", expires=SOON, is_retryable=True, rounds=2, series=5)
+    one = await one_delivery(store, "FAIL", expires=SOON, is_retryable=True, recovery_rounds=2, collapse_series=5)
     assert await recover(store, woken) == "1 given another round"
     assert await column(store, one, *FATE) == ("READY", 0, 3, 3, 5, False)
     assert await column(store, one, "finished_at") is None
@@ -65,7 +65,7 @@ async def test_another_round_goes_behind_all_that_is_not_critical(store: Store) 
 
 STAYING: tuple[dict[str, Any], ...] = (
     {"status": "FAIL"},
-    {"status": "FAIL", "is_retryable": True, "rounds": 3},
+    {"status": "FAIL", "is_retryable": True, "recovery_rounds": 3},
     {"status": "FAIL", "is_retryable": True, "expires": LONG_AGO},
     {"status": "UNKNOWN"},
     {"status": "UNKNOWN", "guarantee": "at_most_once", "is_retryable": True},
@@ -115,7 +115,7 @@ async def test_what_expired_while_it_waited_ends_and_the_rest_wakes_dispatchers(
 async def test_an_abandoned_claim_is_settled_as_a_dispatcher_would(
     store: Store, woken: list[bytes | None], guarantee: str
 ) -> None:
-    one = await one_delivery(store, "SENDING", guarantee, due=timedelta(seconds=-1), claims=2, leased_by="w")
+    one = await one_delivery(store, "SENDING", guarantee, due=timedelta(seconds=-1), claim_count=2, leased_by="w")
     async with store.transaction() as tx:
         await put_device(tx, "m-1", "d-0", Device(token="t", platform=Platform.IOS, push_consent=True))
     (claimed,) = await statements.claim(store, Channel.PUSH, (1,), 10, -1, "other")

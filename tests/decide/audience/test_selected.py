@@ -68,7 +68,7 @@ async def test_other_events_are_decided_and_stored_while_selects_run(store: Stor
     # Stopping waits for none of them, and gives them back unharmed.
     await worker.stop()
     left = await rows(
-        store, "SELECT DISTINCT status, attempts, claims FROM bongsu_events WHERE leased_by IS NULL AND claims = 0"
+        store, "SELECT DISTINCT status, attempts, claim_count FROM bongsu_events WHERE leased_by IS NULL AND claim_count = 0"
     )
     assert ("PENDING", 0, 0) in [tuple(row) for row in left]
 
@@ -126,7 +126,7 @@ async def test_a_claim_that_was_lost_meanwhile_stores_no_members(
         await set_columns(store, "events", epoch=Sql("epoch + 1"), due=NOW)
         is_claimed_again.set()
         assert await worker.selects.wait()
-    assert await rows(store, "SELECT * FROM bongsu_portions") == []
+    assert await rows(store, "SELECT * FROM bongsu_audience_snapshots") == []
     await work(EventWorker(store, says(EVERYONE), settings, ClockedDecider(store, settings, Clock(), 2)))
     assert await told(store) == dict.fromkeys(everyone, 1)
     # The first finds out, and tells nobody.

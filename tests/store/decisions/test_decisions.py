@@ -11,8 +11,9 @@ import pytest
 from bongsu.model import Action, Channel, Event, EventStatus
 from bongsu.model.channels import to_bits
 from bongsu.store import Query, Statement, Store, Transaction, decisions, outbox
-from bongsu.store.core.query import Table, same
+from bongsu.store.core.query import OTHER_DATABASE, same
 from bongsu.store.decisions import DecisionInputs, DedupKey, Message, NoticeRow, ProfileRow, StepChanges, apply, decide
+from bongsu.store.decisions.messages import mark_used_again_query
 from bongsu.store.decisions.recipients import FIND_EVERYONE, FIND_INTERESTED, Interest, find_everyone, find_interested
 from tests.support.decisions import did, members, prefers, rows, unread_is_exact
 from tests.support.rows import Sql, add_many, add_notification, set_columns
@@ -28,7 +29,7 @@ def inputs(*notices: NoticeRow, keys: tuple[DedupKey, ...] = ()) -> DecisionInpu
     return DecisionInputs(
         notices=notices,
         profiles=[ProfileRow("", "", -1, -1, DAY, NOW)],
-        contents=[(one.place, "", 101 + one.place) for one in notices],
+        contents=[(one.notice_index, "", 101 + one.notice_index) for one in notices],
         keys=keys,
         own_messages=[],
         daily_limit=LIMIT,
@@ -36,14 +37,14 @@ def inputs(*notices: NoticeRow, keys: tuple[DedupKey, ...] = ()) -> DecisionInpu
     )
 
 
-def plain(place: int, channels: int = ALL, *, is_critical: bool = False) -> NoticeRow:
-    return NoticeRow(place, place, "PLAIN", channels, is_critical, 1)
+def plain(notice_index: int, channels: int = ALL, *, is_critical: bool = False) -> NoticeRow:
+    return NoticeRow(notice_index, notice_index, "PLAIN", channels, is_critical, 1)
 
 
 def message(message_id: int, event: Event, notice: int = 0) -> Message:
     return Message(
         message_id, event.event_id, notice, "", "PLAIN", "s", "t", "b", None, "{}", ALL, 1, "at_most_once", False, NOW,
-        told_at=NOW,
+        last_notified_at=NOW,
     )  # fmt: skip
 
 
@@ -110,16 +111,18 @@ async def test_earlier_notices_of_a_step_count_towards_the_cap(
     await prefers(store, "b", enabled=False)
     notices = [plain(0), plain(1), plain(2, is_critical=True), plain(3), plain(4), plain(5)]
     async with store.transaction() as tx:
-        decided = await decisions.decide_members(tx, {place: ["a", "b"] for place in range(6)}, inputs(*notices))
+        decided = await decisions.decide_members(
+            tx, {notice_index: ["a", "b"] for notice_index in range(6)}, inputs(*notices)
+        )
         event, claim = await claimed_event(tx)
-        new = [message(101 + place, event, place) for place in range(6)]
+        new = [message(101 + notice_index, event, notice_index) for notice_index in range(6)]
         await decisions.apply_decision(tx, decided, StepChanges(60, new, cursors={claim: "[0, 'b']"}))
-    counts = {(one.place, one.reason): one.recipients for one in decided.counts}
+    counts = {(one.notice_index, one.reason): one.recipients for one in decided.counts}
     notified, limited, opted_out = (0, 1, 3), (4, 5), (0, 1, 3, 4, 5)
     expected: dict[tuple[int, str | None], int] = {(2, None): 2}  # the critical one
-    expected |= {(place, None): 1 for place in notified}
-    expected |= {(place, "RATE_LIMITED"): 1 for place in limited}
-    expected |= {(place, "USER_OPTED_OUT"): 1 for place in opted_out}
+    expected |= {(notice_index, None): 1 for notice_index in notified}
+    expected |= {(notice_index, "RATE_LIMITED"): 1 for notice_index in limited}
+    expected |= {(notice_index, "USER_OPTED_OUT"): 1 for notice_index in opted_out}
     assert counts == expected
     found = await rows(store, "SELECT member_id, unread, capped_count FROM bongsu_members ORDER BY member_id")
     assert [tuple(row) for row in found] == [("a", 4, 3), ("b", 1, 0)]
@@ -145,12 +148,14 @@ async def test_a_message_is_never_marked_back_in_time(store: Store) -> None:
     later = NOW + timedelta(minutes=1)
     async with store.transaction() as tx:
         await tx.execute(
-            decisions.add_messages_query([message(one, Event(event_type="x"))._replace(told_at=later) for one in (1, 2)])
+            decisions.add_messages_query(
+                [message(one, Event(event_type="x"))._replace(last_notified_at=later) for one in (1, 2)]
+            )
         )
-        mark = apply.MARK_USED_AGAIN(Table({"message_id": "bigint"}, [(1,)]), NOW)
+        mark = mark_used_again_query([1], NOW)
         assert await tx.execute(mark) == [0]
-        found = await tx.fetch(same("SELECT told_at FROM bongsu_messages")())
-    assert {store.dialect.time(row["told_at"]) for row in found} == {later}
+        found = await tx.fetch(same("SELECT last_notified_at FROM bongsu_messages")())
+    assert {store.dialect.time(row["last_notified_at"]) for row in found} == {later}
 
 
 # --- audiences --------------------------------------------------------------------------------------------------------
@@ -231,7 +236,10 @@ async def test_no_statement_scans_a_table_on_sqlite(store: Store) -> None:
     await members(store, "a")
     scans = Counter[str]()
     statements = [
-        one for module in (decide, apply) for one in vars(module).values() if isinstance(one, Statement) and one.sqlite
+        one
+        for module in (decide, apply)
+        for one in vars(module).values()
+        if isinstance(one, Statement) and one.sqlite != OTHER_DATABASE
     ]
     async with store.transaction() as tx:
         await tx.execute(decide.CREATE_DECIDED())

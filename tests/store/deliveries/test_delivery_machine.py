@@ -37,7 +37,7 @@ READY, SENDING, SUCCESS = DeliveryStatus.READY, DeliveryStatus.SENDING, Delivery
 FAIL, UNKNOWN = DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN
 
 FIND_DELIVERIES = same("""
-    SELECT delivery_id, status, epoch, attempts, claims, rounds, series, is_retryable, code,
+    SELECT delivery_id, status, epoch, attempts, claim_count, recovery_rounds, collapse_series, is_retryable, code,
            finished_at IS NOT NULL AS is_finished, leased_by IS NOT NULL AS is_claimed
     FROM bongsu_deliveries""")
 FIND_ATTEMPTS = same("""
@@ -146,7 +146,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             expected.epoch += 1
             expected.claims += 1
             expected.is_claimed = expected.is_leased = True
-            assert (one.epoch, one.claims, one.series) == (expected.epoch, expected.claims, expected.series)
+            assert (one.epoch, one.claim_count, one.collapse_series) == (expected.epoch, expected.claims, expected.series)
             assert one.can_go is expected.can_go
             assert (one.address is not None) == expected.has_device
             if expected.can_go:

@@ -50,7 +50,7 @@ KINDS = {
 }
 TABLES = (
     "events", "messages", "message_counts", "notifications", "suppressions", "deliveries", "attempts", "cancellations",
-    "portions", "replays",
+    "audience_snapshots", "replays",
 )  # fmt: skip
 _WAITING = "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING') LIMIT 1"
 _OF_EVENT = """

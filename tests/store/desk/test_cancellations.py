@@ -194,7 +194,7 @@ async def test_failures_that_the_recovery_job_would_retry_can_be_cancelled(
     store: Store, settings: Settings, is_job_first: bool
 ) -> None:
     event_id = await small_event(store, "SUCCESS", "FAIL")
-    await set_columns(store, "deliveries", {"status": "FAIL"}, is_retryable=True, rounds=2)
+    await set_columns(store, "deliveries", {"status": "FAIL"}, is_retryable=True, recovery_rounds=2)
     assert await begun(store, event_id) == (0, 1, 0)
     if is_job_first:
         async with store.transaction() as tx:
@@ -206,7 +206,7 @@ async def test_failures_that_the_recovery_job_would_retry_can_be_cancelled(
 
 async def test_failures_after_the_last_round_leave_nothing_to_cancel(store: Store, settings: Settings) -> None:
     event_id = await small_event(store, "SUCCESS", "FAIL")
-    await set_columns(store, "deliveries", {"status": "FAIL"}, is_retryable=True, rounds=3)
+    await set_columns(store, "deliveries", {"status": "FAIL"}, is_retryable=True, recovery_rounds=3)
     assert await begin(store, event_id) == NothingLeft(EventStatus.DONE)
 
 
@@ -233,7 +233,7 @@ async def test_members_not_yet_decided_are_not_decided_by_the_worker_that_has_cl
     worker = EventWorker(store, says(audience, SALE), settings, ClockedDecider(store, settings, Clock(), 2))
     await tick(worker)
     await tick(worker)
-    assert await rows(store, "SELECT event_id FROM bongsu_portions") != []
+    assert await rows(store, "SELECT event_id FROM bongsu_audience_snapshots") != []
     decided = len(await rows(store, "SELECT 1 FROM bongsu_notifications"))
     assert 0 < decided < 9
     assert await begun(store, event.event_id) == (decided, 0, 0)
@@ -242,7 +242,7 @@ async def test_members_not_yet_decided_are_not_decided_by_the_worker_that_has_cl
     await worker.stop()
     await take_steps(store)
     assert await statuses(store) == {"CANCELLED": decided}
-    assert await rows(store, "SELECT event_id FROM bongsu_portions") == []
+    assert await rows(store, "SELECT event_id FROM bongsu_audience_snapshots") == []
     assert await is_exact(store)
 
 

@@ -160,10 +160,12 @@ async def run(store: Store, batch: int = 1_000, **filters: Any) -> tuple[int, in
 
 @pytest.mark.parametrize("new_series", [False, True])
 async def test_a_replayed_delivery_begins_anew_but_for_its_epoch(store: Store, new_series: bool) -> None:
-    one = await one_delivery(store, "FAIL", rounds=3, claims=2, series=4, detail="said", is_retryable=True, leased_by="w")
+    one = await one_delivery(
+        store, "FAIL", recovery_rounds=3, claim_count=2, collapse_series=4, detail="said", is_retryable=True, leased_by="w"
+    )
     sent = await one_delivery(store, "SUCCESS")
     assert await run(store, state="FAIL", new_series=new_series) == (1, 1)
-    fate = ("status", "attempts", "rounds", "claims", "epoch", "series", "is_retryable")
+    fate = ("status", "attempts", "recovery_rounds", "claim_count", "epoch", "collapse_series", "is_retryable")
     assert await column(store, one, *fate) == ("READY", 0, 0, 0, 3, 4 + new_series, False)
     assert await column(store, one, "code", "detail", "leased_by", "finished_at") == (None, None, None, None)
     assert await column(store, sent, "status") == "SUCCESS"
@@ -184,7 +186,7 @@ async def test_a_replayed_event_goes_on_where_it_was(store: Store) -> None:
     query = in_both(
         lambda d: (
             f"""
-        SELECT status, attempts, claims, error, finished_at, leased_by, epoch, fanout_cursor, due <= {d.now} AS is_due
+        SELECT status, attempts, claim_count, error, finished_at, leased_by, epoch, fanout_cursor, due <= {d.now} AS is_due
         FROM bongsu_events"""
         )
     )
@@ -194,7 +196,7 @@ async def test_a_replayed_event_goes_on_where_it_was(store: Store) -> None:
 
 
 async def replays(store: Store) -> list[tuple[Any, ...]]:
-    query = same("SELECT who, what, filter, matched, replayed FROM bongsu_replays ORDER BY replay_id")
+    query = same("SELECT requested_by, kinds, filter, matched, replayed FROM bongsu_replays ORDER BY replay_id")
     async with store.read() as tx:
         return [tuple(row) for row in await tx.fetch(query())]
 
@@ -225,7 +227,7 @@ async def test_what_dies_again_while_a_replay_runs_is_not_replayed_twice(
 
     async def find_after_a_death(tx: Transaction, *given: Any) -> DeadPage:
         # No sooner replayed than dead.
-        await set_columns(tx, "deliveries", {"status": "READY"}, status="FAIL", rounds=9)
+        await set_columns(tx, "deliveries", {"status": "READY"}, status="FAIL", recovery_rounds=9)
         return await find_page(tx, *given)
 
     monkeypatch.setattr(dead_letters, "find_page", find_after_a_death)

@@ -359,7 +359,7 @@ async def test_everything_is_found_by_an_index(store: Store) -> None:
         await add_for_each(tx, "events", "notifications", created_at=NOW)
         counts = {"message_id": Sql("notification_id + 10"), "channel": "PUSH", "what": "MADE", "count": 1}
         await add_for_each(tx, "message_counts", "notifications", **counts)
-        await add_for_each(tx, "messages", "events", event_id=Sql("event_id"), notice=1, created_at=Sql("created_at"))
+        await add_for_each(tx, "messages", "events", event_id=Sql("event_id"), notice_index=1, created_at=Sql("created_at"))
     async with store.transaction() as tx:
         await tx.execute(same("ANALYZE")())
     for statement in (FIND, COUNTS, FLOOR, PAGE):

@@ -296,7 +296,10 @@ KEYS = {
     ),
     history.BY_DEAD_DELIVERIES: (("bongsu_deliveries_dead_by_message",), ("bongsu_deliveries_dead_by_message",)),
     history.BY_OPEN_DELIVERIES: (("bongsu_deliveries_due",), ("bongsu_deliveries_due",)),
-    history.BOUNDS_OF_EVENT: (("bongsu_messages_event_id_notice_locale_key",), ("sqlite_autoindex_bongsu_messages_1",)),
+    history.BOUNDS_OF_EVENT: (
+        ("bongsu_messages_event_id_notice_index_locale_key",),
+        ("sqlite_autoindex_bongsu_messages_1",),
+    ),
     history.MESSAGES_FLOOR: (("Backward using bongsu_messages_pkey",), ("USING INTEGER PRIMARY KEY",)),
     history.ROWS_FLOOR: (
         ("Only Scan Backward using bongsu_notifications_message_id_member_id_key",

@@ -52,7 +52,7 @@ async def full(store: Store) -> AsyncIterator[Store]:
     async with store.transaction() as tx:
         await members.ensure_members(tx, [f"m-{number}" for number in range(MEMBERS)])
         # Spread over all messages: the last of them goes to everyone.
-        await add_many(tx, "messages", ALL, message_id=Sql("number"), event_id=new_id(), notice=Sql("number"))
+        await add_many(tx, "messages", ALL, message_id=Sql("number"), event_id=new_id(), notice_index=Sql("number"))
         member, message = f"'m-' || ((number * 7) % {MEMBERS})", f"1 + (number - 1) / {RECIPIENTS}"
         await add_many(tx, "notifications", MESSAGES * RECIPIENTS, member_id=Sql(member), message_id=Sql(message))
         await add_for_each(tx, "notifications", "members", member_id=Sql("member_id"), message_id=ALL)

@@ -30,7 +30,7 @@ Counts = Counter[tuple[int, str, str]]
 
 
 async def kept(store: Store) -> Counts:
-    found = await rows(store, "SELECT message_id, channel, what, count FROM bongsu_message_counts")
+    found = await rows(store, "SELECT message_id, channel, category, count FROM bongsu_message_counts")
     return Counter({(row[0], row[1], row[2]): row[3] for row in found if row[3]})
 
 

@@ -25,7 +25,7 @@ from tests.support.rows import NOW, set_columns
 _T = TypeVar("_T")
 
 _DELETE_ALL = same("DELETE FROM bongsu_events")
-_ALL = same("SELECT event_id, status, epoch, attempts, claims, leased_by IS NOT NULL AS is_open FROM bongsu_events")
+_ALL = same("SELECT event_id, status, epoch, attempts, claim_count, leased_by IS NOT NULL AS is_open FROM bongsu_events")
 
 
 @dataclass
@@ -99,7 +99,7 @@ class OutboxMachine(RuleBasedStateMachine):
             expected.epoch += 1
             expected.claims += 1
             expected.is_leased = expected.is_open = True
-            assert (one.epoch, one.attempts, one.claims) == (expected.epoch, expected.attempts, expected.claims)
+            assert (one.epoch, one.attempts, one.claim_count) == (expected.epoch, expected.attempts, expected.claims)
         return multiple(*claimed)
 
     def holds(self, claim: ClaimedEvent) -> bool:
@@ -149,7 +149,13 @@ class OutboxMachine(RuleBasedStateMachine):
     def the_store_says_what_the_model_says(self) -> None:
         rows = self.write(lambda tx: tx.fetch(_ALL()))
         found = {
-            as_uuid(row["event_id"]): (row["status"], row["epoch"], row["attempts"], row["claims"], bool(row["is_open"]))
+            as_uuid(row["event_id"]): (
+                row["status"],
+                row["epoch"],
+                row["attempts"],
+                row["claim_count"],
+                bool(row["is_open"]),
+            )
             for row in rows
         }
         expected = {

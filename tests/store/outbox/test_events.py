@@ -100,11 +100,11 @@ async def test_a_claimed_event_cannot_be_claimed_until_its_lease_ends(store: Sto
     event = an_event()
     await add(store, event)
     (first,) = await claim(store)
-    assert (first.epoch, first.attempts, first.claims) == (1, 0, 1)
+    assert (first.epoch, first.attempts, first.claim_count) == (1, 0, 1)
     assert await claim(store) == []
     await end_all_leases(store)
     (second,) = await claim(store)
-    assert (second.epoch, second.claims) == (2, 2)
+    assert (second.epoch, second.claim_count) == (2, 2)
 
 
 async def test_a_lease_that_has_run_out_is_claimed_again_by_the_same_predicate(store: Store) -> None:
@@ -239,7 +239,7 @@ async def test_a_failed_attempt_is_counted_and_waits(store: Store) -> None:
     assert await claim(store) == []
     await end_all_leases(store)
     (again,) = await claim(store)
-    assert (again.attempts, again.claims, again.epoch) == (1, 1, 2)
+    assert (again.attempts, again.claim_count, again.epoch) == (1, 1, 2)
     await record(store, EventResult(event.event_id, again.epoch, EventStatus.FAILED, "KeyError: 'x'"))
     row = await find(store, event)
     assert (row.status, row.attempts, row.error) == (EventStatus.FAILED, 2, "KeyError: 'x'")
@@ -271,11 +271,11 @@ async def test_an_event_that_workers_crash_with_is_set_apart_and_claimed_alone(s
     assert await claim(store) == []
     async with store.transaction() as tx:
         (suspect,) = await outbox.claim_suspect(tx, 60, "w")
-    assert suspect.claims == SUSPECT_AFTER + 1
+    assert suspect.claim_count == SUSPECT_AFTER + 1
     assert suspect.hopeless is None
     await record(store, EventResult(suspect.event.event_id, suspect.epoch, EventStatus.PENDING, "an outcome at last", 0))
     await end_all_leases(store)
-    assert [one.claims for one in await claim(store)] == [1]
+    assert [one.claim_count for one in await claim(store)] == [1]
 
 
 async def test_a_row_that_cannot_be_read_fails_only_its_own_event(store: Store) -> None:
@@ -318,7 +318,7 @@ async def test_what_is_given_back_is_due_again_and_was_never_claimed(store: Stor
     async with store.transaction() as tx:
         await outbox.give_back(tx, claimed[:1], 0)
     (again,) = await claim(store)
-    assert (again.event, again.claims, again.epoch) == (claimed[0].event, 1, 2)
+    assert (again.event, again.claim_count, again.epoch) == (claimed[0].event, 1, 2)
     # By then it is another's: what comes late changes nothing.
     async with store.transaction() as tx:
         await outbox.give_back(tx, claimed[:1], 0)
@@ -334,7 +334,7 @@ async def test_bytes_that_are_no_text_do_not_stop_the_others(store: Store) -> No
     await add(store, an_event(ref_id="good"))
     claimed = await claim(store)
     assert {one.event.ref_id for one in claimed} == {"\ufffdA", "good"}
-    assert {(one.claims, one.epoch) for one in claimed} == {(1, 1)}
+    assert {(one.claim_count, one.epoch) for one in claimed} == {(1, 1)}
 
 
 async def store_ref(store: Store, expression: str) -> None:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
-from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
 
 import bongsu.store
-from bongsu.errors import StoreNotMigrated, StoreTooNew
-from bongsu.model import new_id
+from bongsu.errors import StoreNotMigrated, StoreTooNew, StoreTooOld
 from bongsu.settings import Settings
 from bongsu.store import Store, check, migrate
-from bongsu.store.core.query import same
-from bongsu.store.schema import upgrade
-from bongsu.store.schema.migrate import HEAD
-from tests.support.notifications import NOON
+from bongsu.store.core.query import Statement, same
+from bongsu.store.schema.migrate import FIRST, HEAD
 from tests.support.processes import forks
 
 
@@ -40,13 +33,38 @@ async def test_an_empty_store_is_refused_and_then_migrated(empty: Store) -> None
 
 async def test_a_store_newer_than_the_code_is_refused_and_left_alone(store: Store) -> None:
     async with store.transaction() as tx:
-        await tx.execute(same("UPDATE bongsu_version SET version_num = '9999'")())
+        await tx.execute(same("UPDATE bongsu_version SET version_num = 'r9999'")())
     for attempt in (check, migrate):
-        with pytest.raises(StoreTooNew, match="revision 9999, this Bongsu knows"):
+        with pytest.raises(StoreTooNew, match="revision r9999, this Bongsu knows"):
             await attempt(store)
     async with store.read() as tx:
         [row] = await tx.fetch(same("SELECT version_num FROM bongsu_version")())
-    assert row["version_num"] == "9999"
+    assert row["version_num"] == "r9999"
+
+
+@pytest.mark.parametrize("revision", ["0001", "0011"])
+async def test_a_store_from_before_the_first_release_is_refused_and_left_alone(empty: Store, revision: str) -> None:
+    create = same("CREATE TABLE bongsu_version (version_num varchar(32) NOT NULL PRIMARY KEY)")
+    async with empty.transaction() as tx:
+        await tx.execute(create(), same("INSERT INTO bongsu_version VALUES ($1)")(revision))
+    for attempt in (check, migrate):
+        with pytest.raises(StoreTooOld) as refused:
+            await attempt(empty)
+        assert f"is at revision {revision}, this Bongsu knows {FIRST} and later" in str(refused.value)
+        assert "Start with an empty database" in str(refused.value)
+        assert "\n" not in str(refused.value)
+    async with empty.read() as tx:
+        [row] = await tx.fetch(same("SELECT version_num FROM bongsu_version")())
+        tables = await tx.fetch(_TABLES())
+    assert row["version_num"] == revision
+    assert [table["name"] for table in tables] == ["bongsu_version"]
+    await empty.close()
+
+
+_TABLES = Statement(
+    postgres="SELECT tablename AS name FROM pg_tables WHERE schemaname = 'public'",
+    sqlite="SELECT name FROM sqlite_master WHERE type = 'table'",
+)
 
 
 def _migrate(settings: Settings) -> None:
@@ -88,64 +106,7 @@ def migrations() -> Config:
     return config
 
 
-def test_the_head_we_name_is_the_head_there_is() -> None:
-    assert ScriptDirectory.from_config(migrations()).get_heads() == [HEAD]
-
-
-def _apply_until(revision: str) -> Callable[[Connection], None]:
-    def apply(connection: Connection) -> None:
-        config = migrations()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-
-    return apply
-
-
-async def test_when_messages_were_last_used_before_the_migration_is_kept(
-    empty: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, last = NOON, NOON + timedelta(days=3)
-    with monkeypatch.context() as patch:
-        patch.setattr(upgrade, "_run_alembic", _apply_until("0004"))
-        await upgrade.upgrade(empty)
-    add_message = same("""
-        INSERT INTO bongsu_messages (event_id, notice, locale, type, subject, title, body, data, channels, lane, guarantee,
-                                     is_critical, is_told, created_at)
-        VALUES ($1, 0, 'ko', 'T', 's', 't', 'b', '{}', 8, 1, 'at_most_once', false, $2, $3)""")
-    add_notification = same("""
-        INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at) VALUES ($1, 1, 8, $2)""")
-    async with empty.transaction() as tx:
-        await tx.execute(
-            add_message(new_id(), True, first),
-            add_message(new_id(), False, first),
-            *(add_notification(member_id, at) for member_id, at in (("a", first), ("b", last), ("c", first))),
-        )
-    assert await migrate(empty) == ("0004", HEAD)
-    async with empty.read() as tx:
-        rows = await tx.fetch(same("SELECT told_at FROM bongsu_messages ORDER BY message_id")())
-    assert [row["told_at"] and empty.dialect.time(row["told_at"]) for row in rows] == [last, None]
-    await empty.close()
-
-
-async def test_what_is_not_in_the_inbox_no_longer_counts_as_unread(empty: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(upgrade, "_run_alembic", _apply_until("0005"))
-        await upgrade.upgrade(empty)
-    add_member = same("INSERT INTO bongsu_members (member_id, unread) VALUES ($1, $2)")
-    add_notification = same("""
-        INSERT INTO bongsu_notifications (member_id, message_id, channels, created_at, read_at)
-        VALUES ($1, $2, $3, $4, $5)""")
-    async with empty.transaction() as tx:
-        await tx.execute(
-            add_member("a", 3),
-            add_member("b", 1),
-            # In the inbox, two by SMS alone, and another that was read.
-            *(add_notification("a", number, channels, NOON, None) for number, channels in enumerate((9, 2, 2))),
-            add_notification("a", 3, 2, NOON, NOON),
-            add_notification("b", 4, 8, NOON, None),
-        )
-    assert await migrate(empty) == ("0005", HEAD)
-    async with empty.read() as tx:
-        rows = await tx.fetch(same("SELECT member_id, unread FROM bongsu_members ORDER BY member_id")())
-    assert [tuple(row) for row in rows] == [("a", 1), ("b", 1)]
-    await empty.close()
+def test_the_migrations_begin_and_end_where_we_name_them() -> None:
+    found = ScriptDirectory.from_config(migrations())
+    assert found.get_bases() == [FIRST]
+    assert found.get_heads() == [HEAD]

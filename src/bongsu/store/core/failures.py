@@ -56,14 +56,14 @@ _LOST = ("is closed", "is closing", "released back to the pool", "closed in the 
 
 
 @contextlib.contextmanager
-def translated(place: str) -> Iterator[None]:
+def translated(location: str) -> Iterator[None]:
     """Errors that are about the store become ours; those about a statement are the bugs they look like."""
     try:
         yield
     except (sqlite3.Error, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
         if (ours := _translation(error)) is None:
             raise
-        raise ours(f"{place}: {first_line(error)}") from error
+        raise ours(f"{location}: {first_line(error)}") from error
 
 
 def _translation(error: Exception) -> type[BongsuError] | None:

@@ -45,7 +45,7 @@ class Postgres:
         return ""
 
     def table(self, name: str, columns: Columns, number: int) -> str:
-        fields = (f"CAST(value ->> {place} AS {kind}) AS {one}" for place, (one, kind) in enumerate(columns.items()))
+        fields = (f"CAST(value ->> {index} AS {kind}) AS {name}" for index, (name, kind) in enumerate(columns.items()))
         # Through an array, of which the planner expects ten rows and not a hundred: it looks up each by its key then. OFFSET
         # 0: each field is read once, not wherever it is used.
         rows = f"unnest(ARRAY(SELECT jsonb_array_elements(CAST(${number} AS jsonb)))) AS one(value) OFFSET 0"
@@ -65,8 +65,8 @@ class PostgresDatabase:
     dialect = POSTGRES
 
     def __init__(self, url: str) -> None:
-        place = urlsplit(url)
-        self.place = f"PostgreSQL at {place.hostname or 'localhost'}:{place.port or 5432}"
+        address = urlsplit(url)
+        self.location = f"PostgreSQL at {address.hostname or 'localhost'}:{address.port or 5432}"
         self.url = _checked(url)
         self._pools: dict[Share, asyncpg.Pool] = {}
         self._is_closed = False
@@ -74,14 +74,14 @@ class PostgresDatabase:
     @contextlib.asynccontextmanager
     async def transaction(self, share: Share) -> AsyncIterator[Transaction]:
         async with self._connection(share) as driver:
-            with translated(self.place):
+            with translated(self.location):
                 await driver.execute("BEGIN")
             try:
-                yield _Connection(driver, self.place)
+                yield _Connection(driver, self.location)
             except Exception:
                 await _roll_back(driver)
                 raise
-            with translated(self.place):
+            with translated(self.location):
                 ended = await driver.execute("COMMIT")
             # PostgreSQL answers ROLLBACK when a statement failed and the block went on as if it had not.
             if ended != "COMMIT":
@@ -91,7 +91,7 @@ class PostgresDatabase:
     async def autocommit(self, share: Share) -> AsyncIterator[Transaction]:
         """A connection on which each statement is a transaction of its own."""
         async with self._connection(share) as driver:
-            yield _Connection(driver, self.place)
+            yield _Connection(driver, self.location)
 
     # Reading needs no more than that: each statement sees what was committed when it began.
     read = autocommit
@@ -100,10 +100,10 @@ class PostgresDatabase:
     async def read_within(self, seconds: float) -> AsyncIterator[Transaction]:
         """A transaction that can only read, in which a statement is stopped after so long."""
         async with self._connection(Share.AUDIENCES) as driver:
-            with translated(self.place):
+            with translated(self.location):
                 await driver.execute(f"BEGIN READ ONLY; SET LOCAL statement_timeout = {max(1, int(seconds * 1000))}")
             try:
-                yield _Connection(driver, self.place, seconds + 5)
+                yield _Connection(driver, self.location, seconds + 5)
             except Exception:
                 await _roll_back(driver)
                 raise
@@ -112,7 +112,7 @@ class PostgresDatabase:
     @contextlib.asynccontextmanager
     async def _connection(self, share: Share) -> AsyncIterator[Any]:
         pool = await self._pool(share)
-        with translated(self.place):
+        with translated(self.location):
             driver = await self._acquire(pool, SHARES[share])
         try:
             yield driver
@@ -122,7 +122,7 @@ class PostgresDatabase:
             raise
         finally:
             # It closes connections that are broken or have a transaction open.
-            with translated(self.place):
+            with translated(self.location):
                 await pool.release(driver)
 
     async def _acquire(self, pool: asyncpg.Pool, limits: Limits) -> Any:
@@ -138,11 +138,11 @@ class PostgresDatabase:
             if not is_full:
                 raise
             reason = f"all {limits.connections} connections for this were in use for {seconds:g} s"
-            raise StoreBusy(f"{self.place}: {reason}") from None
+            raise StoreBusy(f"{self.location}: {reason}") from None
 
     async def _pool(self, share: Share) -> asyncpg.Pool:
         if self._is_closed:
-            raise StoreClosed(self.place)
+            raise StoreClosed(self.location)
         if share not in self._pools:
             limits = SHARES[share]
             pool = asyncpg.create_pool(
@@ -226,9 +226,9 @@ class _Connection:
 
     dialect = POSTGRES
 
-    def __init__(self, driver: Any, place: str, timeout: float | None = None) -> None:
+    def __init__(self, driver: Any, location: str, timeout: float | None = None) -> None:
         self._driver = driver
-        self._place = place
+        self._location = location
         # Of a statement, in place of the pool's own.
         self._timeout = timeout
 
@@ -236,13 +236,13 @@ class _Connection:
         *first, last = queries
         if first:
             await self.execute(*first)
-        with translated(self._place):
+        with translated(self._location):
             arguments = _arguments(last.parameters)
             rows: Sequence[Row] = await self._driver.fetch(last.statement.postgres, *arguments, timeout=self._timeout)
             return rows
 
     async def execute(self, *queries: Query) -> list[int]:
-        with translated(self._place):
+        with translated(self._location):
             return [
                 _row_count(await self._driver.execute(query.statement.postgres, *_arguments(query.parameters)))
                 for query in queries

@@ -130,6 +130,20 @@ def same(text: str) -> Statement:
     return Statement(text, text)
 
 
+# The text of a statement for the database that never runs it. It is not SQL, so running it fails.
+OTHER_DATABASE = "a statement of the other database"
+
+
+def only_postgres(text: str) -> Statement:
+    """A statement of a path that SQLite does not have."""
+    return Statement(text, OTHER_DATABASE)
+
+
+def only_sqlite(text: str) -> Statement:
+    """A statement of a path that PostgreSQL does not have."""
+    return Statement(OTHER_DATABASE, text)
+
+
 def as_uuid(stored: Any) -> UUID:
     """An id that was read, as UUID: SQLite stores text."""
     return stored if isinstance(stored, UUID) else UUID(str(stored))

@@ -63,7 +63,7 @@ class Sqlite:
 
     def table(self, name: str, columns: Columns, number: int) -> str:
         # Not VALUES: knowing how many rows there are, the planner would read a whole large table for a Bloom filter of it.
-        fields = ", ".join(f"json_extract(value, '$[{place}]') AS {column}" for place, column in enumerate(columns))
+        fields = ", ".join(f"json_extract(value, '$[{index}]') AS {column}" for index, column in enumerate(columns))
         return f"(SELECT {fields} FROM json_each(${number})) AS {name}"
 
     def time(self, stored: Any) -> datetime:
@@ -80,7 +80,7 @@ class SqliteDatabase:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.place = f"SQLite at {path}"
+        self.location = f"SQLite at {path}"
         self._lock = WriteLock()
         self._writer = SqliteThread(partial(_open, path), "bongsu-sqlite-writer")
         self._turn = asyncio.Lock()
@@ -93,7 +93,7 @@ class SqliteDatabase:
         # What it waits for its turn counts: those before it may have waited for the same lock.
         patience = self._patience(share, writes=True)
         async with self._writing(share):
-            connection = _Connection(self._writer, self.place, patience, begins=True)
+            connection = _Connection(self._writer, self.location, patience, begins=True)
             try:
                 yield connection
                 await connection.commit()
@@ -108,7 +108,7 @@ class SqliteDatabase:
         patience = self._patience(share, writes=True)
         async with self._writing(share):
             try:
-                yield _Connection(self._writer, self.place, patience)
+                yield _Connection(self._writer, self.location, patience)
             except asyncio.CancelledError:
                 # The turn is not the next one's before the thread is done with what was cancelled.
                 await self._writer.roll_back()
@@ -122,7 +122,7 @@ class SqliteDatabase:
         else:
             reader = readers.free.get_nowait()
         try:
-            yield _Connection(reader, self.place, self._patience(share))
+            yield _Connection(reader, self.location, self._patience(share))
         finally:
             readers.free.put_nowait(reader)
 
@@ -137,7 +137,7 @@ class SqliteDatabase:
         reader = await self._audience_readers.free.get()
         lock_seconds = min(SHARES[Share.AUDIENCES].lock_seconds, LOCK_SECONDS)
         try:
-            yield _Connection(reader, self.place, Patience(self._lock, lock_seconds, seconds))
+            yield _Connection(reader, self.location, Patience(self._lock, lock_seconds, seconds))
         finally:
             self._audience_readers.free.put_nowait(reader)
 
@@ -159,7 +159,7 @@ class SqliteDatabase:
             async with asyncio.timeout(seconds):
                 return await awaited
         except TimeoutError:
-            raise StoreBusy(f"{self.place}: {why_not} for {seconds:g} s") from None
+            raise StoreBusy(f"{self.location}: {why_not} for {seconds:g} s") from None
 
     async def close(self) -> None:
         readers = (self._readers, self._operators_readers, self._audience_readers)
@@ -194,9 +194,9 @@ class _Connection:
 
     dialect = SQLITE
 
-    def __init__(self, thread: SqliteThread, place: str, patience: Patience, *, begins: bool = False) -> None:
+    def __init__(self, thread: SqliteThread, location: str, patience: Patience, *, begins: bool = False) -> None:
         self._thread = thread
-        self._place = place
+        self._location = location
         self._patience = patience
         # BEGIN goes with the first statement.
         self._begins = begins
@@ -215,7 +215,7 @@ class _Connection:
 
     async def _run(self, call: Callable[..., _T], *arguments: Any) -> _T:
         begins, self._begins = self._begins, False
-        with translated(self._place):
+        with translated(self._location):
             try:
                 return await self._thread.run(call, self._patience, begins, *arguments)
             except asyncio.CancelledError:

@@ -54,8 +54,8 @@ class Store:
         return Store(self.database, share)
 
     @property
-    def place(self) -> str:
-        return self.database.place
+    def location(self) -> str:
+        return self.database.location
 
     @property
     def dialect(self) -> Dialect:

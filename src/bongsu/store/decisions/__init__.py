@@ -1,12 +1,13 @@
 """Deciding: which recipients of a notice get a notification, and storing everything that follows from it.
 
 `decide_members` locks the members and decides for each; `apply_decision` stores notifications, deliveries, suppressions,
-messages and the progress of the events. Both are set-based. Few rows travel through Python between the two, which on
-PostgreSQL makes two statements; many stay in the temporary table bongsu_decided.
+messages and the progress of the events. Both are set-based. On PostgreSQL that is two statements: few decided rows travel
+through Python between them, many stay in the temporary table bongsu_decided. On SQLite they always stay there.
 """
 
-from bongsu.store.decisions.apply import StepChanges, add_messages_query, apply_decision
+from bongsu.store.decisions.apply import StepChanges, apply_decision
 from bongsu.store.decisions.decide import decide_members, find_missing_members, find_product_names, find_profiles
+from bongsu.store.decisions.messages import add_messages_query
 from bongsu.store.decisions.rows import (
     ActiveTime,
     DecisionCount,

@@ -18,7 +18,7 @@ from bongsu.store.core.query import Table, Transaction, fetch_one, in_both, same
 from bongsu.store.decisions.user_select import blamed_on_the_select, portions_query
 
 _EVENT_ID = {"event_id": "uuid"}
-_PORTION = {"event_id": "uuid", "notice": "integer", "last": "text", "member_ids": "text"}
+_PORTION = {"event_id": "uuid", "notice_index": "integer", "last_member_id": "text", "member_ids": "text"}
 # Rows in one statement. Each has as many members as a step, about 150 KB of JSON.
 STORED_TOGETHER = 16
 
@@ -27,7 +27,7 @@ class NoticeKey(NamedTuple):
     """Which notice of which event."""
 
     event_id: UUID
-    notice: int
+    notice_index: int
 
 
 class Portion(NamedTuple):
@@ -53,28 +53,34 @@ class Snapshot:
 # The first row behind a cursor, and whether it is the last of its notice.
 FIND = same("""
     SELECT p.member_ids, NOT EXISTS (
-        SELECT 1 FROM bongsu_portions AS q WHERE q.event_id = p.event_id AND q.notice = p.notice AND q.last > p.last)
-        AS is_last
-    FROM bongsu_portions AS p
-    WHERE p.event_id = $1 AND p.notice = $2 AND p.last > $3
-    ORDER BY p.last LIMIT 1""")
+        SELECT 1 FROM bongsu_audience_snapshots AS q
+        WHERE q.event_id = p.event_id AND q.notice_index = p.notice_index AND q.last_member_id > p.last_member_id) AS is_last
+    FROM bongsu_audience_snapshots AS p
+    WHERE p.event_id = $1 AND p.notice_index = $2 AND p.last_member_id > $3
+    ORDER BY p.last_member_id LIMIT 1""")
 
 # Stores rows of members.
 STORE = in_both(
     lambda d: (
-        f"INSERT INTO bongsu_portions (event_id, notice, last, member_ids) SELECT * FROM {d.table('given', _PORTION, 1)}"
+        f"""
+    INSERT INTO bongsu_audience_snapshots ({", ".join(_PORTION)})
+    SELECT {", ".join(_PORTION)} FROM {d.table("given", _PORTION, 1)}"""
     )
 )
 
 # Removes all rows of a notice.
-FORGET_NOTICE = same("DELETE FROM bongsu_portions WHERE event_id = $1 AND notice = $2")
+FORGET_NOTICE = same("DELETE FROM bongsu_audience_snapshots WHERE event_id = $1 AND notice_index = $2")
 
 # Removes the rows whose last member has been decided.
-DROP = same("DELETE FROM bongsu_portions WHERE event_id = $1 AND notice = $2 AND last <= $3")
+DROP = same("DELETE FROM bongsu_audience_snapshots WHERE event_id = $1 AND notice_index = $2 AND last_member_id <= $3")
 
 # Removes all rows of these events.
 FORGET = in_both(
-    lambda d: f"DELETE FROM bongsu_portions WHERE event_id IN (SELECT given.event_id FROM {d.table('given', _EVENT_ID, 1)})"
+    lambda d: (
+        f"""
+    DELETE FROM bongsu_audience_snapshots
+    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_ID, 1)})"""
+    )
 )
 
 
@@ -88,7 +94,7 @@ async def select_portions(tx: Transaction, selected: Selected, after: str, size:
 
 
 async def store_portions(tx: Transaction, key: NoticeKey, portions: Sequence[Portion]) -> None:
-    """In place of what an earlier claim of the event has stored. The caller has locked the event."""
+    """Replaces what an earlier claim of the event has stored. The caller has locked the event."""
     await tx.execute(FORGET_NOTICE(*key))
     for start in range(0, len(portions), STORED_TOGETHER):
         rows = [(*key, *one) for one in portions[start : start + STORED_TOGETHER]]

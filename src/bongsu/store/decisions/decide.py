@@ -9,7 +9,7 @@ import orjson
 
 from bongsu.model.channels import Channel
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Query, Statement, Table, Transaction, in_both, same
+from bongsu.store.core.query import Query, Statement, Table, Transaction, in_both, only_postgres, same
 from bongsu.store.decisions import postgres, sqlite
 from bongsu.store.decisions.rows import (
     ACTIVE_TIME,
@@ -32,11 +32,11 @@ _IN_APP = BITS[Channel.IN_APP]
 # Below this, PostgreSQL takes longer to fill and empty the temporary table than to send the rows to us and back.
 FEW = 200
 
-DECIDE_FEW = Statement(postgres.DECIDE_FEW, sqlite="")  # only PostgreSQL has this path
-DECIDE_MANY_OF_ONE_NOTICE = Statement(postgres.DECIDE_MANY_OF_ONE_NOTICE, sqlite.DECIDE_MANY_OF_ONE_NOTICE)
-DECIDE_MANY_OF_SEVERAL_NOTICES = Statement(postgres.DECIDE_MANY_OF_SEVERAL_NOTICES, sqlite.DECIDE_MANY_OF_SEVERAL_NOTICES)
+DECIDE = only_postgres(postgres.DECIDE)
+DECIDE_ONE_NOTICE_INTO_TABLE = Statement(postgres.DECIDE_ONE_NOTICE_INTO_TABLE, sqlite.DECIDE_ONE_NOTICE_INTO_TABLE)
+DECIDE_INTO_TABLE = Statement(postgres.DECIDE_INTO_TABLE, sqlite.DECIDE_INTO_TABLE)
 CREATE_DECIDED = Statement(postgres.CREATE_DECIDED, sqlite.CREATE_DECIDED)
-PREPARE_MANY = Statement(postgres.PREPARE_MANY, sqlite.PREPARE_MANY)
+PREPARE_DECIDED = Statement(postgres.PREPARE_DECIDED, sqlite.PREPARE_DECIDED)
 FIND_MISSING_MEMBERS = Statement(postgres.FIND_MISSING_MEMBERS, sqlite.FIND_MISSING_MEMBERS)
 FIND_PROFILES = Statement(postgres.FIND_PROFILES, sqlite.FIND_PROFILES)
 
@@ -45,9 +45,9 @@ SPREAD_DUE = Statement(postgres.SPREAD_DUE, sqlite.SPREAD_DUE)
 
 # How many recipients of which notice have which message and reason, and how many of them have it in the inbox.
 COUNT_DECIDED = same(f"""
-    SELECT place, message_id, reason, count(*) AS recipients,
+    SELECT notice_index, message_id, reason, count(*) AS recipients,
            sum(CASE WHEN reason IS NULL AND channels & {_IN_APP} <> 0 THEN 1 ELSE 0 END) AS in_inbox
-    FROM bongsu_decided GROUP BY place, message_id, reason""")
+    FROM bongsu_decided GROUP BY notice_index, message_id, reason""")
 
 _PRODUCT_ID = {"product_id": "text"}
 
@@ -74,16 +74,16 @@ async def decide_members(tx: Transaction, recipients: Recipients, inputs: Decisi
 
 
 async def _decide_few(tx: Transaction, recipients: Recipients, inputs: DecisionInputs) -> DecisionRows:
-    rows = await tx.fetch(_query(DECIDE_FEW, recipients, inputs))
-    counts = Counter((row["place"], row["message_id"], row["reason"]) for row in rows)
+    rows = await tx.fetch(_query(DECIDE, recipients, inputs))
+    counts = Counter((row["notice_index"], row["message_id"], row["reason"]) for row in rows)
     # Of a step of few nothing is counted but its recipients.
     return DecisionRows([DecisionCount(*one, count, in_inbox=0) for one, count in counts.items()], recipients, inputs, rows)
 
 
 async def _decide_many(tx: Transaction, recipients: Recipients, inputs: DecisionInputs) -> DecisionRows:
-    decide = DECIDE_MANY_OF_ONE_NOTICE if len(inputs.notices) == 1 else DECIDE_MANY_OF_SEVERAL_NOTICES
+    decide = DECIDE_ONE_NOTICE_INTO_TABLE if len(inputs.notices) == 1 else DECIDE_INTO_TABLE
     spread = [SPREAD_DUE(Table(PACED_NOTICE, inputs.paced), Table(ACTIVE_TIME, inputs.active))] if inputs.paced else []
-    queries = [CREATE_DECIDED(), PREPARE_MANY(), _query(decide, recipients, inputs), *spread]
+    queries = [CREATE_DECIDED(), PREPARE_DECIDED(), _query(decide, recipients, inputs), *spread]
     counts = [DecisionCount(**dict(row)) for row in await tx.fetch(*queries, COUNT_DECIDED())]
     return DecisionRows(counts, recipients, inputs)
 
@@ -116,4 +116,4 @@ async def find_product_names(tx: Transaction, product_ids: Sequence[str]) -> dic
 
 
 def _as_json(recipients: Recipients) -> str:
-    return orjson.dumps({str(place): member_ids for place, member_ids in recipients.items()}).decode()
+    return orjson.dumps({str(notice_index): member_ids for notice_index, member_ids in recipients.items()}).decode()

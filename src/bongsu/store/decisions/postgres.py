@@ -1,15 +1,17 @@
-"""Statements of deciding and applying on PostgreSQL. sqlite.py has those that both need, under the same names."""
+"""Statements of deciding and applying on PostgreSQL. sqlite.py has the same decision; apply.py runs what follows from it."""
+
+from collections.abc import Callable
 
 from bongsu.model import Reason
 from bongsu.model.channels import Channel
 from bongsu.store.core.postgres import POSTGRES
+from bongsu.store.decisions.messages import add_messages, mark_used_again
 from bongsu.store.decisions.rows import (
     ACTIVE_TIME,
     CONTENT,
     DECIDED,
     DEDUP_KEY,
     MANY_MESSAGES,
-    MESSAGE,
     MESSAGE_ID,
     MISSING,
     NOTICE,
@@ -19,20 +21,21 @@ from bongsu.store.decisions.rows import (
 from bongsu.store.members.channel_bits import (
     ALL_BITS,
     BITS,
-    OWN_REACHABLE,
-    REACHABLE,
     SINGLE_ADDRESS_BITS,
     SINGLE_ADDRESS_CHANNELS,
+    own_reachable,
+    reachable,
 )
 from bongsu.store.members.devices import USABLE_DEVICE
-from bongsu.store.outbox.rows import CLAIM, CURSOR
+from bongsu.store.outbox.claims import record_results
+from bongsu.store.outbox.progress import save_cursors
 
 _PUSH, _IN_APP = BITS[Channel.PUSH], BITS[Channel.IN_APP]
 
-# Recipients as one JSON object of member ids by place. The planner expects ten thousand rows of it, which is a full step.
+# Recipients as one JSON object: member ids by notice index. The planner expects ten thousand rows of it, a full step.
 RECIPIENTS = """
-        SELECT CAST(notice.place AS integer) AS place, member.member_id
-        FROM json_each(CAST($1 AS json)) AS notice(place, member_ids)
+        SELECT CAST(notice.key AS integer) AS notice_index, member.member_id
+        FROM json_each(CAST($1 AS json)) AS notice(key, member_ids)
         CROSS JOIN LATERAL json_array_elements_text(notice.member_ids) AS member(member_id)"""
 
 # --- decide -----------------------------------------------------------------------------------------------------------
@@ -44,11 +47,11 @@ _DECISION = f"""
     -- First the members' rows, locked: the daily cap is counted on them, and the notification ids drawn below are then in
     -- commit order for each member. In id order, byte by byte, so that two steps cannot deadlock.
     locked_members AS MATERIALIZED (
-        SELECT r.place, r.member_id, m.member_id IS NULL AS is_missing, m.is_enabled, m.capped_day, m.capped_count,
+        SELECT r.notice_index, r.member_id, m.member_id IS NULL AS is_missing, m.is_enabled, m.capped_day, m.capped_count,
                coalesce(m.locale, '') AS locale, coalesce(m.timezone, '') AS timezone,
                coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end,
-               {REACHABLE} AS reachable
-        FROM (SELECT * FROM recipients ORDER BY member_id COLLATE "C", place) AS r
+               {reachable("m")} AS reachable
+        FROM (SELECT * FROM recipients ORDER BY member_id COLLATE "C", notice_index) AS r
         LEFT JOIN LATERAL (
             SELECT x.member_id, x.is_enabled, x.capped_day, x.capped_count, x.locale, x.timezone, x.quiet_start,
                    x.quiet_end, x.phone, x.email
@@ -56,7 +59,7 @@ _DECISION = f"""
     -- Then each notice with its message in each locale, computed once.
     notice_contents AS MATERIALIZED (
         SELECT notice.*, content.locale, content.message_id
-        FROM {POSTGRES.table("notice", NOTICE, 2)} JOIN {POSTGRES.table("content", CONTENT, 4)} USING (place)),
+        FROM {POSTGRES.table("notice", NOTICE, 2)} JOIN {POSTGRES.table("content", CONTENT, 4)} USING (notice_index)),
     -- Then the few messages that can make a notice a duplicate. The caller holds the lock of each dedup key, so none is
     -- added meanwhile.
     recent_messages AS MATERIALIZED (
@@ -64,7 +67,7 @@ _DECISION = f"""
                count(*) OVER (PARTITION BY given.dedup) > {MANY_MESSAGES} AS are_many
         FROM {POSTGRES.table("given", DEDUP_KEY, 5)}
         CROSS JOIN bongsu_messages AS m
-        WHERE m.type = given.type AND m.subject = given.subject AND m.told_at > given.since
+        WHERE m.type = given.type AND m.subject = given.subject AND m.last_notified_at > given.since
           AND m.message_id NOT IN (SELECT own.message_id FROM {POSTGRES.table("own", MESSAGE_ID, 6)})),
     -- Where a dedup key has many of them: who was notified. A member is notified once per window, so that is one lookup for
     -- each message instead of one for each message and recipient.
@@ -78,14 +81,15 @@ _DECISION = f"""
     -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used. What
     -- follows from a profile is looked up, not joined to each notice: there may be many of each.
     options AS (
-        SELECT l.place, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.is_critical, profile.day,
+        SELECT l.notice_index, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.is_critical, profile.day,
                CASE WHEN f.is_critical THEN CAST($7 AS timestamptz) ELSE profile.due END AS due,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
-               f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {OWN_REACHABLE}) AS channels,
+               f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {own_reachable("f.channels", "l.member_id")})
+                   AS channels,
                CASE WHEN l.capped_day >= profile.day THEN l.capped_count ELSE 0 END AS counted
         FROM locked_members AS l
-        LEFT JOIN notice_contents AS f ON f.place = l.place AND f.locale = l.locale
+        LEFT JOIN notice_contents AS f ON f.notice_index = l.notice_index AND f.locale = l.locale
         LEFT JOIN {POSTGRES.table("profile", PROFILE, 3)}
                ON profile.locale = l.locale AND profile.timezone = l.timezone
                   AND profile.quiet_start = l.quiet_start AND profile.quiet_end = l.quiet_end
@@ -94,7 +98,8 @@ _DECISION = f"""
             WHERE x.member_id = l.member_id AND x.type = f.type OFFSET 0) AS p ON true),
     -- The decision: the first reason that applies. Scalar sub-selects with LIMIT, because EXISTS may read a whole table.
     decision AS (
-        SELECT o.place, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical, o.counted,
+        SELECT o.notice_index, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical,
+               o.counted,
                CASE -- Not decidable yet: the caller has to insert the member, or to learn the profile.
                     WHEN o.is_missing OR o.message_id IS NULL OR o.day IS NULL THEN '{MISSING}'
                     -- Opted out comes first: it holds whatever else does.
@@ -114,7 +119,7 @@ _DECISION = f"""
 
 # Last the daily cap, because only what is sent counts. Of one notice: what was counted before this step.
 _ONE_NOTICE = f"""
-    SELECT place, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
+    SELECT notice_index, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
            channels, rank, due, day, is_critical,
            coalesce(reason, CASE WHEN NOT is_critical AND counted >= CAST($8 AS integer)
                                  THEN '{Reason.RATE_LIMITED}' END) AS reason
@@ -124,11 +129,12 @@ _ONE_NOTICE = f"""
 _SEVERAL_NOTICES = f""",
     -- Of notices with the same dedup key a member gets the first that nothing is against.
     repeats AS (
-        SELECT *, row_number() OVER (PARTITION BY member_id, dedup, reason IS NULL ORDER BY place) AS nth FROM decision),
+        SELECT *, row_number() OVER (PARTITION BY member_id, dedup, reason IS NULL ORDER BY notice_index) AS nth
+        FROM decision),
     -- The cap: what was counted before this step, and what its notices up to here add to it.
     caps AS (
         SELECT *, counted + count(*) FILTER (WHERE reason IS NULL AND nth = 1 AND NOT is_critical)
-                  OVER (PARTITION BY member_id ORDER BY place ROWS UNBOUNDED PRECEDING) AS used
+                  OVER (PARTITION BY member_id ORDER BY notice_index ROWS UNBOUNDED PRECEDING) AS used
         FROM repeats),
     -- min(used) is that of the key's first. Over the cap it is not sent, and then nor is another a duplicate of it.
     decided AS (
@@ -136,27 +142,27 @@ _SEVERAL_NOTICES = f""",
                       WHEN NOT is_critical AND min(used) OVER (PARTITION BY member_id, dedup, reason IS NULL)
                            > CAST($8 AS integer) THEN '{Reason.RATE_LIMITED}'
                       WHEN nth > 1 THEN '{Reason.DUPLICATE}' END) AS final_reason
-        FROM caps ORDER BY member_id, place)
-    SELECT place, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
+        FROM caps ORDER BY member_id, notice_index)
+    SELECT notice_index, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
            channels, rank, due, day, is_critical, final_reason AS reason
     FROM decided"""
 
 # Returns a decided row for each recipient. Locks the members' rows in id order.
-DECIDE_FEW = f"{_DECISION}{_SEVERAL_NOTICES}"
+DECIDE = f"{_DECISION}{_SEVERAL_NOTICES}"
 
-# The same into bongsu_decided.
+# The same into bongsu_decided. Many recipients of one notice need no windows over the whole step.
 _INSERT_DECIDED = f"INSERT INTO bongsu_decided ({', '.join(DECIDED)})"
-DECIDE_MANY_OF_ONE_NOTICE = f"{_INSERT_DECIDED}{_DECISION}{_ONE_NOTICE}"
-DECIDE_MANY_OF_SEVERAL_NOTICES = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES}"
+DECIDE_ONE_NOTICE_INTO_TABLE = f"{_INSERT_DECIDED}{_DECISION}{_ONE_NOTICE}"
+DECIDE_INTO_TABLE = f"{_INSERT_DECIDED}{DECIDE}"
 
 # The rows of one step. The table belongs to the connection; a commit empties it.
 CREATE_DECIDED = """
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_decided (
-        place integer, member_id text COLLATE "C", message_id bigint, notification_id bigint, channels integer,
+        notice_index integer, member_id text COLLATE "C", message_id bigint, notification_id bigint, channels integer,
         rank integer, due timestamptz, day integer, is_critical boolean, reason text) ON COMMIT DELETE ROWS"""
 # Plans by the values: given the first and last of many members, the planner sees whether their rows lie so close together
 # that reading them in a row is faster than looking up each.
-PREPARE_MANY = "SET LOCAL plan_cache_mode = force_custom_plan"
+PREPARE_DECIDED = "SET LOCAL plan_cache_mode = force_custom_plan"
 
 # Spreads the due times of paced notices ($1): each member's comes so many seconds after the one before. In quiet hours the
 # clock stands still: $2 has the times between them. So nothing is sent in them, and not everything at their end.
@@ -164,16 +170,17 @@ SPREAD_DUE = f"""
     UPDATE bongsu_decided AS d
     SET due = d.due + (n.wait + coalesce(active.quiet_before, 0)) * interval '1 microsecond'
     FROM (
-        SELECT x.place, x.member_id, x.is_critical, CAST(round(1000000 * paced.seconds * (
-                   paced.before + row_number() OVER (PARTITION BY x.place ORDER BY x.member_id) - 1)) AS bigint) AS wait
-        FROM bongsu_decided AS x JOIN {POSTGRES.table("paced", PACED_NOTICE, 1)} ON paced.place = x.place
+        SELECT x.notice_index, x.member_id, x.is_critical, CAST(round(1000000 * paced.seconds * (
+                   paced.before + row_number() OVER (PARTITION BY x.notice_index ORDER BY x.member_id) - 1)) AS bigint)
+                   AS wait
+        FROM bongsu_decided AS x JOIN {POSTGRES.table("paced", PACED_NOTICE, 1)} ON paced.notice_index = x.notice_index
         WHERE x.reason IS NULL) AS n
     JOIN bongsu_members AS m ON m.member_id = n.member_id
     LEFT JOIN {POSTGRES.table("active", ACTIVE_TIME, 2)}
            ON NOT n.is_critical AND active.timezone = coalesce(m.timezone, '')
               AND active.quiet_start = coalesce(m.quiet_start, -1) AND active.quiet_end = coalesce(m.quiet_end, -1)
               AND n.wait >= active.since AND n.wait < active.until
-    WHERE d.place = n.place AND d.member_id = n.member_id"""
+    WHERE d.notice_index = n.notice_index AND d.member_id = n.member_id"""
 
 # Ids of recipients who are not members yet.
 FIND_MISSING_MEMBERS = f"""
@@ -193,61 +200,21 @@ FIND_PROFILES = f"""
         SELECT x.locale, x.timezone, x.quiet_start, x.quiet_end
         FROM bongsu_members AS x WHERE x.member_id = r.member_id OFFSET 0) AS m"""
 
-# --- apply many -------------------------------------------------------------------------------------------------------
+# --- apply ------------------------------------------------------------------------------------------------------------
 
-# "reason IS NULL" for the planner: of a table without statistics it would expect that of one row in two hundred.
-_IS_NOTIFIED = "CASE WHEN n.reason IS NULL THEN true END"
 
-# Counts one more unread, if it is in the inbox, and one more of the member's day, unless it is critical; never goes back to
-# an earlier day. The rows are locked already. $1 and $2 are the first and last member.
-COUNT_ONE_NOTICE = f"""
-    UPDATE bongsu_members AS m
-    SET unread = m.unread + CASE WHEN n.channels & {_IN_APP} = 0 THEN 0 ELSE 1 END,
-        capped_count = CASE WHEN n.is_critical THEN m.capped_count WHEN m.capped_day >= n.day THEN m.capped_count + 1
-                            ELSE 1 END,
-        capped_day = CASE WHEN n.is_critical OR m.capped_day >= n.day THEN m.capped_day ELSE n.day END
-    FROM bongsu_decided AS n
-    WHERE {_IS_NOTIFIED} AND m.member_id = n.member_id AND m.member_id >= $1 AND m.member_id <= $2"""
+def _apply(decided: str, is_notified: str, bounds: Callable[[str], str]) -> str:
+    """All of a step in one statement: stores new messages ($1), when known messages were used again ($2), the results of
+    events ($3) and how far others came ($4), and what follows from the decided rows. $5 is now, $6 the lease in seconds. The
+    rows of members and events are locked already. Returns how many deliveries there are of each message and channel.
 
-# The same where a member may be notified several times.
-COUNT_SEVERAL_NOTICES = f"""
-    UPDATE bongsu_members AS m
-    SET unread = m.unread + given.unread,
-        capped_count = given.counted + CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_count
-                                            ELSE 0 END,
-        capped_day = CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_day ELSE given.day END
-    FROM (SELECT n.member_id, count(*) FILTER (WHERE n.channels & {_IN_APP} <> 0) AS unread,
-                 count(*) FILTER (WHERE NOT n.is_critical) AS counted, max(n.day) AS day
-          FROM bongsu_decided AS n WHERE {_IS_NOTIFIED} GROUP BY n.member_id) AS given
-    WHERE m.member_id = given.member_id AND m.member_id >= $1 AND m.member_id <= $2"""
-
-# Inserts a delivery for each usable device and each other channel of the notified. $1 now, $2 all channels of the step's
-# notices, $3 and $4 the first and last member. Addresses are looked up when it is sent: they may have changed by then.
-ADD_DELIVERIES = f"""
-    INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, rank, due, created_at)
-    SELECT n.notification_id, n.member_id, n.message_id, '{Channel.PUSH}', d.device_id, n.rank, n.due,
-           CAST($1 AS timestamptz)
-    FROM bongsu_decided AS n CROSS JOIN bongsu_devices AS d
-    WHERE {_IS_NOTIFIED} AND n.channels & {_PUSH} <> 0
-      AND d.member_id = n.member_id AND d.member_id >= $3 AND d.member_id <= $4 AND {USABLE_DEVICE}
-    UNION ALL
-    SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.rank, n.due, $1
-    FROM bongsu_decided AS n CROSS JOIN ({SINGLE_ADDRESS_CHANNELS}) AS c
-    WHERE CAST($2 AS integer) & {SINGLE_ADDRESS_BITS} <> 0 AND n.reason IS NULL AND n.channels & c.bit <> 0"""
-
-# The same, and returns how many of each message and channel it has inserted.
-ADD_COUNTED_DELIVERIES = f"""
-    WITH added AS ({ADD_DELIVERIES} RETURNING message_id, channel)
-    SELECT message_id, channel, count(*) AS count FROM added GROUP BY message_id, channel"""
-
-# --- apply few --------------------------------------------------------------------------------------------------------
-
-# All of a small step in one round trip: stores what was decided ($1), new messages ($2), when known messages were used again
-# ($3), which events are done ($4) and how far others came ($5). $6 is now, $7 the lease in seconds. The rows of members and
-# events are locked already. Returns the number of deliveries.
-APPLY_FEW = f"""
-    WITH decided AS MATERIALIZED (SELECT * FROM {POSTGRES.table("given", DECIDED, 1)}),
-    notified AS MATERIALIZED (SELECT * FROM decided WHERE reason IS NULL),
+    `decided` is the table expression of the decided rows, `is_notified` the condition on row `n` of it, `bounds` one on the
+    member ids of an alias.
+    """
+    return f"""
+    WITH decided AS MATERIALIZED (SELECT * FROM {decided}),
+    notified AS MATERIALIZED (SELECT * FROM decided AS n WHERE {is_notified}),
+    -- Counts the unread in the inbox, and towards the cap of the member's day what is not critical. Never goes back a day.
     members AS (
         UPDATE bongsu_members AS m
         SET unread = m.unread + given.unread,
@@ -257,40 +224,40 @@ APPLY_FEW = f"""
         FROM (SELECT n.member_id, count(*) FILTER (WHERE n.channels & {_IN_APP} <> 0) AS unread,
                      count(*) FILTER (WHERE NOT n.is_critical) AS counted, max(n.day) AS day
               FROM notified AS n GROUP BY n.member_id) AS given
-        WHERE m.member_id = given.member_id),
+        WHERE m.member_id = given.member_id{bounds("m")}),
     notifications AS (
         INSERT INTO bongsu_notifications (notification_id, member_id, message_id, channels, created_at)
-        SELECT notification_id, member_id, message_id, channels, CAST($6 AS timestamptz) FROM notified),
+        SELECT notification_id, member_id, message_id, channels, CAST($5 AS timestamptz) FROM notified),
+    -- One for each usable device and each other channel. Addresses are looked up when it is sent: they may have changed.
     deliveries AS (
         INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, rank, due, created_at)
-        SELECT n.notification_id, n.member_id, n.message_id, '{Channel.PUSH}', d.device_id, n.rank, n.due, $6
-        FROM notified AS n JOIN bongsu_devices AS d ON d.member_id = n.member_id AND {USABLE_DEVICE}
+        SELECT n.notification_id, n.member_id, n.message_id, '{Channel.PUSH}', d.device_id, n.rank, n.due, $5
+        FROM notified AS n JOIN bongsu_devices AS d ON d.member_id = n.member_id{bounds("d")} AND {USABLE_DEVICE}
         WHERE n.channels & {_PUSH} <> 0
         UNION ALL
-        SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.rank, n.due, $6
+        SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.rank, n.due, $5
         FROM notified AS n
         CROSS JOIN LATERAL (
             SELECT name FROM ({SINGLE_ADDRESS_CHANNELS}) AS x WHERE n.channels & x.bit <> 0 OFFSET 0) AS c
         WHERE n.channels & {SINGLE_ADDRESS_BITS} <> 0
-        RETURNING 1),
+        RETURNING message_id, channel),
     suppressions AS (
         INSERT INTO bongsu_suppressions (message_id, member_id, reason, created_at)
-        SELECT message_id, member_id, reason, $6 FROM decided WHERE reason IS NOT NULL),
-    new_messages AS (
-        INSERT INTO bongsu_messages ({", ".join(MESSAGE)})
-        SELECT {", ".join(MESSAGE)} FROM {POSTGRES.table("given", MESSAGE, 2)}),
-    used_again AS (
-        UPDATE bongsu_messages AS m SET told_at = $6
-        FROM {POSTGRES.table("given", MESSAGE_ID, 3)}
-        WHERE m.message_id = given.message_id AND (m.told_at IS NULL OR m.told_at < $6)),
-    done AS (
-        UPDATE bongsu_events AS e
-        SET status = 'DONE', claims = 0, leased_by = NULL, error = NULL, finished_at = {POSTGRES.now}
-        FROM {POSTGRES.table("given", CLAIM, 4)}
-        WHERE e.event_id = given.event_id AND e.epoch = given.epoch AND e.leased_by IS NOT NULL),
-    continued AS (
-        UPDATE bongsu_events AS e
-        SET fanout_cursor = given.cursor, claims = 1, due = {POSTGRES.after("$7")}
-        FROM {POSTGRES.table("given", CURSOR, 5)}
-        WHERE e.event_id = given.event_id AND e.epoch = given.epoch AND e.leased_by IS NOT NULL)
-    SELECT count(*) AS deliveries FROM deliveries"""
+        SELECT message_id, member_id, reason, $5 FROM decided WHERE reason IS NOT NULL),
+    new_messages AS ({add_messages(POSTGRES, 1)}),
+    used_again AS ({mark_used_again(POSTGRES, 2, "$5")}),
+    finished AS ({record_results(POSTGRES, 3)}),
+    continued AS ({save_cursors(POSTGRES, 4, "$6")})
+    SELECT message_id, channel, count(*) AS count FROM deliveries GROUP BY message_id, channel"""
+
+
+# Applies the decided rows that are given ($7). The planner expects few of them.
+APPLY_GIVEN = _apply(POSTGRES.table("given", DECIDED, 7), "n.reason IS NULL", lambda _alias: "")
+
+# Applies the rows of bongsu_decided. $7 and $8 are the first and last member. Of a table without statistics the planner
+# would expect "reason IS NULL" of one row in two hundred; of an expression it expects it of every second.
+APPLY_TABLE = _apply(
+    "bongsu_decided",
+    "CASE WHEN n.reason IS NULL THEN true END",
+    lambda alias: f" AND {alias}.member_id >= $7 AND {alias}.member_id <= $8",
+)

@@ -19,15 +19,15 @@ from bongsu.store.core.sqlite import SQLITE
 
 
 class Interest(NamedTuple):
-    """Members who did something with a product since then, from behind one on; `place` is for the caller."""
+    """Members who did something with a product since then, after one of them; `notice_index` is for the caller."""
 
-    place: int
+    notice_index: int
     product_id: str
     since: datetime
     after: str
 
 
-_INTEREST = {"place": "integer", "product_id": "text", "since": "timestamptz", "after": "text"}
+_INTEREST = {"notice_index": "integer", "product_id": "text", "since": "timestamptz", "after": "text"}
 _ACTION = {"action": "text"}
 
 # Up to $2 member ids behind $1.
@@ -43,18 +43,18 @@ FIND_EVERYONE = Statement(
 # For each interest ($1) up to $3 member ids, of members with one of the actions ($2). The primary key has them in id order.
 FIND_INTERESTED = Statement(
     postgres=f"""
-        SELECT given.place, (
+        SELECT given.notice_index, (
             SELECT CAST(json_agg(next.member_id) AS text) FROM (
                 SELECT b.member_id FROM bongsu_behaviors AS b
-                WHERE b.product_id = given.product_id AND b.member_id > given.after AND b.at >= given.since
+                WHERE b.product_id = given.product_id AND b.member_id > given.after AND b.acted_at >= given.since
                   AND b.action = ANY (ARRAY(SELECT wanted.action FROM {POSTGRES.table("wanted", _ACTION, 2)}))
                 GROUP BY b.member_id ORDER BY b.member_id LIMIT $3) AS next) AS member_ids
         FROM {POSTGRES.table("given", _INTEREST, 1)}""",
     sqlite=f"""
-        SELECT given.place, (
+        SELECT given.notice_index, (
             SELECT json_group_array(next.member_id) FROM (
                 SELECT b.member_id FROM bongsu_behaviors AS b
-                WHERE b.product_id = given.product_id AND b.member_id > given.after AND b.at >= given.since
+                WHERE b.product_id = given.product_id AND b.member_id > given.after AND b.acted_at >= given.since
                   AND b.action IN (SELECT wanted.action FROM {SQLITE.table("wanted", _ACTION, 2)})
                 GROUP BY b.member_id ORDER BY b.member_id LIMIT $3) AS next) AS member_ids
         FROM {SQLITE.table("given", _INTEREST, 1)}""",
@@ -70,10 +70,10 @@ async def find_everyone(tx: Transaction, after: str, limit: int) -> list[str]:
 async def find_interested(
     tx: Transaction, interests: Sequence[Interest], actions: Iterable[Action], limit: int
 ) -> dict[int, list[str]]:
-    """For each interest, by its place, the next members, at most so many of each."""
+    """For each interest, by its notice index, the next members, at most so many of each."""
     wanted = Table(_ACTION, [(action.value,) for action in sorted(actions)])
     rows = await tx.fetch(FIND_INTERESTED(Table(_INTEREST, interests), wanted, limit))
-    return {row["place"]: _ids(row["member_ids"]) for row in rows}
+    return {row["notice_index"]: _ids(row["member_ids"]) for row in rows}
 
 
 def _ids(stored: str | None) -> list[str]:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from bongsu.store.core.query import Row
 
-# By the place of its notice in the step: the member ids for whom it is to be decided, sorted, each once.
+# By the index of its notice in the step: the member ids for whom it is to be decided, sorted, each once.
 Recipients = Mapping[int, Sequence[str]]
 
 # The reason of a row that could not be decided: the member, or the member's profile, was not known to the caller.
@@ -26,7 +26,7 @@ class Message(NamedTuple):
 
     message_id: int
     event_id: UUID
-    notice: int
+    notice_index: int
     locale: str
     type: str
     subject: str
@@ -41,7 +41,7 @@ class Message(NamedTuple):
     created_at: datetime
     expires_at: datetime | None = None
     # When a member was last notified of it; None as long as no member was.
-    told_at: datetime | None = None
+    last_notified_at: datetime | None = None
     # Whether its notice's audience did not fit into one step. Its recipients and deliveries are then counted as they change.
     is_bulk: bool = False
 
@@ -49,7 +49,7 @@ class Message(NamedTuple):
 MESSAGE = {
     "message_id": "bigint",
     "event_id": "uuid",
-    "notice": "integer",
+    "notice_index": "integer",
     "locale": "text",
     "type": "text",
     "subject": "text",
@@ -63,16 +63,16 @@ MESSAGE = {
     "is_critical": "boolean",
     "created_at": "timestamptz",
     "expires_at": "timestamptz",
-    "told_at": "timestamptz",
+    "last_notified_at": "timestamptz",
     "is_bulk": "boolean",
 }
 MESSAGE_ID = {"message_id": "bigint"}
 
 
 class NoticeRow(NamedTuple):
-    """A notice of the step. `place` is its number in the step; notices with the same dedup key have the same `dedup`."""
+    """A notice of the step. `notice_index` counts within the step; notices with the same dedup key have the same `dedup`."""
 
-    place: int
+    notice_index: int
     dedup: int
     type: str
     channels: int
@@ -81,7 +81,7 @@ class NoticeRow(NamedTuple):
 
 
 NOTICE = {
-    "place": "integer",
+    "notice_index": "integer",
     "dedup": "integer",
     "type": "text",
     "channels": "integer",
@@ -124,12 +124,12 @@ PROFILE = {
 class PacedNotice(NamedTuple):
     """A notice whose deliveries are spread: one member in so many seconds, after those of earlier steps."""
 
-    place: int
+    notice_index: int
     seconds: float
     before: int
 
 
-PACED_NOTICE = {"place": "integer", "seconds": "double precision", "before": "integer"}
+PACED_NOTICE = {"notice_index": "integer", "seconds": "double precision", "before": "integer"}
 
 
 class ActiveTime(NamedTuple):
@@ -155,7 +155,7 @@ ACTIVE_TIME = {
 }
 
 # The message that members of a locale get of a notice.
-CONTENT = {"place": "integer", "locale": "text", "message_id": "bigint"}
+CONTENT = {"notice_index": "integer", "locale": "text", "message_id": "bigint"}
 
 
 class DedupKey(NamedTuple):
@@ -176,14 +176,14 @@ class DecisionInputs:
 
     notices: Sequence[NoticeRow]
     profiles: Sequence[ProfileRow]
-    # place, locale of the member, message id
+    # notice_index, locale of the member, message id
     contents: Sequence[tuple[int, str, int]]
     keys: Sequence[DedupKey]
     # Messages that the notices themselves have written in earlier steps. They are no duplicates of themselves.
     own_messages: Sequence[int]
     daily_limit: int
     now: datetime
-    # Places of notices whose audiences did not fit into one step.
+    # Indexes of notices whose audiences did not fit into one step.
     bulk: frozenset[int] = frozenset()
     paced: Sequence[PacedNotice] = ()
     # Of members with quiet hours, if a notice is paced.
@@ -192,7 +192,7 @@ class DecisionInputs:
 
 # A decided row, in bongsu_decided and as a parameter. No reason: the member gets a notification.
 DECIDED = {
-    "place": "integer",
+    "notice_index": "integer",
     "member_id": "text",
     "message_id": "bigint",
     "notification_id": "bigint",
@@ -208,7 +208,7 @@ DECIDED = {
 class DecisionCount(NamedTuple):
     """So many recipients of a notice have the same message and the same reason."""
 
-    place: int
+    notice_index: int
     message_id: int | None
     reason: str | None
     recipients: int

@@ -17,10 +17,10 @@ from bongsu.store.decisions.rows import (
 from bongsu.store.members.channel_bits import (
     ALL_BITS,
     BITS,
-    OWN_REACHABLE,
-    REACHABLE,
     SINGLE_ADDRESS_BITS,
     SINGLE_ADDRESS_CHANNELS,
+    own_reachable,
+    reachable,
 )
 from bongsu.store.members.devices import USABLE_DEVICE
 
@@ -28,10 +28,10 @@ _PUSH, _IN_APP = BITS[Channel.PUSH], BITS[Channel.IN_APP]
 # SQLite's own name for the index of the primary key.
 _MEMBERS_BY_ID = "sqlite_autoindex_bongsu_members_1"
 
-# Recipients as one JSON object of member ids by place. The place as a sum: a CAST would have a type affinity, and that keeps
-# SQLite from an index when it is compared.
+# Recipients as one JSON object: member ids by notice index. The index as a sum: a CAST would have a type affinity, which
+# keeps SQLite from using an index when it is compared.
 RECIPIENTS = """
-        SELECT notice.key + 0 AS place, member.value AS member_id
+        SELECT notice.key + 0 AS notice_index, member.value AS member_id
         FROM json_each($1) AS notice, json_each(notice.value) AS member"""
 
 # --- decide -----------------------------------------------------------------------------------------------------------
@@ -41,24 +41,24 @@ _DECISION = f"""
     WITH recipients AS ({RECIPIENTS}),
     -- First the members' rows: the daily cap is counted on them.
     locked_members AS NOT MATERIALIZED (
-        SELECT r.place, r.member_id, m.member_id IS NULL AS is_missing, m.is_enabled, m.capped_day, m.capped_count,
+        SELECT r.notice_index, r.member_id, m.member_id IS NULL AS is_missing, m.is_enabled, m.capped_day, m.capped_count,
                coalesce(m.locale, '') AS locale, coalesce(m.timezone, '') AS timezone,
                coalesce(m.quiet_start, -1) AS quiet_start, coalesce(m.quiet_end, -1) AS quiet_end,
-               {REACHABLE} AS reachable
+               {reachable("m")} AS reachable
         FROM recipients AS r LEFT JOIN bongsu_members AS m ON m.member_id = r.member_id),
     -- Then each notice with its message in each locale, and what follows from each profile, computed once.
     notice AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", NOTICE, 2)}),
     profile AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", PROFILE, 3)}),
     content AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", CONTENT, 4)}),
     notice_contents AS MATERIALIZED (
-        SELECT notice.*, content.locale, content.message_id FROM notice JOIN content ON content.place = notice.place),
+        SELECT notice.*, content.locale, content.message_id FROM notice JOIN content ON content.notice_index = notice.notice_index),
     -- Then the few messages that can make a notice a duplicate.
     recent_messages AS MATERIALIZED (
         SELECT given.dedup, m.message_id, given.since,
                count(*) OVER (PARTITION BY given.dedup) > {MANY_MESSAGES} AS are_many
         FROM {SQLITE.table("given", DEDUP_KEY, 5)}
         CROSS JOIN bongsu_messages AS m INDEXED BY bongsu_messages_recent
-        WHERE m.type = given.type AND m.subject = given.subject AND m.told_at > given.since
+        WHERE m.type = given.type AND m.subject = given.subject AND m.last_notified_at > given.since
           AND m.message_id NOT IN (SELECT own.message_id FROM {SQLITE.table("own", MESSAGE_ID, 6)})),
     -- Where a dedup key has many of them: who was notified. A member is notified once per window, so that is one lookup for
     -- each message instead of one for each message and recipient.
@@ -68,21 +68,23 @@ _DECISION = f"""
         WHERE r.are_many AND n.message_id = r.message_id AND n.created_at > r.since),
     -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used.
     options AS (
-        SELECT l.place, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.is_critical, profile.day,
+        SELECT l.notice_index, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.is_critical, profile.day,
                CASE WHEN f.is_critical THEN $7 ELSE profile.due END AS due,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
-               f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {OWN_REACHABLE}) AS channels,
+               f.channels & coalesce(p.channels, {ALL_BITS}) & (l.reachable + {own_reachable("f.channels", "l.member_id")})
+                   AS channels,
                CASE WHEN l.capped_day >= profile.day THEN l.capped_count ELSE 0 END AS counted
         FROM locked_members AS l
-        LEFT JOIN notice_contents AS f ON f.place = l.place AND f.locale = l.locale
+        LEFT JOIN notice_contents AS f ON f.notice_index = l.notice_index AND f.locale = l.locale
         LEFT JOIN profile
                ON profile.locale = l.locale AND profile.timezone = l.timezone
                   AND profile.quiet_start = l.quiet_start AND profile.quiet_end = l.quiet_end
         LEFT JOIN bongsu_preferences AS p ON p.member_id = l.member_id AND p.type = f.type),
     -- The decision: the first reason that applies.
     decision AS (
-        SELECT o.place, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical, o.counted,
+        SELECT o.notice_index, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical,
+               o.counted,
                CASE -- Not decidable yet: the caller has to insert the member, or to learn the profile.
                     WHEN o.is_missing OR o.message_id IS NULL OR o.day IS NULL THEN '{MISSING}'
                     -- Opted out comes first: it holds whatever else does.
@@ -105,7 +107,7 @@ _IDS_BEFORE = "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = '
 
 # Last the daily cap, because only what is sent counts. Of one notice: what was counted before this step.
 _ONE_NOTICE = f"""
-    SELECT place, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical,
+    SELECT notice_index, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical,
            coalesce(reason, CASE WHEN NOT is_critical AND counted >= $8 THEN '{Reason.RATE_LIMITED}' END) AS reason
     FROM decision"""
 
@@ -113,34 +115,36 @@ _ONE_NOTICE = f"""
 _SEVERAL_NOTICES = f""",
     -- Of notices with the same dedup key a member gets the first that nothing is against.
     repeats AS (
-        SELECT *, row_number() OVER (PARTITION BY member_id, dedup, reason IS NULL ORDER BY place) AS nth FROM decision),
+        SELECT *, row_number() OVER (PARTITION BY member_id, dedup, reason IS NULL ORDER BY notice_index) AS nth
+        FROM decision),
     -- The cap: what was counted before this step, and what its notices up to here add to it.
     caps AS (
         SELECT *, counted + count(*) FILTER (WHERE reason IS NULL AND nth = 1 AND NOT is_critical)
-                  OVER (PARTITION BY member_id ORDER BY place ROWS UNBOUNDED PRECEDING) AS used
+                  OVER (PARTITION BY member_id ORDER BY notice_index ROWS UNBOUNDED PRECEDING) AS used
         FROM repeats)
     -- min(used) is that of the key's first. Over the cap it is not sent, and then nor is another a duplicate of it.
-    SELECT place, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical,
+    SELECT notice_index, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical,
            coalesce(reason, CASE
                WHEN NOT is_critical AND min(used) OVER (PARTITION BY member_id, dedup, reason IS NULL) > $8
                     THEN '{Reason.RATE_LIMITED}'
                WHEN nth > 1 THEN '{Reason.DUPLICATE}' END) AS reason
-    FROM caps ORDER BY member_id, place"""
+    FROM caps ORDER BY member_id, notice_index"""
 
 # Inserts a decided row for each recipient into bongsu_decided.
 _INSERT_DECIDED = """
-    INSERT INTO bongsu_decided (place, member_id, message_id, ids_before, channels, rank, due, day, is_critical, reason)"""
-DECIDE_MANY_OF_ONE_NOTICE = f"{_INSERT_DECIDED}{_DECISION}{_ONE_NOTICE}"
-DECIDE_MANY_OF_SEVERAL_NOTICES = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES}"
+    INSERT INTO bongsu_decided
+        (notice_index, member_id, message_id, ids_before, channels, rank, due, day, is_critical, reason)"""
+DECIDE_ONE_NOTICE_INTO_TABLE = f"{_INSERT_DECIDED}{_DECISION}{_ONE_NOTICE}"
+DECIDE_INTO_TABLE = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES}"
 
 # The rows of one step, in a table of the connection. Numbered as they come: behind the last notification's id.
 CREATE_DECIDED = """
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_decided (
         number integer PRIMARY KEY, ids_before integer, notification_id integer AS (ids_before + number),
-        place integer, member_id text, message_id integer, channels integer, rank integer, due integer, day integer,
+        notice_index integer, member_id text, message_id integer, channels integer, rank integer, due integer, day integer,
         is_critical boolean, reason text)"""
 # Empties it. It still has the rows of the step before.
-PREPARE_MANY = "DELETE FROM bongsu_decided"
+PREPARE_DECIDED = "DELETE FROM bongsu_decided"
 
 # Spreads the due times of paced notices ($1): each member's comes so many seconds after the one before. In quiet hours the
 # clock stands still: $2 has the times between them. So nothing is sent in them, and not everything at their end.
@@ -151,8 +155,9 @@ SPREAD_DUE = f"""
         SELECT w.number, w.wait, coalesce(active.quiet_before, 0) AS quiet_before
         FROM (
             SELECT x.number, x.member_id, x.is_critical, CAST(round(1000000 * paced.seconds * (
-                       paced.before + row_number() OVER (PARTITION BY x.place ORDER BY x.member_id) - 1)) AS integer) AS wait
-            FROM bongsu_decided AS x JOIN {SQLITE.table("paced", PACED_NOTICE, 1)} ON paced.place = x.place
+                       paced.before + row_number() OVER (PARTITION BY x.notice_index ORDER BY x.member_id) - 1)) AS integer)
+                       AS wait
+            FROM bongsu_decided AS x JOIN {SQLITE.table("paced", PACED_NOTICE, 1)} ON paced.notice_index = x.notice_index
             WHERE x.reason IS NULL) AS w
         JOIN bongsu_members AS m ON m.member_id = w.member_id
         LEFT JOIN {SQLITE.table("active", ACTIVE_TIME, 2)}
@@ -177,19 +182,8 @@ FIND_PROFILES = f"""
 
 # --- apply ------------------------------------------------------------------------------------------------------------
 
-# Counts one more unread, if it is in the inbox, and one more of the member's day, unless it is critical; never goes back to
-# an earlier day.
-COUNT_ONE_NOTICE = f"""
-    UPDATE bongsu_members AS m INDEXED BY {_MEMBERS_BY_ID}
-    SET unread = m.unread + CASE WHEN n.channels & {_IN_APP} = 0 THEN 0 ELSE 1 END,
-        capped_count = CASE WHEN n.is_critical THEN m.capped_count WHEN m.capped_day >= n.day THEN m.capped_count + 1
-                            ELSE 1 END,
-        capped_day = CASE WHEN n.is_critical OR m.capped_day >= n.day THEN m.capped_day ELSE n.day END
-    FROM bongsu_decided AS n
-    WHERE n.reason IS NULL AND m.member_id = n.member_id"""
-
-# The same where a member may be notified several times.
-COUNT_SEVERAL_NOTICES = f"""
+# Counts the unread in the inbox, and towards the cap of the member's day what is not critical. Never goes back a day.
+COUNT_FOR_MEMBERS = f"""
     UPDATE bongsu_members AS m INDEXED BY {_MEMBERS_BY_ID}
     SET unread = m.unread + given.unread,
         capped_count = given.counted + CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_count
@@ -200,8 +194,19 @@ COUNT_SEVERAL_NOTICES = f"""
           FROM bongsu_decided AS n WHERE n.reason IS NULL GROUP BY n.member_id) AS given
     WHERE m.member_id = given.member_id"""
 
-# Inserts a delivery for each usable device and each other channel of the notified. $1 now, $2 all channels of the step's
-# notices. Addresses are looked up when it is sent: they may have changed by then.
+# Inserts the inbox rows of those who are notified.
+ADD_NOTIFICATIONS = """
+    INSERT INTO bongsu_notifications (notification_id, member_id, message_id, channels, created_at)
+    SELECT notification_id, member_id, message_id, channels, $1
+    FROM bongsu_decided WHERE reason IS NULL"""
+
+# Inserts the reason for everyone else.
+ADD_SUPPRESSIONS = """
+    INSERT INTO bongsu_suppressions (message_id, member_id, reason, created_at)
+    SELECT message_id, member_id, reason, $1 FROM bongsu_decided WHERE reason IS NOT NULL"""
+
+# Inserts a delivery for each usable device and each other channel of the notified. Addresses are looked up when it is sent:
+# they may have changed by then.
 ADD_DELIVERIES = f"""
     INSERT INTO bongsu_deliveries (notification_id, member_id, message_id, channel, device_id, rank, due, created_at)
     SELECT n.notification_id, n.member_id, n.message_id, '{Channel.PUSH}', d.device_id, n.rank, n.due, $1
@@ -210,10 +215,10 @@ ADD_DELIVERIES = f"""
     UNION ALL
     SELECT n.notification_id, n.member_id, n.message_id, c.name, NULL, n.rank, n.due, $1
     FROM bongsu_decided AS n CROSS JOIN ({SINGLE_ADDRESS_CHANNELS}) AS c
-    WHERE $2 & {SINGLE_ADDRESS_BITS} <> 0 AND n.reason IS NULL AND n.channels & c.bit <> 0"""
+    WHERE n.reason IS NULL AND n.channels & {SINGLE_ADDRESS_BITS} <> 0 AND n.channels & c.bit <> 0"""
 
 # Returns how many of each message and channel ADD_DELIVERIES has inserted. Run it right after: SQLite has given them ids in
 # a row, the last of which it remembers.
-ADD_COUNTED_DELIVERIES = """
+COUNT_ADDED_DELIVERIES = """
     SELECT message_id, channel, count(*) AS count FROM bongsu_deliveries
     WHERE changes() > 0 AND delivery_id > last_insert_rowid() - changes() GROUP BY message_id, channel"""

@@ -50,7 +50,7 @@ __all__ = [
 
 _MESSAGE = {"message_id": "bigint"}
 _CLAIM = {"delivery_id": "bigint", "epoch": "integer"}
-_LEASED = {**_CLAIM, "claims": "integer", "can_go": "boolean"}
+_LEASED = {**_CLAIM, "claim_count": "integer", "can_go": "boolean"}
 _SUCCESS = {
     **_CLAIM,
     "seconds_ago": "double precision",
@@ -97,7 +97,7 @@ LEASE = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_deliveries
-    SET epoch = given.epoch, claims = given.claims, due = {d.after("$2")}, leased_by = $3,
+    SET epoch = given.epoch, claim_count = given.claim_count, due = {d.after("$2")}, leased_by = $3,
         status = CASE WHEN given.can_go THEN 'SENDING' ELSE status END
     FROM {d.table("given", _LEASED, 1)}
     WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
@@ -135,7 +135,7 @@ RECORD_SUCCESSES = in_both(
         f"""
     UPDATE bongsu_deliveries
     SET status = 'SUCCESS', code = NULL, detail = NULL, reference = given.reference, is_retryable = false,
-        is_simulated = given.is_simulated, attempts = attempts + 1, claims = 0, leased_by = NULL, finished_at = {d.now},
+        is_simulated = given.is_simulated, attempts = attempts + 1, claim_count = 0, leased_by = NULL, finished_at = {d.now},
         sent_at = {d.after("-given.seconds_ago")}, millis = given.millis
     FROM {_open_claims(d, _SUCCESS)}
     WHERE bongsu_deliveries.delivery_id = given.delivery_id AND bongsu_deliveries.epoch = given.epoch
@@ -157,7 +157,7 @@ RECORD_OTHERS = in_both(
     SET status = CASE WHEN given.status = 'READY' AND {_IS_CANCELLED} THEN 'CANCELLED' ELSE given.status END,
         code = given.code, detail = given.detail, reference = given.reference,
         is_retryable = given.is_retryable, is_simulated = given.is_simulated, attempts = attempts + given.attempt,
-        claims = 0, leased_by = NULL,
+        claim_count = 0, leased_by = NULL,
         due = CASE WHEN given.status = 'READY' THEN {d.after("given.after_seconds")} ELSE due END,
         finished_at = CASE WHEN given.status = 'READY' AND NOT {_IS_CANCELLED} THEN NULL ELSE {d.now} END
     FROM {_open_claims(d, _RESULT)}
@@ -172,7 +172,7 @@ RECORD_OTHERS = in_both(
 ADD_ATTEMPTS = in_both(
     lambda d: (
         f"""
-    INSERT INTO bongsu_attempts (delivery_id, epoch, at, millis, code)
+    INSERT INTO bongsu_attempts (delivery_id, epoch, began_at, millis, code)
     SELECT given.delivery_id, given.epoch, {d.after("-given.seconds_ago")}, given.millis, given.code
     FROM {d.table("given", _ATTEMPT, 1)}
     WHERE NOT EXISTS (
@@ -221,7 +221,7 @@ async def claim(
             rows = await tx.fetch(CLAIM(channel, asked, limit, with_abandoned, begins_by))
             found = [_as_claimed(row) for row in rows if row[0] is not None]
             if found:
-                leased = Table(_LEASED, [(one.delivery_id, one.epoch, one.claims, one.can_go) for one in found])
+                leased = Table(_LEASED, [(one.delivery_id, one.epoch, one.claim_count, one.can_go) for one in found])
                 await tx.execute(LEASE(leased, float(lease_seconds), worker))
     if contact is not None:
         contact.answered(store.dialect.time(rows[0]["now"]))

@@ -20,8 +20,8 @@ CLAIM = f"""
         SELECT next.*
         FROM {POSTGRES.table("asked", RANK, 2)}
         CROSS JOIN LATERAL (
-            SELECT delivery_id, epoch + 1 AS epoch, status, attempts, claims + 1 AS claims, series, notification_id,
-                   member_id, message_id, device_id
+            SELECT delivery_id, epoch + 1 AS epoch, status, attempts, claim_count + 1 AS claim_count, collapse_series,
+                   notification_id, member_id, message_id, device_id
             FROM bongsu_deliveries
             WHERE status IN ('READY', 'SENDING') AND channel = $1 AND rank = asked.rank AND due <= now()
                   AND (status = 'READY' OR leased_by IS NULL OR $4) AND now() <= $7
@@ -50,11 +50,11 @@ CLAIM = f"""
            OR (SELECT 1 FROM bongsu_messages AS m WHERE m.message_id = due.message_id) IS NULL),
     claimed AS MATERIALIZED (
         SELECT *, guarantee IS NOT NULL AND address IS NOT NULL AND NOT is_expired AND NOT is_cancelled
-                  AND claims <= {MOST_CLAIMS} AND NOT (status = 'SENDING' AND guarantee = 'at_most_once') AS can_go
+                  AND claim_count <= {MOST_CLAIMS} AND NOT (status = 'SENDING' AND guarantee = 'at_most_once') AS can_go
         FROM addressed),
     updated AS (
         UPDATE bongsu_deliveries
-        SET epoch = epoch + 1, claims = claims + 1, leased_by = $6, due = now() + make_interval(secs => $5),
+        SET epoch = epoch + 1, claim_count = claim_count + 1, leased_by = $6, due = now() + make_interval(secs => $5),
             status = CASE WHEN delivery_id IN (SELECT delivery_id FROM claimed WHERE can_go) THEN 'SENDING' ELSE status END
         WHERE delivery_id = ANY(ARRAY(SELECT delivery_id FROM claimed)))
     SELECT {CLAIMED_COLUMNS}, now() AS now FROM (SELECT 1) AS always LEFT JOIN claimed ON true"""

@@ -11,21 +11,21 @@ from bongsu.store.core.sqlite import SQLITE
 # A draw that waited for the row has an earlier time than the draw before it: then nothing flowed in between.
 DRAW = Statement(
     postgres="""
-    INSERT INTO bongsu_quotas AS q (name, tokens, granted, at)
+    INSERT INTO bongsu_quotas AS q (name, tokens, granted, drawn_at)
     VALUES ($1, CAST($4 AS double precision) - least(CAST($2 AS double precision), $4), least($2, $4), now())
     ON CONFLICT (name) DO UPDATE
     SET granted = least($2, $4, q.tokens + CAST($3 AS double precision)
-                                + CAST($5 AS double precision) * greatest(0, extract(epoch FROM now() - q.at))),
-        tokens = greatest(0, least($4, q.tokens + $3 + $5 * greatest(0, extract(epoch FROM now() - q.at))) - $2),
-        at = greatest(q.at, now())
+                                + CAST($5 AS double precision) * greatest(0, extract(epoch FROM now() - q.drawn_at))),
+        tokens = greatest(0, least($4, q.tokens + $3 + $5 * greatest(0, extract(epoch FROM now() - q.drawn_at))) - $2),
+        drawn_at = greatest(q.drawn_at, now())
     RETURNING granted""",
     sqlite=f"""
-    INSERT INTO bongsu_quotas AS q (name, tokens, granted, at)
+    INSERT INTO bongsu_quotas AS q (name, tokens, granted, drawn_at)
     VALUES ($1, $4 - min($2, $4), min($2, $4), {SQLITE.now})
     ON CONFLICT (name) DO UPDATE
-    SET granted = min($2, $4, q.tokens + $3 + $5 * max(0, {SQLITE.seconds_since("q.at")})),
-        tokens = max(0, min($4, q.tokens + $3 + $5 * max(0, {SQLITE.seconds_since("q.at")})) - $2),
-        at = max(q.at, {SQLITE.now})
+    SET granted = min($2, $4, q.tokens + $3 + $5 * max(0, {SQLITE.seconds_since("q.drawn_at")})),
+        tokens = max(0, min($4, q.tokens + $3 + $5 * max(0, {SQLITE.seconds_since("q.drawn_at")})) - $2),
+        drawn_at = max(q.drawn_at, {SQLITE.now})
     RETURNING granted""",
 )
 

@@ -55,7 +55,7 @@ FIND_RETRYABLE = in_both(
                    OR (d.status = 'UNKNOWN' AND m.guarantee = 'at_most_once')
             FROM bongsu_messages AS m WHERE m.message_id = d.message_id) AS stays
     FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_retryable")}
-    WHERE d.is_retryable AND d.rounds < {MOST_ROUNDS} AND d.status IN ('FAIL', 'UNKNOWN') AND d.delivery_id > $1
+    WHERE d.is_retryable AND d.recovery_rounds < {MOST_ROUNDS} AND d.status IN ('FAIL', 'UNKNOWN') AND d.delivery_id > $1
     ORDER BY d.delivery_id LIMIT $2 {d.skip_locked}"""
     )
 )
@@ -65,8 +65,8 @@ GIVE_ROUNDS = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_deliveries
-    SET is_retryable = false, status = 'READY', attempts = 0, rounds = rounds + 1, due = {d.now}, finished_at = NULL,
-        rank = coalesce((
+    SET is_retryable = false, status = 'READY', attempts = 0, recovery_rounds = recovery_rounds + 1, due = {d.now},
+        finished_at = NULL, rank = coalesce((
             SELECT {BULK} + m.priority FROM bongsu_messages AS m
             WHERE m.message_id = bongsu_deliveries.message_id AND NOT m.is_critical), rank)
     FROM {d.table("given", _ID, 1)} WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
@@ -94,7 +94,7 @@ EXPIRE_STALE = in_both(
           AND (SELECT m.expires_at FROM bongsu_messages AS m WHERE m.message_id = d.message_id) <= {d.now}
         ORDER BY d.due LIMIT $4 {d.skip_locked})
     UPDATE bongsu_deliveries
-    SET status = 'FAIL', code = 'EXPIRED', detail = '{EXPIRED}', is_retryable = false, claims = 0, leased_by = NULL,
+    SET status = 'FAIL', code = 'EXPIRED', detail = '{EXPIRED}', is_retryable = false, claim_count = 0, leased_by = NULL,
         finished_at = {d.now}
     FROM stale WHERE bongsu_deliveries.delivery_id = stale.delivery_id
     RETURNING due, message_id"""
@@ -130,7 +130,7 @@ SETTLE_ABANDONED = in_both(
         status = CASE WHEN abandoned.is_final THEN 'UNKNOWN' ELSE 'READY' END,
         code = CASE WHEN abandoned.is_final THEN 'ABANDONED' ELSE code END,
         detail = CASE WHEN abandoned.is_final THEN '{ABANDONED}' ELSE detail END,
-        claims = CASE WHEN abandoned.is_final THEN 0 ELSE claims END,
+        claim_count = CASE WHEN abandoned.is_final THEN 0 ELSE claim_count END,
         finished_at = CASE WHEN abandoned.is_final THEN {d.now} END
     FROM abandoned WHERE bongsu_deliveries.delivery_id = abandoned.delivery_id
     RETURNING channel, status, message_id"""

@@ -38,8 +38,8 @@ class ClaimedDelivery(NamedTuple):
     # Before this claim. SENDING: an earlier claim ended without a result, so it may have been sent.
     status: str
     attempts: int
-    claims: int
-    series: int
+    claim_count: int
+    collapse_series: int
     notification_id: int
     member_id: str
     message_id: int

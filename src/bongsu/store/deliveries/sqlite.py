@@ -16,8 +16,8 @@ from bongsu.store.members.devices import USABLE_DEVICE
 # CROSS JOIN keeps the order of the ranks, and within each the index is in the order of due times: nothing is sorted.
 FIND_DUE = f"""
     WITH due AS (
-        SELECT delivery_id, epoch + 1 AS epoch, status, attempts, claims + 1 AS claims, series, notification_id,
-               member_id, message_id, device_id
+        SELECT delivery_id, epoch + 1 AS epoch, status, attempts, claim_count + 1 AS claim_count, collapse_series,
+               notification_id, member_id, message_id, device_id
         FROM {SQLITE.table("asked", RANK, 2)}
         CROSS JOIN bongsu_deliveries INDEXED BY bongsu_deliveries_due
         WHERE status IN ('READY', 'SENDING') AND channel = $1 AND bongsu_deliveries.rank = asked.rank AND due <= {SQLITE.now}
@@ -35,6 +35,6 @@ FIND_DUE = f"""
         LEFT JOIN bongsu_addresses AS own ON own.member_id = due.member_id AND own.channel = $1 AND {IS_OWN}),
     claimed AS (
         SELECT *, guarantee IS NOT NULL AND address IS NOT NULL AND NOT is_expired AND NOT is_cancelled
-                  AND claims <= {MOST_CLAIMS} AND NOT (status = 'SENDING' AND guarantee = 'at_most_once') AS can_go
+                  AND claim_count <= {MOST_CLAIMS} AND NOT (status = 'SENDING' AND guarantee = 'at_most_once') AS can_go
         FROM addressed)
     SELECT {CLAIMED_COLUMNS}, {SQLITE.now} AS now FROM (SELECT 1) AS always LEFT JOIN claimed ON true"""

@@ -66,7 +66,8 @@ _EVENT = {"event_id": "uuid"}
 _TAKE = in_both(
     lambda d: (
         f"""
-    SELECT event_id, withdraw, message_id, member_id FROM bongsu_cancellations {d.index_hint("bongsu_cancellations_open")}
+    SELECT event_id, withdraw, cursor_message_id, cursor_member_id
+    FROM bongsu_cancellations {d.index_hint("bongsu_cancellations_open")}
     WHERE finished_at IS NULL AND (CAST($1 AS uuid) IS NULL OR event_id = $1)
       AND event_id NOT IN (SELECT passed.event_id FROM {d.table("passed", _EVENT, 2)})
     ORDER BY requested_at LIMIT 1 {d.skip_locked}"""
@@ -165,7 +166,7 @@ _TAKE_AGAIN = in_both(
     lambda d: (
         f"""
     SELECT event_id FROM bongsu_cancellations
-    WHERE event_id = $1 AND message_id = $2 AND member_id = $3 AND finished_at IS NULL {d.skip_locked}"""
+    WHERE event_id = $1 AND cursor_message_id = $2 AND cursor_member_id = $3 AND finished_at IS NULL {d.skip_locked}"""
     )
 )
 
@@ -174,7 +175,7 @@ _SAVE = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_cancellations
-    SET message_id = $2, member_id = $3, finished_at = CASE WHEN CAST($4 AS boolean) THEN {d.now} END
+    SET cursor_message_id = $2, cursor_member_id = $3, finished_at = CASE WHEN CAST($4 AS boolean) THEN {d.now} END
     WHERE event_id = $1"""
     )
 )
@@ -221,7 +222,7 @@ async def stop_deliveries(
 async def _next_part(tx: Transaction, open_one: Row, limit: int) -> Part:
     """Of the first message that has members left."""
     event_id, withdraw = as_uuid(open_one["event_id"]), bool(open_one["withdraw"])
-    begin = message_id, after = (open_one["message_id"], open_one["member_id"])
+    begin = message_id, after = (open_one["cursor_message_id"], open_one["cursor_member_id"])
     while True:
         (message,) = await tx.fetch(_NEXT_MESSAGE(event_id, message_id))
         if message["message_id"] is None:

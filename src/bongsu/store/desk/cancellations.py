@@ -46,7 +46,7 @@ class NothingLeft:
     status: EventStatus
 
 
-_COLUMNS = "event_id, requested_at, requested_by, withdraw, cancelled, sent, withdrawn, message_id, member_id, finished_at"
+_COLUMNS = "event_id, requested_at, requested_by, withdraw, cancelled, sent, withdrawn, finished_at"
 
 # The cancellation of an event, if it was cancelled. Locks nothing.
 _FIND = same(f"SELECT {_COLUMNS} FROM bongsu_cancellations WHERE event_id = $1")
@@ -84,7 +84,8 @@ _CANCEL_EVENT = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events
-    SET status = 'CANCELLED', finished_at = coalesce(finished_at, {d.now}), epoch = epoch + 1, claims = 0, leased_by = NULL
+    SET status = 'CANCELLED', finished_at = coalesce(finished_at, {d.now}), epoch = epoch + 1, claim_count = 0,
+        leased_by = NULL
     WHERE event_id = $1"""
     )
 )
@@ -97,8 +98,8 @@ _ADD = in_both(
     VALUES ($1, {d.now}, $2, $3, $4, $5, $6)
     ON CONFLICT (event_id) DO UPDATE
     SET requested_at = excluded.requested_at, requested_by = excluded.requested_by, withdraw = excluded.withdraw,
-        cancelled = excluded.cancelled, sent = excluded.sent, withdrawn = excluded.withdrawn, message_id = 0,
-        member_id = '', finished_at = NULL
+        cancelled = excluded.cancelled, sent = excluded.sent, withdrawn = excluded.withdrawn, cursor_message_id = 0,
+        cursor_member_id = '', finished_at = NULL
     RETURNING {_COLUMNS}"""
     )
 )
@@ -106,12 +107,12 @@ _ADD = in_both(
 # Records that withdrawing was asked for later, which goes through all rows again. Its row is locked.
 _ADD_WITHDRAWAL = same(f"""
     UPDATE bongsu_cancellations
-    SET withdraw = true, withdrawn = $2, message_id = 0, member_id = '', finished_at = NULL
+    SET withdraw = true, withdrawn = $2, cursor_message_id = 0, cursor_member_id = '', finished_at = NULL
     WHERE event_id = $1 RETURNING {_COLUMNS}""")
 
 # Deliveries of a message ($1) by status, and its inbox rows, counted one by one. For messages with few recipients.
 _COUNT_FEW = same(f"""
-    SELECT d.status AS what, count(*) AS count
+    SELECT d.status AS category, count(*) AS count
     FROM bongsu_notifications AS n JOIN bongsu_deliveries AS d ON d.notification_id = n.notification_id
     WHERE n.message_id = $1 GROUP BY d.status
     UNION ALL
@@ -122,7 +123,8 @@ _FIND_RETRYABLE = in_both(
     lambda d: (
         f"""
     SELECT d.delivery_id FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_dead_by_message")}
-    WHERE d.status IN ('FAIL', 'UNKNOWN') AND d.message_id = $1 AND d.is_retryable AND d.rounds < {MOST_ROUNDS} LIMIT 1"""
+    WHERE d.status IN ('FAIL', 'UNKNOWN') AND d.message_id = $1 AND d.is_retryable
+      AND d.recovery_rounds < {MOST_ROUNDS} LIMIT 1"""
     )
 )
 
@@ -131,7 +133,7 @@ _FIND_RETRYABLE = in_both(
 _COUNT_MANY = in_both(
     lambda d: (
         f"""
-    SELECT what, CAST(sum(count) AS bigint) AS count FROM bongsu_message_counts WHERE message_id = $1 GROUP BY what
+    SELECT category, CAST(sum(count) AS bigint) AS count FROM bongsu_message_counts WHERE message_id = $1 GROUP BY category
     UNION ALL
     SELECT 'SENDING', count(*) FROM bongsu_deliveries AS d {d.index_hint("bongsu_deliveries_sending")}
     WHERE d.status = 'SENDING' AND d.message_id = $1"""
@@ -183,8 +185,8 @@ async def _counts(tx: Transaction, message: Row) -> Counter[str]:
     """By delivery status, and the inbox rows."""
     message_id = message["message_id"]
     if not message["is_bulk"]:
-        return Counter({row["what"]: row["count"] for row in await tx.fetch(_COUNT_FEW(message_id))})
-    counts = Counter({row["what"]: row["count"] for row in await tx.fetch(_COUNT_MANY(message_id))})
+        return Counter({row["category"]: row["count"] for row in await tx.fetch(_COUNT_FEW(message_id))})
+    counts = Counter({row["category"]: row["count"] for row in await tx.fetch(_COUNT_MANY(message_id))})
     counts["READY"] = max(0, counts[MADE] - sum(counts[one] for one in ENDED) - counts["SENDING"])
     return counts
 

@@ -217,8 +217,8 @@ DELIVERIES = in_both(
         WHERE {_DELIVERY_MATCHES}
         ORDER BY d.delivery_id DESC LIMIT $12)
     SELECT page.delivery_id, page.status, page.code, page.detail, m.type, m.event_id, page.attempts, page.created_at,
-           coalesce(page.finished_at, page.created_at) AS died_at, page.rounds, page.is_retryable, page.message_id,
-           page.notification_id, page.member_id, page.channel, page.device_id, m.title
+           coalesce(page.finished_at, page.created_at) AS died_at, page.recovery_rounds AS rounds, page.is_retryable,
+           page.message_id, page.notification_id, page.member_id, page.channel, page.device_id, m.title
     FROM page JOIN bongsu_messages m ON m.message_id = page.message_id ORDER BY page.delivery_id DESC"""
     )
 )
@@ -384,7 +384,7 @@ _REPLAY_EVENTS = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events AS e {d.index_hint("sqlite_autoindex_bongsu_events_1")}
-    SET status = 'PENDING', due = {d.now}, attempts = 0, claims = 0, error = NULL, leased_by = NULL, finished_at = NULL
+    SET status = 'PENDING', due = {d.now}, attempts = 0, claim_count = 0, error = NULL, leased_by = NULL, finished_at = NULL
     FROM {d.table("given", _EVENT_IDS, 1)} WHERE e.event_id = given.event_id AND {_DEAD_EVENT}"""
     )
 )
@@ -403,8 +403,8 @@ _REPLAY_DELIVERIES = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_deliveries
-    SET status = 'READY', due = {d.now}, attempts = 0, rounds = 0, claims = 0, code = NULL, detail = NULL,
-        is_retryable = false, leased_by = NULL, finished_at = NULL, series = series + $2,
+    SET status = 'READY', due = {d.now}, attempts = 0, recovery_rounds = 0, claim_count = 0, code = NULL, detail = NULL,
+        is_retryable = false, leased_by = NULL, finished_at = NULL, collapse_series = collapse_series + $2,
         rank = coalesce((
             SELECT {BULK} + m.priority FROM bongsu_messages AS m
             WHERE m.message_id = bongsu_deliveries.message_id AND NOT m.is_critical AND CAST($3 AS boolean)), rank)
@@ -473,7 +473,7 @@ async def _replay_deliveries(tx: Transaction, rows: Sequence[DeadRow], series: i
 _BEGIN_AUDIT = in_both(
     lambda d: (
         f"""
-    INSERT INTO bongsu_replays (at, who, what, filter, matched, replayed)
+    INSERT INTO bongsu_replays (requested_at, requested_by, kinds, filter, matched, replayed)
     VALUES ({d.now}, $1, $2, $3, 0, 0) RETURNING replay_id"""
     )
 )

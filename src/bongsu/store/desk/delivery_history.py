@@ -59,7 +59,7 @@ _ATTEMPTS = in_both(
     lambda d: (
         f"""
     WITH given AS MATERIALIZED (SELECT * FROM {d.table("given", _DELIVERY_IDS, 1)})
-    SELECT a.delivery_id AS delivery_id, a.at, a.millis, a.code, a.epoch AS epoch
+    SELECT a.delivery_id AS delivery_id, a.began_at AS at, a.millis, a.code, a.epoch AS epoch
     FROM given CROSS JOIN bongsu_attempts a WHERE a.delivery_id = given.delivery_id
     UNION ALL
     SELECT d.delivery_id, d.sent_at, d.millis, 'SUCCESS', d.epoch

@@ -160,7 +160,7 @@ COUNTS = Statement(
     WITH messages AS MATERIALIZED (
         SELECT message_id, is_bulk FROM bongsu_messages WHERE event_id = $1
     ), counted AS (
-        SELECT true AS is_kept, c.channel, c.what, c.count
+        SELECT true AS is_kept, c.channel, c.category, c.count
         FROM messages m
         CROSS JOIN LATERAL (SELECT * FROM bongsu_message_counts c WHERE c.message_id = m.message_id OFFSET 0) AS c
         WHERE m.is_bulk
@@ -187,12 +187,13 @@ COUNTS = Statement(
         CROSS JOIN LATERAL (
             SELECT d.channel, d.status FROM bongsu_deliveries d WHERE d.notification_id = n.notification_id OFFSET 0) AS d
         WHERE NOT m.is_bulk)
-    SELECT is_kept, channel, what, CAST(sum(count) AS bigint) AS count FROM counted GROUP BY is_kept, channel, what""",
+    SELECT is_kept, channel, category, CAST(sum(count) AS bigint) AS count
+    FROM counted GROUP BY is_kept, channel, category""",
     sqlite="""
     WITH messages AS MATERIALIZED (
         SELECT message_id, is_bulk FROM bongsu_messages WHERE event_id = $1
     ), counted AS (
-        SELECT true AS is_kept, c.channel, c.what, c.count
+        SELECT true AS is_kept, c.channel, c.category, c.count
         FROM messages m
         CROSS JOIN bongsu_message_counts c ON c.message_id = m.message_id
         WHERE m.is_bulk
@@ -216,7 +217,7 @@ COUNTS = Statement(
         CROSS JOIN bongsu_deliveries d INDEXED BY bongsu_deliveries_notification
           ON d.notification_id = n.notification_id
         WHERE NOT m.is_bulk)
-    SELECT is_kept, channel, what, sum(count) AS count FROM counted GROUP BY is_kept, channel, what""",
+    SELECT is_kept, channel, category, sum(count) AS count FROM counted GROUP BY is_kept, channel, category""",
 )
 
 
@@ -244,13 +245,13 @@ def _counts(rows: Sequence[Row]) -> Counts:
     deliveries: defaultdict[str, Counter[str]] = defaultdict(Counter)
     made: Counter[str] = Counter()
     for row in rows:
-        channel, what, count = row["channel"], row["what"], row["count"]
+        channel, category, count = row["channel"], row["category"], row["count"]
         if not channel:
-            recipients[what] += count
-        elif what == "MADE":
+            recipients[category] += count
+        elif category == "MADE":
             made[channel] += count
         else:
-            deliveries[channel][what] += count
+            deliveries[channel][category] += count
             # Counts are kept of what was made and of what has ended: what is left of the first is to be sent.
             made[channel] -= count if row["is_kept"] else 0
     for channel, count in made.items():

@@ -15,20 +15,22 @@ OWN_BITS = ALL_BITS - (FIRST_OWN_BIT - 1)
 # The bits of channels that send to one address of the member.
 SINGLE_ADDRESS_BITS = OWN_BITS + sum(one.bit for one in _BY_COLUMN)
 
-# The bits of the built-in channels on which member m can be reached. The inbox always is there; whether there are devices is
-# looked up only for those who can be reached by nothing else.
-REACHABLE = " + ".join(
-    [
-        str(sum(one.bit for one in BUILT_IN) - sum(one.bit for one in _BY_COLUMN)),
-        *(f"CASE WHEN m.{one.address} IS NULL THEN 0 ELSE {one.bit} END" for one in _BY_COLUMN),
-    ]
-)
 
-# The bits of apps' channels for which member l has an address. Looked up only for a notice f that names such a channel.
-OWN_REACHABLE = f"""CASE WHEN f.channels >= {FIRST_OWN_BIT} THEN (
-                   SELECT coalesce(CAST(sum(c.bit) AS integer), 0)
-                   FROM bongsu_addresses AS a JOIN bongsu_channels AS c ON c.name = a.channel
-                   WHERE a.member_id = l.member_id) ELSE 0 END"""
+def reachable(member: str) -> str:
+    """The bits of the built-in channels on which a member can be reached; `member` is an alias of bongsu_members. The inbox
+    always is there. Whether there are devices is looked up only for those who can be reached by nothing else."""
+    always = sum(one.bit for one in BUILT_IN) - sum(one.bit for one in _BY_COLUMN)
+    by_column = (f"CASE WHEN {member}.{one.address} IS NULL THEN 0 ELSE {one.bit} END" for one in _BY_COLUMN)
+    return " + ".join([str(always), *by_column])
+
+
+def own_reachable(channels: str, member_id: str) -> str:
+    """The bits of apps' channels for which a member has an address. Looked up only if the notice's channels name one."""
+    return f"""CASE WHEN {channels} >= {FIRST_OWN_BIT} THEN (
+                   SELECT coalesce(CAST(sum(own.bit) AS integer), 0)
+                   FROM bongsu_addresses AS a JOIN bongsu_channels AS own ON own.name = a.channel
+                   WHERE a.member_id = {member_id}) ELSE 0 END"""
+
 
 # Names and bits of the channels that send to one address of the member.
 SINGLE_ADDRESS_CHANNELS = " UNION ALL ".join(

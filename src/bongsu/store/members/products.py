@@ -30,13 +30,13 @@ _BEHAVIOR = {"product_id": "text", "member_id": "text", "action": "text", "at": 
 _ADD_BEHAVIORS = in_both(
     lambda d: (
         f"""
-    INSERT INTO bongsu_behaviors (product_id, member_id, action, at)
+    INSERT INTO bongsu_behaviors (product_id, member_id, action, acted_at)
     SELECT given.product_id, given.member_id, given.action, max(coalesce(given.at, {d.now}))
     FROM {d.table("given", _BEHAVIOR, 1)} WHERE true
     GROUP BY given.product_id, given.member_id, given.action
     ORDER BY given.product_id, given.member_id, given.action
     ON CONFLICT (product_id, member_id, action)
-    DO UPDATE SET at = excluded.at WHERE excluded.at > bongsu_behaviors.at"""
+    DO UPDATE SET acted_at = excluded.acted_at WHERE excluded.acted_at > bongsu_behaviors.acted_at"""
     )
 )
 

@@ -16,23 +16,23 @@ MADE, NOTIFIED, IN_INBOX = "MADE", "NOTIFIED", "IN_INBOX"
 # Statuses in which a delivery stays until somebody replays it.
 ENDED = frozenset({"SUCCESS", "FAIL", "UNKNOWN", "CANCELLED"})
 
-_COUNT = {"message_id": "bigint", "channel": "text", "what": "text", "count": "bigint"}
+_COUNT = {"message_id": "bigint", "channel": "text", "category": "text", "count": "bigint"}
 
 # Adds to the counts of messages that are counted. Locks the rows of the counts, in the order given.
 ADD_COUNTS = in_both(
     lambda d: (
         f"""
-    INSERT INTO bongsu_message_counts (message_id, channel, what, count)
-    SELECT given.message_id, given.channel, given.what, given.count
+    INSERT INTO bongsu_message_counts (message_id, channel, category, count)
+    SELECT given.message_id, given.channel, given.category, given.count
     FROM {d.table("given", _COUNT, 1)}
     WHERE (SELECT m.is_bulk FROM bongsu_messages AS m WHERE m.message_id = given.message_id)
-    ON CONFLICT (message_id, channel, what) DO UPDATE SET count = bongsu_message_counts.count + excluded.count"""
+    ON CONFLICT (message_id, channel, category) DO UPDATE SET count = bongsu_message_counts.count + excluded.count"""
     )
 )
 
 
 def add_counts_query(counts: Mapping[tuple[int, str, str], int]) -> Query:
-    """Add to the counts of (message, channel, what). In one order, so that two that count cannot deadlock."""
+    """Add to the counts of (message, channel, category). In one order, so that two that count cannot deadlock."""
     return ADD_COUNTS(Table(_COUNT, [(*key, count) for key, count in sorted(counts.items()) if count]))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from uuid import UUID
 
-from bongsu.store.core.query import Query, Statement, Table, Transaction, as_uuid, in_both
+from bongsu.store.core.query import Dialect, Query, Statement, Table, Transaction, as_uuid, in_both
 from bongsu.store.outbox import postgres, sqlite
 from bongsu.store.outbox.rows import (
     CLAIM,
@@ -24,7 +24,7 @@ from bongsu.store.outbox.rows import (
     read_event,
 )
 
-_RESULT = {**CLAIM, "status": "text", "error": "text", "after_seconds": "double precision"}
+RESULT = {**CLAIM, "status": "text", "error": "text", "after_seconds": "double precision"}
 # SQLite's own name for the index of the primary key. Without the hint it reads the whole table to find a few rows of it.
 EVENTS_BY_ID = "sqlite_autoindex_bongsu_events_1"
 
@@ -36,37 +36,42 @@ CLAIM_SUSPECT = in_both(
         f"""
     WITH next AS MATERIALIZED (
         SELECT event_id FROM bongsu_events {d.index_hint("bongsu_events_suspect")}
-        WHERE status = 'PENDING' AND due <= {d.now} AND claims >= {SUSPECT_AFTER}
+        WHERE status = 'PENDING' AND due <= {d.now} AND claim_count >= {SUSPECT_AFTER}
         ORDER BY due LIMIT 1 {d.skip_locked})
     UPDATE bongsu_events
-    SET epoch = epoch + 1, claims = claims + 1, due = {d.after("$1")}, leased_by = $2
+    SET epoch = epoch + 1, claim_count = claim_count + 1, due = {d.after("$1")}, leased_by = $2
     FROM next WHERE bongsu_events.event_id = next.event_id
     RETURNING {CLAIM_COLUMNS}"""
     )
 )
 
-# Writes the results of claims that are open and returns their events; a stale claim changes nothing. Locks those rows.
-RECORD = in_both(
-    lambda d: (
-        f"""
+
+def record_results(d: Dialect, table: int) -> str:
+    """Writes the results of claims that are open and returns their events; a stale claim changes nothing. Locks those rows.
+
+    `table` is the number of the parameter with the results.
+    """
+    return f"""
     UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
     SET status = given.status,
         attempts = attempts + CASE WHEN given.error IS NULL THEN 0 ELSE 1 END,
-        claims = 0, leased_by = NULL, error = given.error,
+        claim_count = 0, leased_by = NULL, error = given.error,
         due = CASE WHEN given.status = 'PENDING' THEN {d.after("given.after_seconds")} ELSE due END,
         finished_at = CASE WHEN given.status = 'PENDING' THEN NULL ELSE {d.now} END
-    FROM {d.table("given", _RESULT, 1)}
+    FROM {d.table("given", RESULT, table)}
     WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL
     RETURNING bongsu_events.event_id"""
-    )
-)
+
+
+# See record_results.
+RECORD = in_both(lambda d: record_results(d, 1))
 
 # Ends open claims as if they had never been made; their events are due again after so many seconds. Locks those rows.
 GIVE_BACK = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
-    SET claims = claims - 1, leased_by = NULL, due = {d.after("$2")}
+    SET claim_count = claim_count - 1, leased_by = NULL, due = {d.after("$2")}
     FROM {d.table("given", CLAIM, 1)}
     WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL"""
     )
@@ -119,13 +124,17 @@ async def _claim(tx: Transaction, query: Query) -> list[ClaimedEvent]:
             event, unreadable = await asyncio.to_thread(read_event, tx.dialect, row)
         else:
             event, unreadable = read_event(tx.dialect, row)
-        claimed.append(ClaimedEvent(event, row["epoch"], row["attempts"], row["claims"], unreadable, is_large))
+        claimed.append(ClaimedEvent(event, row["epoch"], row["attempts"], row["claim_count"], unreadable, is_large))
     return claimed
 
 
-def record_query(results: Sequence[EventResult]) -> Query:
+def results_table(results: Sequence[EventResult]) -> Table:
     rows = [(one.event_id, one.epoch, one.status, one.error, float(one.after_seconds)) for one in results]
-    return RECORD(Table(_RESULT, rows))
+    return Table(RESULT, rows)
+
+
+def record_query(results: Sequence[EventResult]) -> Query:
+    return RECORD(results_table(results))
 
 
 async def record(tx: Transaction, results: Sequence[EventResult]) -> set[UUID]:

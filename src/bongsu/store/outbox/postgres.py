@@ -42,20 +42,20 @@ CLAIM_DUE = f"""
         CROSS JOIN LATERAL (
             SELECT x.event_id, x.due FROM bongsu_events AS x
             WHERE x.status = 'PENDING' AND NOT x.is_large AND x.event_type = t.event_type AND x.due <= now()
-              AND x.claims < {SUSPECT_AFTER}
+              AND x.claim_count < {SUSPECT_AFTER}
             ORDER BY x.due LIMIT $2 FOR UPDATE SKIP LOCKED) AS e
         ORDER BY e.due LIMIT $2),
     others AS MATERIALIZED (
         SELECT x.event_id FROM bongsu_events AS x
-        WHERE x.status = 'PENDING' AND NOT x.is_large AND x.due <= now() AND x.claims < {SUSPECT_AFTER}
+        WHERE x.status = 'PENDING' AND NOT x.is_large AND x.due <= now() AND x.claim_count < {SUSPECT_AFTER}
           AND x.event_id NOT IN (SELECT event_id FROM critical)
         ORDER BY x.due LIMIT greatest(0, $3 - (SELECT count(*) FROM critical)) FOR UPDATE SKIP LOCKED),
     large AS MATERIALIZED (
         SELECT x.event_id FROM bongsu_events AS x
-        WHERE x.status = 'PENDING' AND x.is_large AND x.due <= now() AND x.claims < {SUSPECT_AFTER}
+        WHERE x.status = 'PENDING' AND x.is_large AND x.due <= now() AND x.claim_count < {SUSPECT_AFTER}
         ORDER BY x.event_type IN (SELECT event_type FROM critical_types) DESC, x.due LIMIT $4 FOR UPDATE SKIP LOCKED)
     UPDATE bongsu_events
-    SET epoch = epoch + 1, claims = claims + 1, due = {POSTGRES.after("$5")}, leased_by = $6
+    SET epoch = epoch + 1, claim_count = claim_count + 1, due = {POSTGRES.after("$5")}, leased_by = $6
     -- As an array, of which the planner expects ten ids: it looks up each.
     WHERE bongsu_events.event_id = ANY (ARRAY(
         SELECT event_id FROM critical UNION ALL SELECT event_id FROM others UNION ALL SELECT event_id FROM large))

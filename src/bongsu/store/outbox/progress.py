@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from bongsu.store.core import locks
-from bongsu.store.core.query import Query, Statement, Table, Transaction, as_uuid, in_both
+from bongsu.store.core.query import Dialect, Query, Statement, Table, Transaction, as_uuid, in_both
 from bongsu.store.messages.counts import NOTIFIED
 from bongsu.store.outbox import postgres, sqlite
 from bongsu.store.outbox.claims import EVENTS_BY_ID
@@ -21,28 +21,33 @@ _ID = {"event_id": "uuid"}
 
 LOCK_CLAIMS = Statement(postgres.LOCK_CLAIMS, sqlite.LOCK_CLAIMS)
 
-# Saves how far open claims have come and extends their leases. Progress is no sign of a crash, so claims are
-# counted anew. Locks those rows.
-SAVE_CURSORS = in_both(
-    lambda d: (
-        f"""
+
+def save_cursors(d: Dialect, table: int, lease_seconds: str) -> str:
+    """Saves how far open claims have come and extends their leases. Progress shows that no worker has crashed, so claims are
+    counted from one again. Locks those rows.
+
+    `table` is the number of the parameter with the cursors, `lease_seconds` an SQL expression.
+    """
+    return f"""
     UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
-    SET fanout_cursor = given.cursor, claims = 1, due = {d.after("$2")}
-    FROM {d.table("given", CURSOR, 1)}
+    SET fanout_cursor = given.cursor, claim_count = 1, due = {d.after(lease_seconds)}
+    FROM {d.table("given", CURSOR, table)}
     WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL"""
-    )
-)
+
+
+# See save_cursors.
+SAVE_CURSORS = in_both(lambda d: save_cursors(d, 1, "$2"))
 
 # Returns the saved cursors of those events that have one, each with every message it has written so far and how many members
 # were notified of it, if that is counted.
 FIND_BEGUN = in_both(
     lambda d: (
         f"""
-    SELECT e.event_id, e.fanout_cursor, m.notice, m.locale, m.message_id, coalesce(c.count, 0) AS notified
+    SELECT e.event_id, e.fanout_cursor, m.notice_index, m.locale, m.message_id, coalesce(c.count, 0) AS notified
     FROM {d.table("given", _ID, 1)}
     CROSS JOIN bongsu_events AS e
     LEFT JOIN bongsu_messages AS m ON m.event_id = e.event_id
-    LEFT JOIN bongsu_message_counts AS c ON c.message_id = m.message_id AND c.channel = '' AND c.what = '{NOTIFIED}'
+    LEFT JOIN bongsu_message_counts AS c ON c.message_id = m.message_id AND c.channel = '' AND c.category = '{NOTIFIED}'
     WHERE e.event_id = given.event_id AND e.fanout_cursor IS NOT NULL"""
     )
 )
@@ -66,8 +71,11 @@ async def lock_claims(
 
 
 def save_cursors_query(cursors: Mapping[tuple[UUID, int], str], lease_seconds: float) -> Query:
-    rows = [(event_id, epoch, cursor) for (event_id, epoch), cursor in cursors.items()]
-    return SAVE_CURSORS(Table(CURSOR, rows), float(lease_seconds))
+    return SAVE_CURSORS(cursors_table(cursors), float(lease_seconds))
+
+
+def cursors_table(cursors: Mapping[tuple[UUID, int], str]) -> Table:
+    return Table(CURSOR, [(event_id, epoch, cursor) for (event_id, epoch), cursor in cursors.items()])
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,6 @@ async def find_begun(tx: Transaction, event_ids: Sequence[UUID]) -> dict[UUID, B
     for row in await tx.fetch(FIND_BEGUN(Table(_ID, [(event_id,) for event_id in event_ids]))):
         one = begun.setdefault(as_uuid(row["event_id"]), Begun(row["fanout_cursor"], {}, Counter()))
         if row["message_id"] is not None:
-            one.messages[row["notice"], row["locale"]] = row["message_id"]
-            one.notified[row["notice"]] += row["notified"]
+            one.messages[row["notice_index"], row["locale"]] = row["message_id"]
+            one.notified[row["notice_index"]] += row["notified"]
     return begun

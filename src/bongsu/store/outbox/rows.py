@@ -43,7 +43,7 @@ ROW_COLUMNS = """
     e.event_id, e.event_type, e.actor_id, e.target_id, e.ref_id, e.status, e.attempts, e.error, e.due,
     e.leased_by IS NOT NULL AS is_leased, e.fanout_cursor IS NOT NULL AS is_begun, e.created_at, e.finished_at"""
 # What a claim returns.
-CLAIM_COLUMNS = f"{READ_COLUMNS}, epoch, attempts, claims, is_large"
+CLAIM_COLUMNS = f"{READ_COLUMNS}, epoch, attempts, claim_count, is_large"
 # The types of events.
 EVENT_TYPE = {"event_type": "text"}
 
@@ -83,7 +83,7 @@ class ClaimedEvent(NamedTuple):
     event: Event
     epoch: int
     attempts: int
-    claims: int
+    claim_count: int
     unreadable: str | None = None
     # Its payload is long: it is claimed alone, and decoded outside the event loop.
     is_large: bool = False
@@ -93,8 +93,8 @@ class ClaimedEvent(NamedTuple):
         """Why another attempt would change nothing, if so."""
         if self.unreadable:
             return self.unreadable
-        if self.claims > SUSPECT_AFTER + DEATHS_ALONE:
-            return f"every worker that claimed it has crashed, {self.claims - 1} in a row"
+        if self.claim_count > SUSPECT_AFTER + DEATHS_ALONE:
+            return f"every worker that claimed it has crashed, {self.claim_count - 1} in a row"
         return None
 
 

@@ -35,21 +35,21 @@ CLAIM_DUE = f"""
         WHERE e.event_id IN (
             SELECT x.event_id FROM bongsu_events AS x INDEXED BY bongsu_events_by_type
             WHERE x.status = 'PENDING' AND NOT x.is_large AND x.event_type = t.event_type AND x.due <= {SQLITE.now}
-              AND x.claims < {SUSPECT_AFTER}
+              AND x.claim_count < {SUSPECT_AFTER}
             ORDER BY x.due LIMIT $2)
         ORDER BY e.due LIMIT $2),
     others AS MATERIALIZED (
         SELECT x.event_id FROM bongsu_events AS x INDEXED BY bongsu_events_due
-        WHERE x.status = 'PENDING' AND NOT x.is_large AND x.due <= {SQLITE.now} AND x.claims < {SUSPECT_AFTER}
+        WHERE x.status = 'PENDING' AND NOT x.is_large AND x.due <= {SQLITE.now} AND x.claim_count < {SUSPECT_AFTER}
           AND x.event_id NOT IN (SELECT event_id FROM critical)
         ORDER BY x.due LIMIT max(0, $3 - (SELECT count(*) FROM critical))),
     large AS MATERIALIZED (
         SELECT x.event_id FROM bongsu_events AS x INDEXED BY bongsu_events_large
-        WHERE x.status = 'PENDING' AND x.is_large AND x.due <= {SQLITE.now} AND x.claims < {SUSPECT_AFTER}
+        WHERE x.status = 'PENDING' AND x.is_large AND x.due <= {SQLITE.now} AND x.claim_count < {SUSPECT_AFTER}
         ORDER BY x.event_type IN (SELECT event_type FROM critical_types) DESC, x.due LIMIT $4),
     next AS MATERIALIZED (
         SELECT event_id FROM critical UNION ALL SELECT event_id FROM others UNION ALL SELECT event_id FROM large)
     UPDATE bongsu_events
-    SET epoch = epoch + 1, claims = claims + 1, due = {SQLITE.after("$5")}, leased_by = $6
+    SET epoch = epoch + 1, claim_count = claim_count + 1, due = {SQLITE.after("$5")}, leased_by = $6
     FROM next WHERE bongsu_events.event_id = next.event_id
     RETURNING {CLAIM_COLUMNS}"""

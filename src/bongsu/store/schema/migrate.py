@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from bongsu.errors import StoreNotMigrated, StoreTooNew
+from bongsu.errors import StoreNotMigrated, StoreTooNew, StoreTooOld
 from bongsu.store.core.query import Statement, Transaction, fetch_one, same
 from bongsu.store.core.store import Store
 
-# The newest migration. Revisions are numbers with leading zeros, so that older and newer can be told without loading them.
-HEAD = "0011"
+# The first migration and the newest. Revisions compare as texts, so that older and newer are known without loading them.
+# Before the first there were others, "0001" to "0011", which were never released: letters sort after digits.
+FIRST = "r0001"
+HEAD = "r0001"
 
 
 async def migrate(store: Store) -> tuple[str | None, str]:
     """Apply what is missing in one transaction; return the revisions before and after. Safe from many processes at once."""
     async with store.read() as tx:
         before = await _revision(tx)
-    if before is not None and before > HEAD:
-        raise StoreTooNew(f"{store.place} is at revision {before}, this Bongsu knows {HEAD}")
+    _refuse_others(store, before)
     if before != HEAD:
         # Imported here because a start that finds everything in place need not load SQLAlchemy and Alembic.
         from bongsu.store.schema.upgrade import upgrade  # noqa: PLC0415
@@ -28,10 +29,17 @@ async def check(store: Store) -> None:
     """Raise unless the schema is exactly the one this code was written for."""
     async with store.read() as tx:
         found = await _revision(tx)
+    _refuse_others(store, found)
     if found is None or found < HEAD:
-        raise StoreNotMigrated(f"{store.place} is at revision {found or 'none'}, this Bongsu needs {HEAD}")
-    if found > HEAD:
-        raise StoreTooNew(f"{store.place} is at revision {found}, this Bongsu knows {HEAD}")
+        raise StoreNotMigrated(f"{store.location} is at revision {found or 'none'}, this Bongsu needs {HEAD}")
+
+
+def _refuse_others(store: Store, revision: str | None) -> None:
+    """Raise if the schema is newer than this code, or older than the first one that is upgraded."""
+    if revision is not None and revision > HEAD:
+        raise StoreTooNew(f"{store.location} is at revision {revision}, this Bongsu knows {HEAD}")
+    if revision is not None and revision < FIRST:
+        raise StoreTooOld(f"{store.location} is at revision {revision}, this Bongsu knows {FIRST} and later")
 
 
 # Whether any migration was ever applied, and up to which.

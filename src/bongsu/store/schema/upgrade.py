@@ -28,7 +28,7 @@ _ADVISORY_LOCK = 266478
 
 async def upgrade(store: Store) -> None:
     """All that is missing, in one transaction, under a lock: of several processes the first does it, the others wait."""
-    with translated(store.place):
+    with translated(store.location):
         try:
             if isinstance(store.database, PostgresDatabase):
                 await _upgrade_postgres(store.database)

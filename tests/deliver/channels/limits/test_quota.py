@@ -101,10 +101,10 @@ async def test_what_an_idle_process_has_drawn_and_not_used_goes_back(store: Stor
 async def test_a_bucket_fills_by_the_stores_clock(store: Store) -> None:
     async with store.transaction() as tx:
         assert await draw(tx, "q", 60, 0, 60, 10) == 60
-    await set_columns(store, "quotas", at=timedelta(seconds=-4))
+    await set_columns(store, "quotas", drawn_at=timedelta(seconds=-4))
     async with store.transaction() as tx:
         assert await draw(tx, "q", 30, 0, 60, 10) == 30
-    await set_columns(store, "quotas", at=timedelta(hours=1))
+    await set_columns(store, "quotas", drawn_at=timedelta(hours=1))
     async with store.transaction() as tx:
         ((before,),) = await rows(store, "SELECT tokens FROM bongsu_quotas")
         assert await draw(tx, "q", 60, 0, 60, 10) == pytest.approx(before), "what is later by the clock takes nothing away"

@@ -1,0 +1,43 @@
+"""Messages of a step: new ones are inserted, and known ones marked as used again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from bongsu.store.core.query import Dialect, Query, Table, in_both
+from bongsu.store.decisions.rows import MESSAGE, MESSAGE_ID, Message
+
+
+def add_messages(d: Dialect, table: int) -> str:
+    """Inserts new messages, with ids drawn before. `table` is the number of the parameter with them."""
+    return f"""
+    INSERT INTO bongsu_messages ({", ".join(MESSAGE)})
+    SELECT {", ".join(MESSAGE)} FROM {d.table("given", MESSAGE, table)}"""
+
+
+def mark_used_again(d: Dialect, table: int, now: str) -> str:
+    """Sets when a member was last notified of these messages: the dedup window looks by that. Never goes back. Locks those
+    rows. `table` is the number of the parameter with their ids."""
+    return f"""
+    UPDATE bongsu_messages SET last_notified_at = {now}
+    FROM {d.table("given", MESSAGE_ID, table)}
+    WHERE bongsu_messages.message_id = given.message_id
+      AND (bongsu_messages.last_notified_at IS NULL OR bongsu_messages.last_notified_at < {now})"""
+
+
+# See add_messages and mark_used_again.
+ADD_MESSAGES = in_both(lambda d: add_messages(d, 1))
+MARK_USED_AGAIN = in_both(lambda d: mark_used_again(d, 1, "$2"))
+
+
+def add_messages_query(messages: Sequence[Message]) -> Query:
+    return ADD_MESSAGES(Table(MESSAGE, messages))
+
+
+def mark_used_again_query(message_ids: Sequence[int], now: datetime) -> Query:
+    return MARK_USED_AGAIN(message_ids_table(message_ids), now)
+
+
+def message_ids_table(message_ids: Sequence[int]) -> Table:
+    return Table(MESSAGE_ID, [(message_id,) for message_id in message_ids])
