@@ -17,7 +17,8 @@ from bongsu.api.paging import not_a_cursor
 from bongsu.api.problems import ProblemError, problems
 from bongsu.store import Store, Transaction
 from bongsu.store import inbox as statements
-from bongsu.store.inbox import LARGEST_ID, InboxRow, MarkedRead, ReadState
+from bongsu.store.core.query import LARGEST_ID
+from bongsu.store.inbox import InboxRow, MarkedRead, ReadState
 
 # Called after the commit with a member's id and new unread count. Of two calls at once, the later may have the older count.
 OnRead = Callable[[str, int], Awaitable[None]]

@@ -20,7 +20,7 @@ from bongsu.errors import BongsuError
 from bongsu.live.gateway import Gateway
 from bongsu.live.sse import Reader
 from bongsu.live.stream import TRANSPORT
-from bongsu.store.inbox import LARGEST_ID
+from bongsu.store.core.query import LARGEST_ID
 
 PATH = "/api/notifications/stream"
 _ID = re.compile(r"[0-9]{1,19}", re.ASCII)

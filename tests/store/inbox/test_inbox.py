@@ -13,8 +13,8 @@ from bongsu.api import inbox as the_inbox
 from bongsu.api.inbox import Inbox, PageQuery, ReadAll, UnreadCount
 from bongsu.store import Query, Store, Transaction, members
 from bongsu.store import inbox as statements
-from bongsu.store.core.query import same
-from bongsu.store.inbox import LARGEST_ID, MarkedRead
+from bongsu.store.core.query import LARGEST_ID, same
+from bongsu.store.inbox import MarkedRead
 from tests.support.inbox import pile_up, tell, unread_rows
 from tests.support.recorder import Recorder, postgres_plans, sqlite_plan
 

@@ -14,6 +14,9 @@ from uuid import UUID
 
 import orjson
 
+# The largest id of both databases. Pages that go backwards begin below it.
+LARGEST_ID = 2**63 - 1
+
 # Column names and their types, in PostgreSQL's words.
 Columns = Mapping[str, str]
 

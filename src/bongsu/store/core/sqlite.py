@@ -335,9 +335,14 @@ def _parameters(given: tuple[Any, ...]) -> dict[str, Any]:
     return {str(number): _as_json(one) if type(one) is Table else _stored(one) for number, one in enumerate(given, 1)}
 
 
+def to_microseconds(moment: datetime) -> int:
+    """A time as it is stored."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
 def _stored(value: Any) -> Any:
     if isinstance(value, datetime):
-        return (value - _EPOCH) // _MICROSECOND
+        return to_microseconds(value)
     return str(value) if isinstance(value, UUID) else value
 
 

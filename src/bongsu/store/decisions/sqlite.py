@@ -51,7 +51,8 @@ _DECISION = f"""
     profile AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", PROFILE, 3)}),
     content AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", CONTENT, 4)}),
     notice_contents AS MATERIALIZED (
-        SELECT notice.*, content.locale, content.message_id FROM notice JOIN content ON content.notice_index = notice.notice_index),
+        SELECT notice.*, content.locale, content.message_id
+        FROM notice JOIN content ON content.notice_index = notice.notice_index),
     -- Then the few messages that can make a notice a duplicate.
     recent_messages AS MATERIALIZED (
         SELECT given.dedup, m.message_id, given.since,

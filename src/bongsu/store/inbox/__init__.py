@@ -21,9 +21,6 @@ from bongsu.store.members.channel_bits import BITS
 
 _IS_IN_APP = f"channels & {BITS[Channel.IN_APP]} <> 0"
 
-# The largest id of both databases. The first page begins below it.
-LARGEST_ID = 2**63 - 1
-
 
 @dataclass(frozen=True)
 class InboxRow:

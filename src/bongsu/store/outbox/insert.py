@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, TypeVar
 from uuid import UUID
 
 from bongsu.model import Event
 from bongsu.store.core.query import Row, Statement, Table, Transaction, as_uuid
+from bongsu.store.core.sqlite import to_microseconds
 from bongsu.store.core.store import Store, repeat_if_rolled_back
 from bongsu.store.outbox import postgres, sqlite
 from bongsu.store.outbox.rows import NEW_EVENT, SCHEDULED_EVENT, NewEvent, as_rows
@@ -66,9 +66,6 @@ def in_lock_order(events: Sequence[_E]) -> Sequence[_E]:
 # 700 parameters, which every SQLite takes (older ones stop at 999).
 STATEMENT_EVENTS = 100
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
 
 def statement_parts(events: Sequence[_E]) -> list[Sequence[_E]]:
     """The events in id order, cut into what one statement takes."""
@@ -103,9 +100,5 @@ def values_for(database: str, events: Sequence[Event]) -> list[Any]:
     return [
         value
         for row in rows
-        for value in (str(row.event_id), row[1], _microseconds(row.occurred_at), *row[3 : len(NEW_EVENT)])
+        for value in (str(row.event_id), row[1], to_microseconds(row.occurred_at), *row[3 : len(NEW_EVENT)])
     ]
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND

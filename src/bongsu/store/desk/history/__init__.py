@@ -16,10 +16,10 @@ from typing import NamedTuple
 from uuid import UUID
 
 from bongsu.model.channels import from_bits
-from bongsu.store.core.query import Dialect, Row, Statement, Transaction, as_uuid, fetch_one, in_both, same
+from bongsu.store.core.query import LARGEST_ID, Dialect, Row, Statement, Transaction, as_uuid, fetch_one, in_both, same
 from bongsu.store.desk.delivery_history import DeliveryRow, find_deliveries
 from bongsu.store.desk.history import postgres, sqlite
-from bongsu.store.desk.history.filters import DEAD, LARGEST_ID, LAST_MEMBER, OPEN, Filters, PageCursor, Status
+from bongsu.store.desk.history.filters import DEAD, LAST_MEMBER, OPEN, Filters, PageCursor, Status
 
 __all__ = ["LARGEST_ID", "Filters", "HistoryPage", "HistoryRow", "PageCursor", "Status", "find_daily_count", "find_page"]
 

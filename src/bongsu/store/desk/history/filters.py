@@ -13,9 +13,9 @@ from typing import Any
 from uuid import UUID
 
 from bongsu.model.channels import Channel, find_channel
+from bongsu.store.core.query import LARGEST_ID
 from bongsu.store.members.channel_bits import BITS
 
-LARGEST_ID = 2**63 - 1
 # Larger than any member id: the last character there is, more often than an id is long.
 LAST_MEMBER = "\U0010ffff" * 256
 
