@@ -19,7 +19,7 @@ from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import DeliveryResult, Success
 from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, states
-from tests.deliver.test_outage import Gated
+from tests.deliver.test_outage import GatedSender
 
 MANY = [f"m{number:02}" for number in range(20)]
 
@@ -27,7 +27,7 @@ MANY = [f"m{number:02}" for number in range(20)]
 async def test_sends_that_wait_for_their_turn_go_back_before_the_others_end(store: Store, settings: Settings) -> None:
     for kind in (MOST_ONCE, LEAST_ONCE):
         await one_delivery(store, settings, kind, *MANY)
-    sender = Gated()
+    sender = GatedSender()
     dispatcher = Dispatcher(store, GuardedSender(sender, turns=Turns(4)), settings)
     await dispatcher.start()
     async with asyncio.timeout(60):
