@@ -1,4 +1,4 @@
-"""Which notices are bulk: those whose audience did not fit into one step. Their ranks, and that small ones do not wait."""
+"""A notice is bulk if its audience does not fit into one step. Bulk ranks, and that small audiences do not wait behind it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ AUDIENCES: dict[str, Callable[[Sequence[str]], Audience]] = {
 
 
 async def ranks(store: Store) -> dict[str, Counter[tuple[int, bool]]]:
-    """The ranks of deliveries, and whether their messages are bulk, by what their events are about."""
+    """How many deliveries have which rank and are of a bulk message or not, by the ref_id of their events."""
     found = await rows(
         store,
         """SELECT m.ref_id, d.rank, m.is_bulk, count(*) FROM bongsu_deliveries d JOIN bongsu_messages m USING (message_id)
@@ -55,7 +55,7 @@ async def ranks(store: Store) -> dict[str, Counter[tuple[int, bool]]]:
     return dict(by_ref)
 
 
-def about(audience: Callable[[Event], Audience], kind: NoticeType | None = None) -> Rules:
+def rules_for(audience: Callable[[Event], Audience], kind: NoticeType | None = None) -> Rules:
     """Any event of type `said` becomes a notice to its audience, and its messages have the event's reference."""
     rules = Rules()
 
@@ -66,17 +66,17 @@ def about(audience: Callable[[Event], Audience], kind: NoticeType | None = None)
     return rules
 
 
-class Steps:
-    """A worker with its steps: whom each has decided, by what their events are about."""
+class RecordedWorker:
+    """A worker that records each of its steps: how many recipients it decided, by the ref_id of their events."""
 
     def __init__(self, store: Store, settings: Settings, rules: Rules, chunk: int = CHUNK) -> None:
-        self.taken: list[dict[str, int]] = []
+        self.steps: list[dict[str, int]] = []
         self.worker = EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), chunk), self._decided)
 
     def _decided(self, decision: Decision) -> None:
         if decision.rows is None:
             return
-        self.taken.append(dict(self._by_event(decision)))
+        self.steps.append(dict(self._by_event(decision)))
 
     @staticmethod
     def _by_event(decision: Decision) -> Iterable[tuple[str, int]]:
@@ -109,14 +109,14 @@ async def test_an_audience_that_does_not_fit_into_one_step_is_bulk(
     who = [f"m-{number:02}" for number in range(count)]
     await members(store, *who, device=True)
     await did(store, "p1", *who)
-    steps = Steps(store, settings, about(lambda _event: AUDIENCES[kind](who)))
+    recorded = RecordedWorker(store, settings, rules_for(lambda _event: AUDIENCES[kind](who)))
     await publish(store, said("it"))
-    await work(steps.worker)
+    await work(recorded.worker)
     assert await told(store) == dict.fromkeys(who, 1)
     # Also for those whom the last step has decided.
     assert await ranks(store) == {"it": Counter({(6 if is_bulk else 3, is_bulk): count})}
     full, rest = divmod(count, CHUNK)
-    assert [step["it"] for step in steps.taken] == [CHUNK] * full + [rest] * (rest > 0)
+    assert [step["it"] for step in recorded.steps] == [CHUNK] * full + [rest] * (rest > 0)
 
 
 @pytest.mark.parametrize("priority", Priority)
@@ -181,7 +181,7 @@ def listed(*sizes: int) -> tuple[list[Event], Rules]:
     """Events that are for so many members each, none of them for the same ones."""
     names = [f"e{number}" for number in range(len(sizes))]
     who = {name: [f"{name}-m{number:02}" for number in range(size)] for name, size in zip(names, sizes, strict=True)}
-    return [said(name) for name in names], about(lambda event: Listed(tuple(who[event.ref_id or ""])))
+    return [said(name) for name in names], rules_for(lambda event: Listed(tuple(who[event.ref_id or ""])))
 
 
 @pytest.mark.parametrize(
@@ -201,20 +201,20 @@ async def test_a_small_audience_is_never_cut(
     store: Store, settings: Settings, sizes: tuple[int, ...], steps: list[dict[str, int]]
 ) -> None:
     events, rules = listed(*sizes)
-    taken = Steps(store, settings, rules)
+    recorded = RecordedWorker(store, settings, rules)
     await publish(store, *events)
-    await work(taken.worker)
-    assert taken.taken == steps
+    await work(recorded.worker)
+    assert recorded.steps == steps
     assert sum((await told(store)).values()) == sum(sizes)
 
 
 async def test_lists_go_before_an_audience_whose_size_is_not_known(store: Store, settings: Settings) -> None:
     await members(store, *(f"all-{number}" for number in range(7)))
     audiences: dict[str, Audience] = {"few": Listed(("x", "y")), "all": Everyone(), "others": Listed(("z",))}
-    taken = Steps(store, settings, about(lambda event: audiences[event.ref_id or ""]))
+    recorded = RecordedWorker(store, settings, rules_for(lambda event: audiences[event.ref_id or ""]))
     await publish(store, said("all"), said("few"), said("others"))
-    await work(taken.worker)
-    first, *rest = taken.taken
+    await work(recorded.worker)
+    first, *rest = recorded.steps
     assert first == {"few": 2, "others": 1}
     # The lists' members are everybody's too by then.
     assert rest == [{"all": CHUNK}, {"all": CHUNK}]
@@ -227,18 +227,18 @@ async def test_small_audiences_of_interested_members_share_a_step_and_a_large_on
         await did(store, product, *(f"{product}-{number}" for number in range(count)))
     async with store.transaction() as tx:
         await add_device_for_each(tx, "members")
-    taken = Steps(store, settings, about(lambda event: Interested(event.ref_id or "", VIEW, 7)))
+    recorded = RecordedWorker(store, settings, rules_for(lambda event: Interested(event.ref_id or "", VIEW, 7)))
     await publish(store, *(said(f"p{number}") for number in range(4)))
-    await work(taken.worker)
+    await work(recorded.worker)
     assert Counter(await ranks(store)) == {
         "p0": Counter({(3, False): 2}),
         "p1": Counter({(6, True): 7}),
         "p2": Counter({(3, False): 3}),
         "p3": Counter({(3, False): 5}),
     }
-    assert taken.taken[0] == {"p0": 2, "p2": 3}
-    assert sorted(step["p1"] for step in taken.taken if "p1" in step) == [2, 5]
-    assert all(len(step) == 1 for step in taken.taken if "p1" in step or "p3" in step)
+    assert recorded.steps[0] == {"p0": 2, "p2": 3}
+    assert sorted(step["p1"] for step in recorded.steps if "p1" in step) == [2, 5]
+    assert all(len(step) == 1 for step in recorded.steps if "p1" in step or "p3" in step)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -261,17 +261,17 @@ async def test_only_what_is_larger_than_a_step_is_cut_however_events_are_mixed(
     events = [said(name) for name in audiences]
     steps: list[dict[str, int]] = []
     await publish(store, *events[:10])
-    rules = about(
+    rules = rules_for(
         lambda event: audiences[event.ref_id or ""][0], NoticeType("SAID", BOTH, duplicate_hours=0, is_critical=True)
     )
     # Now and then a worker dies, and another goes on where it was; five events come later.
     for alive in [*(dice.randint(1, 4) for _ in range(5)), 1_000]:
-        taken = Steps(store, settings, rules)
+        recorded = RecordedWorker(store, settings, rules)
         for _ in range(alive):
-            if not await tick(taken.worker):
+            if not await tick(recorded.worker):
                 break
-        await taken.worker.selects.stop()
-        steps += taken.taken
+        await recorded.worker.selects.stop()
+        steps += recorded.steps
         await set_columns(store, "events", {"status": "PENDING"}, due=NOW)
         await publish(store, *events[10:])
     assert all(sum(step.values()) <= CHUNK for step in steps)
@@ -291,16 +291,18 @@ def _first(size: int) -> str:
 
 async def test_a_small_event_is_decided_between_two_steps_of_a_large_one(store: Store, settings: Settings) -> None:
     await members(store, *(f"m-{number:02}" for number in range(10 * CHUNK)))
-    taken = Steps(store, settings, about(lambda event: Everyone() if event.ref_id == "all" else Listed(("few",))))
+    recorded = RecordedWorker(
+        store, settings, rules_for(lambda event: Everyone() if event.ref_id == "all" else Listed(("few",)))
+    )
     await publish(store, said("all"))
-    await taken.worker.tick()
+    await recorded.worker.tick()
     for _ in range(3):
         await publish(store, said("few"))
-        before = len(taken.taken)
-        await taken.worker.tick()
-        assert taken.taken[before:][0] == {"few": 1}
-        assert taken.taken[before:][1] == {"all": CHUNK}
-    await work(taken.worker)
+        before = len(recorded.steps)
+        await recorded.worker.tick()
+        assert recorded.steps[before:][0] == {"few": 1}
+        assert recorded.steps[before:][1] == {"all": CHUNK}
+    await work(recorded.worker)
 
 
 @pytest.mark.parametrize("kind", ["everyone", "selected", "interested"])
@@ -315,15 +317,15 @@ async def test_lists_that_keep_coming_do_not_keep_a_large_event_from_its_turn(
     def lists(event: Event) -> Audience:
         return audience if event.ref_id == "all" else Listed(tuple(f"{event.ref_id}-{one}" for one in range(CHUNK - 1)))
 
-    taken = Steps(store, settings, about(lists))
+    recorded = RecordedWorker(store, settings, rules_for(lists))
     await publish(store, said("first"), said("all"))
     # More in each tick than its steps can take.
     for _ in range(20):
-        await publish(store, *(said(f"list-{len(taken.taken)}-{number}") for number in range(5)))
-        await taken.worker.tick()
-    assert sum(step.get("all", 0) for step in taken.taken) >= 3 * CHUNK
-    assert any("all" not in step for step in taken.taken[-3:]), "lists are still being decided"
-    await taken.worker.stop()
+        await publish(store, *(said(f"list-{len(recorded.steps)}-{number}") for number in range(5)))
+        await recorded.worker.tick()
+    assert sum(step.get("all", 0) for step in recorded.steps) >= 3 * CHUNK
+    assert any("all" not in step for step in recorded.steps[-3:]), "lists are still being decided"
+    await recorded.worker.stop()
 
 
 async def test_a_large_event_and_those_that_lists_leave_no_room_for_take_turns(store: Store, settings: Settings) -> None:
@@ -336,32 +338,32 @@ async def test_a_large_event_and_those_that_lists_leave_no_room_for_take_turns(s
         name = str(event.ref_id)
         return one if name.startswith("select") else Listed(tuple(f"{name}-{number}" for number in range(CHUNK - 1)))
 
-    taken = Steps(store, settings, about(audience))
+    recorded = RecordedWorker(store, settings, rules_for(audience))
     await publish(store, said("all"))
-    await taken.worker.tick()
+    await recorded.worker.tick()
     for turn in range(12):
         # More lists in each tick than its steps can take, and more of the others than have a turn.
         await publish(
             store, *(said(f"list-{turn}-{number}") for number in range(5)), *(said(f"select-{turn}") for _ in "ab")
         )
-        await taken.worker.tick()
-    later = taken.taken[2:]
+        await recorded.worker.tick()
+    later = recorded.steps[2:]
     assert sum("all" in step for step in later) >= 4
     assert sum(any(name.startswith("select") for name in step) for step in later) >= 4
-    await taken.worker.stop()
+    await recorded.worker.stop()
 
 
 async def test_small_events_without_lists_do_not_take_the_turns_of_a_large_one(store: Store, settings: Settings) -> None:
     await members(store, *(f"m-{number:03}" for number in range(40 * CHUNK)))
     one = Selected("SELECT member_id FROM bongsu_members ORDER BY member_id LIMIT 1")
-    taken = Steps(store, settings, about(lambda event: Everyone() if event.ref_id == "all" else one))
+    recorded = RecordedWorker(store, settings, rules_for(lambda event: Everyone() if event.ref_id == "all" else one))
     await publish(store, said("all"))
-    await taken.worker.tick()
+    await recorded.worker.tick()
     await publish(store, *(said(f"small-{number}") for number in range(30)))
     for _ in range(8):
-        await taken.worker.tick()
-    assert sum("all" in step for step in taken.taken) >= 8
-    await taken.worker.stop()
+        await recorded.worker.tick()
+    assert sum("all" in step for step in recorded.steps) >= 8
+    await recorded.worker.stop()
 
 
 @pytest.mark.parametrize("large", [3, 4, 5, 9])
@@ -371,19 +373,21 @@ async def test_many_large_events_do_not_keep_small_ones_from_being_claimed(
     monkeypatch.setattr(module, "BATCH", 4)
     await members(store, *(f"m-{number:02}" for number in range(20 * CHUNK)))
     names = [f"all-{number}" for number in range(large)]
-    taken = Steps(store, settings, about(lambda event: Everyone() if event.ref_id in names else Listed(("few",))))
+    recorded = RecordedWorker(
+        store, settings, rules_for(lambda event: Everyone() if event.ref_id in names else Listed(("few",)))
+    )
     await publish(store, *(said(name) for name in names))
-    while len({name for step in taken.taken for name in step}) < large:
-        await taken.worker.tick()
-    before = len(taken.taken)
+    while len({name for step in recorded.steps for name in step}) < large:
+        await recorded.worker.tick()
+    before = len(recorded.steps)
     await publish(store, *(said(f"few-{number}") for number in range(4)))
-    await taken.worker.tick()
-    assert taken.taken[before] == dict.fromkeys([f"few-{number}" for number in range(4)], 1)
-    assert len(taken.worker._in_progress) <= 4 + 1
+    await recorded.worker.tick()
+    assert recorded.steps[before] == dict.fromkeys([f"few-{number}" for number in range(4)], 1)
+    assert len(recorded.worker._in_progress) <= 4 + 1
     # Those that there was no room for were given back, and come again.
     while await rows(store, "SELECT 1 FROM bongsu_events WHERE status = 'PENDING' LIMIT 1"):
         await set_columns(store, "events", {"leased_by": None}, due=NOW)
-        await taken.worker.tick()
-    decided = Counter(name for step in taken.taken for name, count in step.items() for _ in range(count))
+        await recorded.worker.tick()
+    decided = Counter(name for step in recorded.steps for name, count in step.items() for _ in range(count))
     assert {decided[name] for name in names} == {20 * CHUNK}
-    await taken.worker.stop()
+    await recorded.worker.stop()

@@ -33,8 +33,8 @@ from tests.support.rows import Sql, set_columns
 EACH = 100
 
 
-class Gated:
-    """Accepts everything once its gate is open, and remembers what it was given."""
+class GatedSender:
+    """Accepts every send once the gate is open. Counts the sends of each delivery."""
 
     channel = Channel.PUSH
 
@@ -92,9 +92,9 @@ async def test_what_is_known_is_recorded_after_an_outage_longer_than_a_lease(
     for kind in (MOST_ONCE, LEAST_ONCE):
         await one_delivery(store, short, kind, *(f"m{number:03}" for number in range(EACH)))
     patient = short.model_copy(update={"send_timeout_seconds": 30})
-    sender = Gated()
+    sender = GatedSender()
     ours = Dispatcher(store, GuardedSender(sender), patient, concurrency=2 * EACH * SHARE)
-    ours._lease.seconds = 1.0
+    ours._lease.seconds = 1.0  # shorter than the send timeout, which Dispatcher would otherwise make it cover
     rivals = [Dispatcher(store, GuardedSender(sender), short) for _ in range(others)]
     async with running(ours):
         async with asyncio.timeout(30):
@@ -200,7 +200,7 @@ async def test_two_that_both_know_outcomes_forget_none_in_an_outage_longer_than_
 ) -> None:
     """Whichever is first to find the store back must not take what the other is about to record."""
     patient = short.model_copy(update={"send_timeout_seconds": 30})
-    sender = Gated()
+    sender = GatedSender()
     both = [Dispatcher(store, GuardedSender(sender), patient, concurrency=2 * EACH * SHARE) for _ in range(2)]
     for number, one in enumerate(both):
         one._lease.seconds = 1.0
@@ -403,7 +403,7 @@ async def test_while_the_store_takes_claims_but_no_results_their_leases_are_rene
         raise StoreRefused("no results now")
 
     monkeypatch.setattr(statements, "record", refuse)
-    sender = Gated()
+    sender = GatedSender()
     sender.gate.set()
     dispatcher = Dispatcher(store, GuardedSender(sender), short)
     await dispatcher.tick()
@@ -433,7 +433,7 @@ async def test_while_the_store_takes_claims_but_no_results_their_leases_are_rene
 async def test_a_dispatcher_whose_slots_are_full_for_long_still_asks_the_store(store: Store, short: Settings) -> None:
     """Else it could not tell a store that was away from one that it did not ask."""
     await one_delivery(store, short, LEAST_ONCE, "a", "b")
-    sender = Gated()
+    sender = GatedSender()
     dispatcher = Dispatcher(store, GuardedSender(sender), short, 2)
     async with asyncio.timeout(60):
         while len(sender.sent) < 2:

@@ -1,4 +1,4 @@
-"""The order of sending: what goes first, what waits for nobody, and that nothing waits for ever."""
+"""The order of sending by rank: critical sends go first and have slots of their own, and no rank waits for ever."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ from bongsu.store.ranks import BULK, CRITICAL, CRITICAL_BULK, ORDINARY, RANKS, S
 from tests.support.decisions import decide, members, rows, said, says
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
+# A provider sees the type of a delivery and not its rank, so each rank has a type of its own here.
+TYPE_NAMES = {rank: f"RANK{rank}" for rank in RANKS}
+RANK_OF_TYPE = {name: rank for rank, name in TYPE_NAMES.items()}
 
 
 def kind_of(rank: int, guarantee: Guarantee = Guarantee.AT_MOST_ONCE) -> NoticeType:
     """A type whose deliveries have this rank, if its audience is as large as that takes."""
     priority = Priority.NORMAL if rank < ORDINARY else list(Priority)[(rank - ORDINARY) % 3]
-    return NoticeType(f"RANK{rank}", BOTH, priority=priority, guarantee=guarantee, is_critical=rank < ORDINARY)
+    return NoticeType(TYPE_NAMES[rank], BOTH, priority=priority, guarantee=guarantee, is_critical=rank < ORDINARY)
 
 
-async def fill(store: Store, settings: Settings, counts: Mapping[int, int], name: str = "first", **kind: Any) -> None:
-    """So many deliveries of each rank, all of them due."""
+async def add_due(store: Store, settings: Settings, counts: Mapping[int, int], name: str = "first", **kind: Any) -> None:
+    """Decide that many deliveries of each rank, all of them due."""
     for rank, count in counts.items():
         who = tuple(f"{name}-{rank}-{number:04}" for number in range(count))
         await members(store, *who, device=True)
@@ -45,7 +48,7 @@ async def fill(store: Store, settings: Settings, counts: Mapping[int, int], name
 
 
 class Provider:
-    """Answers when the test says so."""
+    """Records the rank of each send, and answers when the test calls `answer`."""
 
     channel = Channel.PUSH
 
@@ -55,7 +58,7 @@ class Provider:
         self.under_way: list[tuple[int, OnOutcome]] = []
 
     def start(self, outgoing: Outgoing, on_outcome: OnOutcome) -> asyncio.Task[None] | None:
-        rank = int(outgoing.type.removeprefix("RANK"))
+        rank = RANK_OF_TYPE[outgoing.type]
         self.sent.append(rank)
         self.under_way.append((rank, on_outcome))
         return None
@@ -75,8 +78,8 @@ class Provider:
             on_outcome(Accepted())
 
 
-class Driven:
-    """A dispatcher that goes on when the test says so."""
+class SteppedDispatcher:
+    """A dispatcher that claims and records only while the test calls `settle` or `finish`."""
 
     def __init__(self, store: Store, settings: Settings, slots: int, provider: Provider | None = None) -> None:
         self.provider = provider or Provider()
@@ -153,9 +156,9 @@ def test_slots_are_left_to_critical_sends_wherever_there_are_two(slots: int) -> 
 
 
 async def test_ranks_go_out_in_their_order(store: Store, settings: Settings) -> None:
-    await fill(store, settings, dict.fromkeys(reversed(RANKS), 2))
+    await add_due(store, settings, dict.fromkeys(reversed(RANKS), 2))
     # One claim is as large as all of them.
-    driven = Driven(store, settings, slots=SHARE * 2 * len(RANKS))
+    driven = SteppedDispatcher(store, settings, slots=SHARE * 2 * len(RANKS))
     await driven.dispatcher.tick()
     assert driven.provider.sent == sorted([*RANKS, *RANKS])
     await driven.finish()
@@ -163,10 +166,10 @@ async def test_ranks_go_out_in_their_order(store: Store, settings: Settings) -> 
 
 @pytest.mark.parametrize("slots", [1, 2, 4, 16, 64])
 async def test_an_earlier_rank_overtakes_all_that_wait(store: Store, settings: Settings, at_once: None, slots: int) -> None:
-    await fill(store, settings, {6: 100})
-    driven = Driven(store, settings, slots)
+    await add_due(store, settings, {6: 100})
+    driven = SteppedDispatcher(store, settings, slots)
     await driven.settle()
-    await fill(store, settings, {0: 1, 3: 1}, "later")
+    await add_due(store, settings, {0: 1, 3: 1}, "later")
     campaign = len(driven.provider.sent)
     while len(driven.provider.sent) < 102:
         driven.provider.answer(1)
@@ -187,8 +190,8 @@ async def test_every_rank_keeps_a_share_however_much_of_the_first_is_due(
     store: Store, settings: Settings, at_once: None, slots: int, answers: int
 ) -> None:
     plenty = 20 * slots + 40
-    await fill(store, settings, {CRITICAL: plenty} | dict.fromkeys(RANKS[1:], 3))
-    driven = Driven(store, settings, slots)
+    await add_due(store, settings, {CRITICAL: plenty} | dict.fromkeys(RANKS[1:], 3))
+    driven = SteppedDispatcher(store, settings, slots)
     await driven.settle()
     while len(set(driven.provider.sent)) < len(RANKS) and driven.provider.under_way:
         driven.provider.answer(answers)
@@ -204,8 +207,8 @@ async def test_every_rank_keeps_a_share_however_much_of_the_first_is_due(
 
 @pytest.mark.parametrize("slots", [1, 2, 4, 16])
 async def test_all_is_sent_in_the_end(store: Store, settings: Settings, at_once: None, slots: int) -> None:
-    await fill(store, settings, dict.fromkeys(RANKS, 5))
-    driven = Driven(store, settings, slots)
+    await add_due(store, settings, dict.fromkeys(RANKS, 5))
+    driven = SteppedDispatcher(store, settings, slots)
     await driven.settle()
     await driven.finish()
     assert Counter(driven.provider.sent) == dict.fromkeys(RANKS, 5)
@@ -220,13 +223,13 @@ async def test_all_is_sent_in_the_end(store: Store, settings: Settings, at_once:
 async def test_critical_goes_out_while_a_provider_that_does_not_answer_holds_every_other_slot(
     store: Store, settings: Settings, at_once: None, slots: int, holder: int
 ) -> None:
-    await fill(store, settings, {holder: 2 * slots})
-    driven = Driven(store, settings, slots)
+    await add_due(store, settings, {holder: 2 * slots})
+    driven = SteppedDispatcher(store, settings, slots)
     await driven.settle()
     shared = slots_for(holder, slots)
     assert len(driven.provider.sent) <= shared
     assert shared - len(driven.provider.sent) < max(1, slots // SHARE), "as many as whole claims fill"
-    await fill(store, settings, {CRITICAL: 3 * slots}, "later")
+    await add_due(store, settings, {CRITICAL: 3 * slots}, "later")
     await driven.settle()
     # One after the other, by the few slots that are left; the others stay with their holder.
     while (count := driven.provider.sent.count(CRITICAL)) < 3 * slots:
@@ -244,13 +247,13 @@ async def test_critical_goes_out_while_a_provider_that_does_not_answer_holds_eve
 async def test_critical_to_few_goes_out_while_a_critical_notice_to_everybody_holds_its_slots(
     store: Store, settings: Settings, at_once: None, slots: int
 ) -> None:
-    await fill(store, settings, {CRITICAL_BULK: 2 * slots + 2, 3: 4})
-    driven = Driven(store, settings, slots)
+    await add_due(store, settings, {CRITICAL_BULK: 2 * slots + 2, 3: 4})
+    driven = SteppedDispatcher(store, settings, slots)
     await driven.settle()
     held = len(driven.provider.under_way)
     assert held <= slots_for(CRITICAL_BULK, slots)
     assert 3 not in driven.provider.sent or slots == 64, "of a large claim, a part is for the others"
-    await fill(store, settings, {CRITICAL: 2}, "later")
+    await add_due(store, settings, {CRITICAL: 2}, "later")
     await driven.settle()
     driven.provider.answer(1, ranks=[CRITICAL])
     await driven.settle()
@@ -260,10 +263,10 @@ async def test_critical_to_few_goes_out_while_a_critical_notice_to_everybody_hol
 
 
 async def test_critical_bulk_has_slots_of_its_own_too(store: Store, settings: Settings, at_once: None) -> None:
-    await fill(store, settings, {6: 64})
-    driven = Driven(store, settings, slots=32)
+    await add_due(store, settings, {6: 64})
+    driven = SteppedDispatcher(store, settings, slots=32)
     await driven.settle()
-    await fill(store, settings, {CRITICAL_BULK: 64}, "later")
+    await add_due(store, settings, {CRITICAL_BULK: 64}, "later")
     await driven.settle()
     assert driven.provider.sent.count(CRITICAL_BULK) == slots_for(CRITICAL_BULK, 32) - slots_for(6, 32) == 1
     await driven.finish()
@@ -303,7 +306,7 @@ async def test_what_waits_too_long_for_its_turn_was_not_sent_and_waits_in_the_st
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As mails do while the server is slow and all connections are in use."""
-    await fill(store, settings, {3: 3})
+    await add_due(store, settings, {3: 3})
     clock, sender = Clock(), Hanging()
     monkeypatch.setattr(module, "time", clock)
     # One permit for what is not critical.

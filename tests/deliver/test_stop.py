@@ -23,7 +23,7 @@ from bongsu.store.deliveries import DeliveryResult, Success
 from bongsu.store.messages import content
 from bongsu.store.messages.content import MessageCache
 from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, states
-from tests.deliver.test_outage import Gated
+from tests.deliver.test_outage import GatedSender
 from tests.store.messages.test_content import message
 
 MANY = [f"m{number:02}" for number in range(20)]
@@ -32,7 +32,7 @@ MANY = [f"m{number:02}" for number in range(20)]
 async def test_sends_that_wait_for_their_turn_go_back_before_the_others_end(store: Store, settings: Settings) -> None:
     for kind in (MOST_ONCE, LEAST_ONCE):
         await one_delivery(store, settings, kind, *MANY)
-    sender = Gated()
+    sender = GatedSender()
     dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(4)), settings)
     await dispatcher.start()
     async with asyncio.timeout(60):
@@ -168,7 +168,7 @@ async def test_a_second_stop_does_not_wait_again(store: Store, settings: Setting
     """The service stops all channels together, and then each by its own context."""
     quick = settings.model_copy(update={"send_timeout_seconds": 0.1})
     await one_delivery(store, quick, MOST_ONCE, "a")
-    sender = Gated()
+    sender = GatedSender()
     dispatcher = Dispatcher(store, GuardedSender(sender), quick)
     await dispatcher.start()
     async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""Locks of cancelling on PostgreSQL: who waits for whom, nobody deadlocks, and few rows are read. SQLite has one writer."""
+"""Locks of a cancellation on PostgreSQL: which transaction waits for which, no deadlocks. SQLite has one writer."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def result(claimed: ClaimedDelivery, status: DeliveryStatus, **more: Any) -> Del
     return DeliveryResult(claimed.delivery_id, claimed.epoch, status, "X", bulk_message=claimed.message_id, **more)
 
 
-class InTransaction:
-    """A store for functions that begin a transaction themselves: they get this one."""
+class StoreInTransaction:
+    """Passes one open transaction to functions that take a store and begin a transaction themselves."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
@@ -68,7 +68,7 @@ class InTransaction:
 async def test_a_cancellation_waits_for_a_claim_and_counts_what_it_took_as_sent(store: Store, settings: Settings) -> None:
     event_id = await campaign(store, settings, 3)
     async with store.transaction() as tx:
-        assert len(await claim(InTransaction(tx), 1)) == 1
+        assert len(await claim(StoreInTransaction(tx), 1)) == 1
         cancelling = asyncio.create_task(begun(store, event_id))
         await until_waiting(store)
     assert await cancelling == (2, 1, 0)
@@ -84,8 +84,8 @@ async def test_a_claim_since_the_cancellation_began_is_counted_as_sent(store: St
     assert (done.cancelled, done.sent) == (3, 2)
 
 
-class Meanwhile:
-    """A transaction between whose statements something else is committed."""
+class CommitAfterEachFetch:
+    """A transaction that calls `work` after each fetch: another transaction commits there."""
 
     def __init__(self, tx: Transaction, work: Callable[[], Awaitable[None]]) -> None:
         self._tx = tx
@@ -112,8 +112,8 @@ async def test_outcomes_recorded_while_it_counts_are_counted_once(store: Store, 
         assert await statements.record(store, Channel.PUSH, [success]) == {one.delivery_id}
 
     async with store.transaction() as tx:
-        slow = Meanwhile(tx, record_one)
-        done = await cancellations.begin(slow, event_id, "w", withdraw=False)
+        interleaved = CommitAfterEachFetch(tx, record_one)
+        done = await cancellations.begin(interleaved, event_id, "w", withdraw=False)
     assert len(on_the_wire) < 18
     assert isinstance(done, cancellations.Cancellation)
     assert (done.cancelled, done.sent) == (10, 20)
@@ -156,11 +156,11 @@ async def test_claims_lock_messages_in_another_order_than_cancellations_and_neit
     first, second = [row[0] for row in await rows(store, "SELECT message_id FROM bongsu_messages ORDER BY message_id")]
     await set_columns(store, "deliveries", {"message_id": second}, rank=0)
     async with store.transaction() as tx:
-        (held,) = await claim(InTransaction(tx), 1)
+        (held,) = await claim(StoreInTransaction(tx), 1)
         assert held.message_id == second
         cancelling = asyncio.create_task(begun(store, event.event_id))
         await until_waiting(store)
-        assert await claim(InTransaction(tx), 1) == []
+        assert await claim(StoreInTransaction(tx), 1) == []
     assert await cancelling == (1, 1, 0)
     assert first < second
 
@@ -186,14 +186,14 @@ async def test_a_cancellation_waits_for_a_step_of_deciding_and_counts_what_it_ma
     await add_events(store, event)
     locked, go_on = asyncio.Event(), asyncio.Event()
 
-    class Slow(ClockedDecider):
+    class PausedAfterLocking(ClockedDecider):
         async def lock_claims(self, tx: Transaction, events: Any) -> Any:
             held = await super().lock_claims(tx, events)
             locked.set()
             await go_on.wait()
             return held
 
-    worker = EventWorker(store, says(Everyone(), SALE), settings, Slow(store, settings, Clock(), 2))
+    worker = EventWorker(store, says(Everyone(), SALE), settings, PausedAfterLocking(store, settings, Clock(), 2))
     ticking = asyncio.create_task(worker.tick())
     await locked.wait()
     cancelling = asyncio.create_task(begun(store, event.event_id))

@@ -73,6 +73,9 @@ def notices_of(event: Event) -> Iterable[Notice]:
 
 @dataclass
 class Cancelled:
+    """What the model knows of a cancelled event."""
+
+    # Cancelled, sent and withdrawn, as the first request was answered.
     figures: tuple[int, int, int]
     withdraw: bool
     # Whether a replay has begun to send its dead letters again.
