@@ -297,7 +297,7 @@ async def test_when_too_many_tokens_are_refused_they_are_kept(simulator: Simulat
             simulator, *(outgoing(f"{kind}-{number}") for number in range(10)), token_guard=TokenGuard(least=5)
         )
     assert [type(outcome) for outcome in outcomes] == [*[Gone] * 4, *[Refused] * 6]
-    braking = [line for line in lines if "kept" in line["event"]]
+    braking = [line for line in lines if "tokens refused" in line["event"]]
     assert [line["log_level"] for line in braking] == ["error"]
 
 

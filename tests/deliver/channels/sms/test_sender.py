@@ -246,7 +246,7 @@ def test_numbers_and_texts_do_not_leave_apprises_own_log() -> None:
         ),
         (Settings(sms_url="https:///path", sms_from="1"), "names no host"),
         (Settings(sms_url="https://:a%0Ab@gateway.example/", sms_from="1"), "a token that no header can carry"),
-        (Settings(sms_url="nosuch://{to}"), "no URL that Apprise understands"),
+        (Settings(sms_url="nosuch://{to}"), "not a URL that Apprise understands"),
     ],
 )
 def test_what_cannot_work_stops_the_start(settings: Settings, says: str) -> None:
