@@ -1,4 +1,4 @@
-"""A notice is bulk if its audience does not fit into one step. Bulk ranks, and that small audiences do not wait behind it."""
+"""A notice is bulk if its audience does not fit into one step: its rank, and that small audiences do not wait behind it."""
 
 from __future__ import annotations
 
