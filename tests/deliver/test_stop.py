@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -81,7 +82,9 @@ async def test_a_failed_record_during_the_stop_drops_no_result(
     sender.under_way[0](Accepted("ref"))
     if is_recording:
         dispatcher._end_linger()
-        await dispatcher.tick()
+        # On a slow machine the tick claims too, and the record has failed by then.
+        with contextlib.suppress(StoreRefused):
+            await dispatcher.tick()
     sender.under_way[1](Accepted("ref"))
     sender.under_way[2](Accepted("ref"))
     await dispatcher.stop()
