@@ -172,7 +172,7 @@ BAD_QUERIES = (
     ("limit=", "limit", "integer"),
     ("limit=many", "limit", "integer"),
     ("limit=" + "9" * 5000, "limit", "integer"),
-    *((f"cursor={bad}", "cursor", "what `next` said") for bad in ("", *NO_IDS) if bad not in ("999999", str(2**63 - 1))),
+    *((f"cursor={bad}", "cursor", "not a cursor") for bad in ("", *NO_IDS) if bad not in ("999999", str(2**63 - 1))),
     ("unread=yes", "unread", "unread=true"),
     ("unread=%00", "unread", "unread=true"),
     ("coursor=5", "coursor", "not permitted"),
