@@ -98,7 +98,7 @@ async def test_a_replay_without_a_filter_is_refused(api: httpx.AsyncClient, stor
     for body in bodies:
         response = await api.post(REPLAY, json=body)
         assert response.status_code == 400
-        assert "give at least one of id, kind" in response.json()["detail"]
+        assert "at least one of id, kind" in response.json()["detail"]
         assert response.json()["type"] == "urn:bongsu:replay-without-filter"
     assert await column(store, one, "status") == "FAIL"
 

@@ -58,7 +58,7 @@ async def test_what_is_withdrawn_leaves_the_open_page_the_inbox_and_the_count(
             else:
                 command = ("event", "cancel", event_id, "--withdraw")
                 printed = await asyncio.to_thread(bongsu, *command, environment=migrated)
-                assert printed.stdout == "0 deliveries cancelled, 0 had gone out, 2 inbox rows withdrawn\n"
+                assert printed.stdout == "0 deliveries cancelled, 0 already sent, 2 inbox rows withdrawn\n"
             assert await page.until_seen("withdrawn") == [{"id": withdrawn}]
             await page.until(lambda page: page.seen("badge")[-1] == {"unread": 1})
         assert (await asyncio.to_thread(member.get, "/api/notifications/unread-count")).json() == {"unread": 1}

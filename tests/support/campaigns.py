@@ -22,7 +22,7 @@ async def add_message(
 ) -> int:
     """A message of that event, for its notice of that number. Its id."""
     message_id = await say(tx, event_id=event_id, locale=f"notice {notice}")
-    columns = {"notice": notice, "locale": "ko", "is_bulk": is_bulk, "created_at": timedelta(seconds=-seconds_ago)}
+    columns = {"notice_index": notice, "locale": "ko", "is_bulk": is_bulk, "created_at": timedelta(seconds=-seconds_ago)}
     await rows.set_columns(tx, "messages", {"message_id": message_id}, **columns)
     return message_id
 

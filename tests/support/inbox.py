@@ -35,7 +35,7 @@ async def tell(tx: Transaction, member_id: str, count: int = 1, **words: Any) ->
     await ensure_members(tx, [member_id])
     await tx.fetch(_LOCK_MEMBER(member_id))
     await rows.add_many(tx, "messages", count, **content)
-    messages = f"messages WHERE event_id = '{event_id}' ORDER BY notice"
+    messages = f"messages WHERE event_id = '{event_id}' ORDER BY notice_index"
     await rows.add_for_each(tx, "notifications", messages, member_id=member_id, message_id=Sql("message_id"))
     await count_unread(tx, member_id, count)
     return [row["notification_id"] for row in await tx.fetch(_FIND_IDS(event_id))]
