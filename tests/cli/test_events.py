@@ -218,7 +218,7 @@ class Campaign:
                 await self._set_count("SUCCESS", 30_000)
 
     async def _set_count(self, what: str, count: int) -> None:
-        await set_columns(self._store, "message_counts", {"what": what, "channel": "PUSH"}, count=count)
+        await set_columns(self._store, "message_counts", {"category": what, "channel": "PUSH"}, count=count)
 
 
 async def test_a_watch_prints_a_line_for_each_look_until_it_is_over(store: Store, settings: Settings) -> None:

@@ -357,7 +357,7 @@ async def test_everything_is_found_by_an_index(store: Store) -> None:
         await tell(tx, await add_message(tx, event_id), "a", "SUCCESS")
         await add_delivery_for_each(tx, "notifications", status="SUCCESS")
         await add_for_each(tx, "events", "notifications", created_at=NOW)
-        counts = {"message_id": Sql("notification_id + 10"), "channel": "PUSH", "what": "MADE", "count": 1}
+        counts = {"message_id": Sql("notification_id + 10"), "channel": "PUSH", "category": "MADE", "count": 1}
         await add_for_each(tx, "message_counts", "notifications", **counts)
         await add_for_each(tx, "messages", "events", event_id=Sql("event_id"), notice_index=1, created_at=Sql("created_at"))
     async with store.transaction() as tx:
