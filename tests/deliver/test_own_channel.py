@@ -152,7 +152,8 @@ def of_the_api(client: httpx.Client) -> None:
 
 def of_the_commands(shop: dict[str, str]) -> None:
     assert "not notified: has no ALIMTALK address" in bongsu("why", "lee", environment=shop).stdout
-    assert "wants ORDER_SHIPPED by PUSH, IN_APP, and it is sent by ALIMTALK" in bongsu("why", "park", environment=shop).stdout
+    park = bongsu("why", "park", environment=shop).stdout
+    assert "wants ORDER_SHIPPED by PUSH, IN_APP, and it is sent by ALIMTALK" in park
     assert "ALIMTALK: sent" in bongsu("why", "kim", environment=shop).stdout
     listed = bongsu("dead", "list", "--channel", "alimtalk", environment=shop)
     (row,) = listed.stdout.splitlines()[1:]
