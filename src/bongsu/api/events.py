@@ -57,12 +57,11 @@ def router(gate: Gate, intake: Intake, store: Store) -> APIRouter:
         "",
         status_code=202,
         response_model=AcceptedEvents,
-        response_model_exclude_unset=True,
         openapi_extra=events_in.described(_EXAMPLE),
         responses=problems(400, 413, 415),
         summary="Record events",
     )
-    async def accept_events(request: Request) -> AcceptedEvents | Response:
+    async def accept_events(request: Request) -> Response:
         """One event, an array of at most 1,000, or NDJSON of any length. The answer comes when they are stored. An event
         whose id is stored already is a duplicate and changes nothing. A JSON body is stored as a whole or not at all; of
         NDJSON, bad lines are rejected and the others are stored."""
@@ -93,18 +92,18 @@ def router(gate: Gate, intake: Intake, store: Store) -> APIRouter:
     return routes
 
 
-async def _accept(events: list[Event], intake: Intake) -> AcceptedEvents:
+async def _accept(events: list[Event], intake: Intake) -> Response:
     _refuse_repeats(events)
     answers = await intake.accept(events)
     new = sum(answers)
-    return AcceptedEvents(
-        accepted=new,
-        duplicates=len(events) - new,
-        events=[
-            AcceptedEvent(event_id=event.event_id, status="ACCEPTED" if is_new else "DUPLICATE")
-            for event, is_new in zip(events, answers, strict=True)
-        ],
+    # AcceptedEvents, written by hand: nothing in it needs escaping, and for an array of a thousand the models took as long
+    # as all the rest of the request's own work.
+    each = ",".join(
+        f'{{"eventId":"{event.event_id}","status":"{"ACCEPTED" if is_new else "DUPLICATE"}"}}'
+        for event, is_new in zip(events, answers, strict=True)
     )
+    answer = f'{{"accepted":{new},"duplicates":{len(events) - new},"events":[{each}]}}'
+    return Response(answer, status_code=202, media_type="application/json")
 
 
 def _refuse_repeats(events: list[Event]) -> None:
