@@ -27,9 +27,9 @@ from bongsu.store.messages.content import MessageCache
 from bongsu.store.outbox import LockedClaims
 from bongsu.store.ranks import rank_of
 
-# Members decided in one transaction: enough that its fixed cost is nothing per member, few enough that it holds its locks
-# for well under a second and a crash repeats little.
-CHUNK = 10_000
+# Members decided in one transaction: enough that its fixed cost is nothing per member, few enough that members' own calls
+# hardly wait for its locks and a crash repeats little. Twice as many → 2 % less time in all, and locks held twice as long.
+CHUNK = 5_000
 # A step is given all profiles this process knows if they are no more than this, or than one for so many of its members. Else
 # it looks up those of its members: what follows from a profile takes about as long to compute as eight members to look up.
 FEW_PROFILES = 32
