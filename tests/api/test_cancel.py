@@ -45,7 +45,7 @@ from tests.support.cancellations import (
     statuses,
 )
 from tests.support.decisions import IN_APP, Clock, ClockedDecider, decide, rows, said, says
-from tests.support.rows import add_member
+from tests.support.rows import NOW, add_member, set_columns
 
 PATH = "/api/admin/events"
 INBOX_ONLY = NoticeType("NOTE", IN_APP, duplicate_hours=0)
@@ -384,7 +384,11 @@ async def test_why_says_so(api: httpx.AsyncClient, store: Store, settings: Setti
     assert "PUSH to phone: cancelled after 1 attempt (" in await why("m00003")
     assert "PUSH to phone: sent " in await why("m00000")
     await fill_another(store)
+    # Whether it was decided before it was cancelled is told by the two times.
+    await set_columns(store, "events", {"event_id": under_way}, finished_at=NOW)
     assert " stranger was not decided before that" in await why("stranger")
+    await set_columns(store, "events", {"event_id": under_way}, finished_at=timedelta(hours=-1))
+    assert " stranger was not in its audience" in await why("stranger")
     await figures(api, under_way, withdraw=True)
     assert ", and withdrawn from the inboxes." in await why("m00005")
     assert "inbox:" not in await why("m00005", None)
