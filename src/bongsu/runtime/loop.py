@@ -102,7 +102,7 @@ class Loop(ABC):
         try:
             return await self.tick()
         except StoreRolledBack as error:
-            # Nothing of that transaction was stored, and whoever was in its way goes on.
+            # Nothing of that transaction was stored, and the transaction that it gave way to goes on.
             self._log.warning("transaction rolled back, repeating the tick", error=str(error))
             await self._pause(self._stopping, ROLLED_BACK_SECONDS)
             return await self.tick()
