@@ -27,7 +27,7 @@ from bongsu.store.members.channel_bits import (
     reachable,
 )
 from bongsu.store.members.devices import USABLE_DEVICE
-from bongsu.store.outbox.claims import record_results
+from bongsu.store.outbox.claims import RESULT, record_results
 from bongsu.store.outbox.progress import save_cursors
 
 _PUSH, _IN_APP = BITS[Channel.PUSH], BITS[Channel.IN_APP]
@@ -246,7 +246,7 @@ def _apply(decided: str, is_notified: str, bounds: Callable[[str], str]) -> str:
         SELECT message_id, member_id, reason, $5 FROM decided WHERE reason IS NOT NULL),
     new_messages AS ({add_messages(POSTGRES, 1)}),
     used_again AS ({mark_used_again(POSTGRES, 2, "$5")}),
-    finished AS ({record_results(POSTGRES, 3)}),
+    finished AS ({record_results(POSTGRES, POSTGRES.table("given", RESULT, 3))}),
     continued AS ({save_cursors(POSTGRES, 4, "$6")})
     SELECT message_id, channel, count(*) AS count FROM deliveries GROUP BY message_id, channel"""
 

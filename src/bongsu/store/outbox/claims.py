@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from uuid import UUID
 
-from bongsu.store.core.query import Dialect, Query, Statement, Table, Transaction, as_uuid, in_both
+from bongsu.store.core.query import Columns, Dialect, Query, Statement, Table, Transaction, as_uuid, in_both
 from bongsu.store.outbox import postgres, sqlite
 from bongsu.store.outbox.rows import (
     CLAIM,
@@ -46,10 +46,24 @@ CLAIM_SUSPECT = in_both(
 )
 
 
-def record_results(d: Dialect, table: int) -> str:
+def _open_claims(d: Dialect, columns: Columns) -> str:
+    """A table expression over the `Table` that is the first parameter: those of its rows whose claims are open.
+
+    On PostgreSQL it locks their events in the order of ids: an UPDATE that joins a table locks in whatever order the planner
+    joins them, and two of them could deadlock. SQLite has one writer.
+    """
+    if d.name != "postgresql":
+        return d.table("given", columns, 1)
+    return f"""(
+        SELECT listed.* FROM {d.table("listed", columns, 1)} CROSS JOIN bongsu_events AS open_claim
+        WHERE open_claim.event_id = listed.event_id AND open_claim.epoch = listed.epoch AND open_claim.leased_by IS NOT NULL
+        ORDER BY open_claim.event_id FOR NO KEY UPDATE OF open_claim) AS given"""
+
+
+def record_results(d: Dialect, results: str) -> str:
     """Writes the results of claims that are open and returns their events; a stale claim changes nothing. Locks those rows.
 
-    `table` is the number of the parameter with the results.
+    `results` is a table expression `given`.
     """
     return f"""
     UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
@@ -58,32 +72,34 @@ def record_results(d: Dialect, table: int) -> str:
         claim_count = 0, leased_by = NULL, error = given.error,
         due = CASE WHEN given.status = 'PENDING' THEN {d.after("given.after_seconds")} ELSE due END,
         finished_at = CASE WHEN given.status = 'PENDING' THEN NULL ELSE {d.now} END
-    FROM {d.table("given", RESULT, table)}
+    FROM {results}
     WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL
     RETURNING bongsu_events.event_id"""
 
 
-# See record_results.
-RECORD = in_both(lambda d: record_results(d, 1))
+# See record_results. Locks the rows in the order of ids.
+RECORD = in_both(lambda d: record_results(d, _open_claims(d, RESULT)))
 
-# Ends open claims as if they had never been made; their events are due again after so many seconds. Locks those rows.
+# Ends open claims as if they had never been made; their events are due again after so many seconds. Locks those rows in
+# the order of ids.
 GIVE_BACK = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
     SET claim_count = claim_count - 1, leased_by = NULL, due = {d.after("$2")}
-    FROM {d.table("given", CLAIM, 1)}
+    FROM {_open_claims(d, CLAIM)}
     WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL"""
     )
 )
 
-# Extends the leases of open claims to so many seconds from now and returns their events. Locks those rows.
+# Extends the leases of open claims to so many seconds from now and returns their events. Locks those rows in the order
+# of ids.
 RENEW = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events {d.index_hint(EVENTS_BY_ID)}
     SET due = {d.after("$2")}
-    FROM {d.table("given", CLAIM, 1)}
+    FROM {_open_claims(d, CLAIM)}
     WHERE bongsu_events.event_id = given.event_id AND bongsu_events.epoch = given.epoch AND leased_by IS NOT NULL
     RETURNING bongsu_events.event_id"""
     )
@@ -149,10 +165,10 @@ async def record(tx: Transaction, results: Sequence[EventResult]) -> set[UUID]:
 async def give_back(tx: Transaction, claimed: Sequence[ClaimedEvent], after_seconds: float) -> None:
     """End claims that came to nothing for a reason outside the events: they do not count against them."""
     rows = [(one.event.event_id, one.epoch) for one in claimed]
-    await tx.execute(GIVE_BACK(Table(CLAIM, sorted(rows)), float(after_seconds)))
+    await tx.execute(GIVE_BACK(Table(CLAIM, rows), float(after_seconds)))
 
 
 async def renew(tx: Transaction, claims: Sequence[tuple[UUID, int]], lease_seconds: float) -> set[UUID]:
     """Extend the leases of these claims; return the events of those that are still open."""
-    rows = await tx.fetch(RENEW(Table(CLAIM, sorted(claims)), float(lease_seconds)))
+    rows = await tx.fetch(RENEW(Table(CLAIM, claims), float(lease_seconds)))
     return {as_uuid(row["event_id"]) for row in rows}
