@@ -16,7 +16,7 @@ from bongsu.rules import catalogue, load_app
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.query import same
-from tests.support.decisions import decide, told
+from tests.support.decisions import decide, notified_counts
 
 HOWTO = Path(__file__).parents[1] / "docs" / "howto"
 
@@ -68,7 +68,7 @@ async def test_followers_are_whoever_the_table_shown_names(house: Path, store: S
             same("INSERT INTO follows VALUES ('star', 'fan-1'), ('star', 'fan-2'), ('another', 'fan-3')")(),
         )
     await decide(store, settings, rules, Event(event_type="broadcast.started", actor_id="star", ref_id="b-1"), chunk=1)
-    assert await told(store) == {"fan-1": 1, "fan-2": 1}
+    assert await notified_counts(store) == {"fan-1": 1, "fan-2": 1}
 
 
 def test_the_texts_shown_read_as_shown(house: Path) -> None:

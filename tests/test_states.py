@@ -21,8 +21,8 @@ from bongsu.store.deliveries import DeliveryStatus
 from bongsu.store.desk import dead_letters
 from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.desk.dead_letters import Filters
-from tests.support.cancellations import begin, take_steps
-from tests.support.decisions import decide, members, rows, said, says
+from tests.support.cancellations import request_cancel, run_cancel_steps
+from tests.support.decisions import add_members, decide, rows, rules_notifying, trigger_event
 from tests.support.rows import set_columns
 
 PAGE = (Path(__file__).parents[1] / "docs/STATES.md").read_text()
@@ -86,8 +86,8 @@ async def replay_all(store: Store) -> None:
 
 
 async def cancel(store: Store, settings: Settings, event_id: UUID, *, withdraw: bool = False) -> None:
-    assert isinstance(await begin(store, event_id, withdraw=withdraw), Cancellation)
-    await take_steps(store)
+    assert isinstance(await request_cancel(store, event_id, withdraw=withdraw), Cancellation)
+    await run_cancel_steps(store)
 
 
 def _fail(_event: Event) -> Listed:
@@ -96,14 +96,14 @@ def _fail(_event: Event) -> Listed:
 
 async def test_events_change_as_drawn(watched: Store, settings: Settings) -> None:
     store, settings = watched, settings.model_copy(update={"max_retries": 0})
-    in_app = says(Listed(("a",)))
-    waiting, finished = said(), said()
+    in_app = rules_notifying(Listed(("a",)))
+    waiting, finished = trigger_event(), trigger_event()
     async with store.transaction() as tx:
         await outbox.add(tx, [waiting])
     await cancel(store, settings, waiting.event_id)
     await decide(store, settings, in_app, finished)
     await cancel(store, settings, finished.event_id, withdraw=True)
-    for rules, event_type in ((says(_fail), "said"), (in_app, "of no rule")):
+    for rules, event_type in ((rules_notifying(_fail), "said"), (in_app, "of no rule")):
         replayed, withdrawn = (Event(event_type=event_type) for _ in range(2))
         await decide(store, settings, rules, replayed)
         await replay_all(store)
@@ -134,8 +134,8 @@ def answer(outcome: Outcome) -> Answer:
 
 
 async def decide_push(store: Store, settings: Settings) -> UUID:
-    event = said()
-    await decide(store, settings, says(Listed(("a",)), PUSHED), event)
+    event = trigger_event()
+    await decide(store, settings, rules_notifying(Listed(("a",)), PUSHED), event)
     return event.event_id
 
 
@@ -151,7 +151,7 @@ async def send_all(store: Store, settings: Settings, *answers: Answer) -> None:
 async def test_deliveries_change_as_drawn(watched: Store, settings: Settings) -> None:
     store, settings = watched, settings.model_copy(update={"retry_base_seconds": 0.01})
     accepted = answer(Accepted("reference"))
-    await members(store, "a", device=True)
+    await add_members(store, "a", device=True)
     for answers in ([answer(Retry("UNAVAILABLE")), accepted], [answer(Refused("NO"))], [answer(Unknown("LOST"))]):
         await decide_push(store, settings)
         await send_all(store, settings, *answers)

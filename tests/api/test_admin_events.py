@@ -14,7 +14,7 @@ from bongsu.store import Store
 from bongsu.store.desk import event_progress
 from bongsu.store.desk.event_progress import PageCursor
 from tests.support.campaigns import add_cancellation, add_event, add_message, keep_counts
-from tests.support.notifications import NOON, tell, withhold
+from tests.support.notifications import NOON, add_past_notification, add_past_suppression
 
 PATH = "/api/admin/events"
 HOUR = timedelta(hours=1)
@@ -46,9 +46,9 @@ async def test_an_event_of_a_few_members(api: httpx.AsyncClient, store: Store) -
     async with store.transaction() as tx:
         event_id = await add_event(tx, status="DONE", finished_at=NOON)
         message_id = await add_message(tx, event_id, seconds_ago=10)
-        await tell(tx, message_id, "a", "SUCCESS", "FAIL", "SENDING")
-        await tell(tx, message_id, "b", "UNKNOWN", channel="SMS")
-        await withhold(tx, message_id, "c", "DUPLICATE")
+        await add_past_notification(tx, message_id, "a", "SUCCESS", "FAIL", "SENDING")
+        await add_past_notification(tx, message_id, "b", "UNKNOWN", channel="SMS")
+        await add_past_suppression(tx, message_id, "c", "DUPLICATE")
     found = await answer(api, f"{PATH}/{event_id}")
     assert (found["status"], found["finishedAt"], found["decided"]) == ("DONE", AT, 3)
     assert found["suppressed"] == {"DUPLICATE": 1}

@@ -37,14 +37,14 @@ from tests.support.campaigns import add_event
 from tests.support.cancellations import (
     SALE,
     add_events,
-    campaign,
+    add_members_with_devices,
+    counts_are_exact,
+    decide_campaign,
     event_status,
-    fill,
     in_inboxes,
-    is_exact,
     statuses,
 )
-from tests.support.decisions import IN_APP, Clock, ClockedDecider, decide, rows, said, says
+from tests.support.decisions import IN_APP, Clock, ClockedDecider, decide, rows, rules_notifying, trigger_event
 from tests.support.rows import NOW, add_member, set_columns
 
 PATH = "/api/admin/events"
@@ -77,7 +77,7 @@ async def record(store: Store, claimed: ClaimedDelivery, status: DeliveryStatus)
 async def under_way(store: Store, settings: Settings, request: pytest.FixtureRequest) -> AsyncIterator[UUID]:
     """Of eight deliveries one has arrived, one has failed, of one nobody knows, one is to be tried again, one is being sent,
     and three wait."""
-    event_id = await campaign(store, settings, 8, request.param)
+    event_id = await decide_campaign(store, settings, 8, request.param)
     claimed = sorted(await statements.claim(store, "PUSH", RANKS, 5, 60, "w"), key=lambda one: one.member_id)
     for one, status in zip(claimed, ("SUCCESS", "FAIL", "UNKNOWN", "READY"), strict=False):
         await record(store, one, DeliveryStatus(status))
@@ -101,14 +101,14 @@ async def test_it_answers_what_was_stopped_and_what_had_gone_and_the_same_when_a
     assert await figures(api, under_way) == (4, 3, 0)
     assert await figures(api, under_way, withdraw=False) == (4, 3, 0)
     assert await statuses(store) == ENDED
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 async def test_with_withdraw_it_leaves_the_inboxes_and_unread_counts(
     api: httpx.AsyncClient, store: Store, settings: Settings, under_way: UUID
 ) -> None:
     headers = {"Authorization": f"Bearer {Keys.load(settings).member_token('m00002', timedelta(hours=1))}"}
-    await decide(store, settings, says(Listed(("m00002",)), INBOX_ONLY), said())
+    await decide(store, settings, rules_notifying(Listed(("m00002",)), INBOX_ONLY), trigger_event())
     assert (await api.get("/api/notifications/unread-count", headers=headers)).json() == {"unread": 2}
     assert await figures(api, under_way, withdraw=True) == (4, 3, 8)
     assert await figures(api, under_way, withdraw=True) == (4, 3, 8)
@@ -117,7 +117,7 @@ async def test_with_withdraw_it_leaves_the_inboxes_and_unread_counts(
     assert (await api.get("/api/notifications/unread-count", headers=headers)).json() == {"unread": 1}
     assert (await api.post("/api/notifications/read-all", headers=headers)).json() == {"read": 1, "unread": 0}
     assert await in_inboxes(store) == 1
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 async def test_it_can_be_withdrawn_later(api: httpx.AsyncClient, store: Store, under_way: UUID) -> None:
@@ -128,13 +128,13 @@ async def test_it_can_be_withdrawn_later(api: httpx.AsyncClient, store: Store, u
     # Who asks for less now is told what was done.
     assert await figures(api, under_way) == (4, 3, 8)
     assert await statuses(store) == ENDED
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 async def test_an_event_in_the_inbox_alone_is_withdrawn(api: httpx.AsyncClient, store: Store, settings: Settings) -> None:
-    await fill(store, 3)
-    event = said()
-    await decide(store, settings, says(Everyone(), INBOX_ONLY), event)
+    await add_members_with_devices(store, 3)
+    event = trigger_event()
+    await decide(store, settings, rules_notifying(Everyone(), INBOX_ONLY), event)
     assert (await ask(api, event.event_id)).status_code == 409
     assert await figures(api, event.event_id, withdraw=True) == (0, 0, 3)
     assert await event_status(store, event.event_id) == "CANCELLED"
@@ -144,11 +144,11 @@ async def test_an_event_in_the_inbox_alone_is_withdrawn(api: httpx.AsyncClient, 
 async def test_an_event_that_was_only_published_is_never_decided(
     api: httpx.AsyncClient, store: Store, settings: Settings
 ) -> None:
-    await fill(store, 3)
-    event = said()
+    await add_members_with_devices(store, 3)
+    event = trigger_event()
     await add_events(store, event)
     assert await figures(api, event.event_id) == (0, 0, 0)
-    worker = EventWorker(store, says(Everyone(), SALE), settings, ClockedDecider(store, settings, Clock()))
+    worker = EventWorker(store, rules_notifying(Everyone(), SALE), settings, ClockedDecider(store, settings, Clock()))
     assert await worker.tick() == 0
     assert await rows(store, "SELECT 1 FROM bongsu_notifications") == []
 
@@ -157,14 +157,14 @@ async def test_many_who_ask_at_once_get_one_answer(api: httpx.AsyncClient, store
     answers = await asyncio.gather(*(figures(api, under_way, withdraw=True) for _ in range(8)))
     assert set(answers) == {(4, 3, 8)}
     assert await in_inboxes(store) == 0
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 async def test_a_cancel_and_a_withdrawal_at_once_withdraw(api: httpx.AsyncClient, store: Store, under_way: UUID) -> None:
     await asyncio.gather(*(ask(api, under_way, withdraw=number % 2 == 1) for number in range(6)))
     assert await figures(api, under_way) == (4, 3, 8)
     assert await in_inboxes(store) == 0
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 # --- many rows ------------------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ async def test_the_answer_does_not_wait_for_the_rows_of_a_large_event(
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0)
     monkeypatch.setattr(module, "MEMBERS", 2)
     heard: list[str] = []
-    event_id = await campaign(store, settings, 7, chunk=3)
+    event_id = await decide_campaign(store, settings, 7, chunk=3)
     worker = CancelWorker(store, signals, settings.model_copy(update={"poll_seconds": 60}))
     async with running(worker):
         await worker.idle.wait()
@@ -194,14 +194,14 @@ async def test_the_answer_does_not_wait_for_the_rows_of_a_large_event(
         await worker.idle.wait()
     assert await statuses(store) == {"CANCELLED": 7}
     assert await in_inboxes(store) == 0
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 async def test_a_store_that_fails_in_the_middle_loses_nothing(
     api: httpx.AsyncClient, store: Store, settings: Settings, signals: LocalSignals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MEMBERS", 2)
-    event_id = await campaign(store, settings, 7, chunk=3)
+    event_id = await decide_campaign(store, settings, 7, chunk=3)
     taken, steps = cancel_steps.step, 0
 
     async def step(*arguments: Any) -> Any:
@@ -217,12 +217,12 @@ async def test_a_store_that_fails_in_the_middle_loses_nothing(
         assert await figures(api, event_id, withdraw=True) == (7, 0, 7)
         assert steps == 2
     assert await statuses(store) == {"CANCELLED": 2, "READY": 5}
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
     # It is cancelled all the same: nothing is sent, and any worker, or whoever asks again, changes the rest.
     assert {one.can_go for one in await statements.claim(store, "PUSH", RANKS, 2, -1, "w")} == {False}
     assert await figures(api, event_id, withdraw=True) == (7, 0, 7)
     assert await in_inboxes(store) == 0
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------------
@@ -241,11 +241,11 @@ async def test_an_unknown_event_is_404_and_an_id_that_is_none_422(api: httpx.Asy
 
 
 @pytest.mark.parametrize(
-    ("status", "says"),
+    ("status", "detail"),
     [("DONE", "sent already"), ("FAILED", "failed and is not sent unless"), ("UNHANDLED", "No rule handled it")],
 )
 async def test_a_finished_event_is_409_and_the_answer_says_why(
-    api: httpx.AsyncClient, store: Store, status: str, says: str
+    api: httpx.AsyncClient, store: Store, status: str, detail: str
 ) -> None:
     async with store.transaction() as tx:
         event_id = await add_event(tx, status=status, finished_at=utc_now())
@@ -253,7 +253,7 @@ async def test_a_finished_event_is_409_and_the_answer_says_why(
         response = await ask(api, event_id)
         assert (response.status_code, response.json()["type"]) == (409, "urn:bongsu:nothing-to-cancel")
         assert response.headers["content-type"] == "application/problem+json"
-        assert says in response.json()["detail"]
+        assert detail in response.json()["detail"]
         assert str(event_id) in response.json()["detail"]
     assert await event_status(store, event_id) == status
     assert (await api.get(f"{PATH}/{event_id}")).json()["cancellation"] is None
@@ -284,7 +284,7 @@ BAD = [
 async def test_a_body_that_cannot_be_meant_is_refused_and_changes_nothing(
     api: httpx.AsyncClient, store: Store, settings: Settings
 ) -> None:
-    event_id = await campaign(store, settings, 2)
+    event_id = await decide_campaign(store, settings, 2)
     for body, status in BAD:
         response = await api.post(f"{PATH}/{event_id}/cancel", content=body, headers={"Content-Type": "application/json"})
         assert response.status_code == status, body[:50]
@@ -301,7 +301,7 @@ async def test_a_body_that_cannot_be_meant_is_refused_and_changes_nothing(
 async def test_without_a_body_or_with_an_empty_one_it_does_not_withdraw(
     api: httpx.AsyncClient, store: Store, settings: Settings, body: bytes
 ) -> None:
-    event_id = await campaign(store, settings, 2)
+    event_id = await decide_campaign(store, settings, 2)
     response = await api.post(f"{PATH}/{event_id}/cancel", content=body)
     assert (response.status_code, response.json()["withdrawn"]) == (200, 0)
     assert await in_inboxes(store) == 2
@@ -310,7 +310,7 @@ async def test_without_a_body_or_with_an_empty_one_it_does_not_withdraw(
 async def test_only_the_servers_key_opens_it(
     api: httpx.AsyncClient, store: Store, settings: Settings, member_token: str
 ) -> None:
-    event_id = await campaign(store, settings, 2)
+    event_id = await decide_campaign(store, settings, 2)
     path = f"{PATH}/{event_id}/cancel"
     for key, status in ((f"Bearer {member_token}", 403), ("Bearer x", 401), ("", 401), ("Basic eDp5", 401)):
         assert (await api.post(path, headers={"Authorization": key})).status_code == status
@@ -377,10 +377,10 @@ async def test_why_says_so(api: httpx.AsyncClient, store: Store, settings: Setti
         assert isinstance(console.file, io.StringIO)
         return console.file.getvalue()
 
-    said = await why("m00005")
-    assert re.search(rf"Event {under_way} \(said\) was CANCELLED at [-0-9]+ [0-9:]+ by \S+\.\n", said)
-    assert "CANCELLED  SALE" in said
-    assert "PUSH to phone: cancelled before it was sent" in said
+    answer = await why("m00005")
+    assert re.search(rf"Event {under_way} \(said\) was CANCELLED at [-0-9]+ [0-9:]+ by \S+\.\n", answer)
+    assert "CANCELLED  SALE" in answer
+    assert "PUSH to phone: cancelled before it was sent" in answer
     assert "PUSH to phone: cancelled after 1 attempt (" in await why("m00003")
     assert "PUSH to phone: sent " in await why("m00000")
     await fill_another(store)
@@ -402,9 +402,9 @@ async def fill_another(store: Store) -> None:
 async def test_why_says_of_an_inbox_row_that_it_was_withdrawn(
     api: httpx.AsyncClient, store: Store, settings: Settings
 ) -> None:
-    await fill(store, 1)
-    event = said()
-    await decide(store, settings, says(Everyone(), INBOX_ONLY), event)
+    await add_members_with_devices(store, 1)
+    event = trigger_event()
+    await decide(store, settings, rules_notifying(Everyone(), INBOX_ONLY), event)
     await figures(api, event.event_id, withdraw=True)
     console = Console(file=io.StringIO(), width=200)
     await explain(settings, "m00000", None, 5, console)
@@ -419,7 +419,7 @@ async def test_why_says_of_an_inbox_row_that_it_was_withdrawn(
 async def test_deleting_a_notification_that_is_going_out_stops_it_the_same_way(
     api: httpx.AsyncClient, store: Store, settings: Settings
 ) -> None:
-    ids = await fill(store, 4)
+    ids = await add_members_with_devices(store, 4)
     body = {"type": "MARKETING", "userIds": ids, "title": "t", "body": "b"}
     event_id = UUID((await api.post("/api/notifications", json=body)).json()["eventId"])
     decider = ClockedDecider(store, settings, Clock(), 2)

@@ -15,8 +15,8 @@ from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus
 from bongsu.store.ranks import RANKS
 from tests.support.campaigns import add_event
-from tests.support.cancellations import SALE, begun, campaign, is_exact, statuses, take_steps
-from tests.support.decisions import decide, rows, said, says
+from tests.support.cancellations import SALE, cancel_counts, counts_are_exact, decide_campaign, run_cancel_steps, statuses
+from tests.support.decisions import decide, rows, rules_notifying, trigger_event
 
 OTHER = NoticeType("OTHER", SALE.channels, duplicate_hours=0)
 
@@ -40,12 +40,12 @@ async def replay(api: httpx.AsyncClient, *, dry_run: bool = False, **filters: An
 @pytest.fixture(params=[100, 2], ids=["small", "bulk"])
 async def cancelled(store: Store, settings: Settings, request: pytest.FixtureRequest) -> UUID:
     """Of five deliveries two have failed, of one nobody knows, and two were cancelled. Of another event one has failed."""
-    event_id = await campaign(store, settings, 5, request.param)
+    event_id = await decide_campaign(store, settings, 5, request.param)
     await fail(store, 2)
     await fail(store, 1, DeliveryStatus.UNKNOWN)
-    await begun(store, event_id)
-    await take_steps(store)
-    await decide(store, settings, says(Everyone(), OTHER), said())
+    await cancel_counts(store, event_id)
+    await run_cancel_steps(store)
+    await decide(store, settings, rules_notifying(Everyone(), OTHER), trigger_event())
     await fail(store, 1)
     assert await statuses(store) == {"FAIL": 3, "UNKNOWN": 1, "CANCELLED": 2, "READY": 4}
     return event_id
@@ -75,7 +75,7 @@ async def test_one_that_names_it_sends_its_dead_letters_again_and_nothing_else_o
     assert await statuses(store) == {"UNKNOWN": 1, "FAIL": 1, "CANCELLED": 2, "READY": 4 + 2}
     claimed = [one for one in await claim(store) if one.can_go]
     assert len(claimed) == 4 + 2
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 async def test_one_delivery_can_be_named_by_its_id(api: httpx.AsyncClient, store: Store, cancelled: UUID) -> None:
@@ -100,18 +100,18 @@ async def test_after_a_replay_it_can_be_cancelled_again(api: httpx.AsyncClient, 
     assert (answer["cancelled"], answer["sent"], answer["withdrawn"]) == (5, 0, 0)
     assert await statuses(store) == {"CANCELLED": 5, "FAIL": 1, "READY": 4}
     assert (await api.post(f"/api/admin/events/{cancelled}/cancel")).json() == answer
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 async def test_a_replay_before_its_rows_are_all_changed_does_not_bring_it_back(
     api: httpx.AsyncClient, store: Store, settings: Settings
 ) -> None:
-    event_id = await campaign(store, settings, 4, chunk=2)
+    event_id = await decide_campaign(store, settings, 4, chunk=2)
     await fail(store, 1)
-    await begun(store, event_id)
+    await cancel_counts(store, event_id)
     assert await replay(api, eventId=str(event_id)) == (1, 1)
     assert {one.can_go for one in await claim(store, 2)} == {False}
-    await take_steps(store)
+    await run_cancel_steps(store)
     assert (await statuses(store))["SENDING"] == 0
 
 
@@ -119,6 +119,6 @@ async def test_a_cancelled_event_is_no_dead_letter(api: httpx.AsyncClient, store
     """One that had failed before it was withdrawn is not decided again, by whatever filter."""
     async with store.transaction() as tx:
         event_id = await add_event(tx, status="FAILED", error="KeyError: 'x'")
-    assert await begun(store, event_id, withdraw=True) == (0, 0, 0)
+    assert await cancel_counts(store, event_id, withdraw=True) == (0, 0, 0)
     assert await replay(api, eventId=str(event_id)) == (0, 0)
     assert await replay(api, code="KeyError") == (0, 0)

@@ -13,8 +13,8 @@ from bongsu.runtime.topics import DELIVERIES_TOPIC
 from bongsu.store import Store
 from bongsu.store.core.query import same
 from bongsu.store.desk.dead_letters import Kind, PageCursor
-from tests.support.deliveries import column, failed_event, message, one_delivery
-from tests.support.deliveries import delivery as a_delivery
+from tests.support.deliveries import add_delivery_in_state as a_delivery
+from tests.support.deliveries import add_guaranteed_message, add_one_delivery, delivery_columns, failed_event
 from tests.support.rows import add_attempt
 
 REPLAY = "/api/admin/dead/replay"
@@ -37,7 +37,12 @@ async def test_rows_say_what_died_of_what(api: httpx.AsyncClient, store: Store) 
     source = new_id()
     async with store.transaction() as tx:
         one = await a_delivery(
-            tx, await message(tx, event_id=source), "UNKNOWN", code="TIMEOUT", detail="no answer", recovery_rounds=1
+            tx,
+            await add_guaranteed_message(tx, event_id=source),
+            "UNKNOWN",
+            code="TIMEOUT",
+            detail="no answer",
+            recovery_rounds=1,
         )
     event, delivery = (await found(api))["items"]
     for row in (event, delivery):
@@ -57,7 +62,7 @@ async def test_rows_say_what_died_of_what(api: httpx.AsyncClient, store: Store) 
 
 
 async def test_pages_follow_each_other(api: httpx.AsyncClient, store: Store) -> None:
-    ids = [str(await one_delivery(store, "FAIL")) for _ in range(3)][::-1]
+    ids = [str(await add_one_delivery(store, "FAIL")) for _ in range(3)][::-1]
     ids = [str(await failed_event(store)), *ids]
     seen: list[str] = []
     cursor: dict[str, str] = {}
@@ -93,18 +98,18 @@ async def test_no_cursor_is_too_strange(api: httpx.AsyncClient) -> None:
 
 
 async def test_a_replay_without_a_filter_is_refused(api: httpx.AsyncClient, store: Store) -> None:
-    one = await one_delivery(store, "FAIL")
+    one = await add_one_delivery(store, "FAIL")
     bodies: tuple[dict[str, Any], ...] = ({}, {"filter": {}}, {"filter": None}, {"filter": {"code": None}}, {"dryRun": True})
     for body in bodies:
         response = await api.post(REPLAY, json=body)
         assert response.status_code == 400
         assert "at least one of id, kind" in response.json()["detail"]
         assert response.json()["type"] == "urn:bongsu:replay-without-filter"
-    assert await column(store, one, "status") == "FAIL"
+    assert await delivery_columns(store, one, "status") == "FAIL"
 
 
 async def test_an_unknown_name_is_refused_and_nothing_is_replayed(api: httpx.AsyncClient, store: Store) -> None:
-    one = await one_delivery(store, "FAIL")
+    one = await add_one_delivery(store, "FAIL")
     for asked, more in (
         ({"status": "FAIL"}, {}),
         ({"state": "FAIL", "limit": 1}, {}),
@@ -116,31 +121,31 @@ async def test_an_unknown_name_is_refused_and_nothing_is_replayed(api: httpx.Asy
         status, answer = await replay(api, asked, **more)  # type: ignore[arg-type]
         assert (status, bool(answer["errors"])) == (422, True)
     assert (await api.post(REPLAY, content=b"{")).status_code == 400
-    assert await column(store, one, "status") == "FAIL"
+    assert await delivery_columns(store, one, "status") == "FAIL"
 
 
 async def test_a_dry_run_counts_and_changes_nothing(api: httpx.AsyncClient, store: Store) -> None:
-    one = await one_delivery(store, "FAIL")
+    one = await add_one_delivery(store, "FAIL")
     assert await replay(api, {"state": "FAIL"}, dryRun=True) == (200, {"matched": 1, "replayed": 0})
-    assert await column(store, one, "status", "attempts") == ("FAIL", 4)
+    assert await delivery_columns(store, one, "status", "attempts") == ("FAIL", 4)
     async with store.read() as tx:
         assert await tx.fetch(same("SELECT requested_by FROM bongsu_replays")()) == []
 
 
 async def test_a_replay_puts_back_what_fits_and_says_by_whom(api: httpx.AsyncClient, store: Store) -> None:
-    one, other = await one_delivery(store, "FAIL", code="A"), await one_delivery(store, "FAIL", code="B")
+    one, other = await add_one_delivery(store, "FAIL", code="A"), await add_one_delivery(store, "FAIL", code="B")
     assert await replay(api, {"code": "A"}, newCollapseId=True) == (200, {"matched": 1, "replayed": 1})
-    assert await column(store, one, "status", "collapse_series", "epoch") == ("READY", 1, 3)
-    assert await column(store, other, "status") == "FAIL"
+    assert await delivery_columns(store, one, "status", "collapse_series", "epoch") == ("READY", 1, 3)
+    assert await delivery_columns(store, other, "status") == "FAIL"
     assert await replay(api, {"id": str(other)}) == (200, {"matched": 1, "replayed": 1})
-    assert await column(store, other, "status", "collapse_series") == ("READY", 0)
+    assert await delivery_columns(store, other, "status", "collapse_series") == ("READY", 0)
     async with store.read() as tx:
         (row,) = await tx.fetch(same("SELECT DISTINCT requested_by FROM bongsu_replays")())
     assert row["requested_by"] == "key:ests"
 
 
 async def test_a_replay_wakes_dispatchers(api: httpx.AsyncClient, store: Store, signals: LocalSignals) -> None:
-    await one_delivery(store, "FAIL")
+    await add_one_delivery(store, "FAIL")
     received: list[bytes | None] = []
     with signals.listen(DELIVERIES_TOPIC, received.append):
         await replay(api, {"state": "FAIL"})
@@ -155,13 +160,13 @@ async def test_members_see_no_dead(api: httpx.AsyncClient, member_token: str) ->
 
 async def test_the_stats_count_deliveries_too(api: httpx.AsyncClient, store: Store) -> None:
     for status in ("READY", "FAIL", "SUCCESS"):
-        await one_delivery(store, status)
+        await add_one_delivery(store, status)
     stats = (await api.get("/api/admin/stats")).json()
     assert stats["deliveries"] == {"ready": 1, "sending": 0, "fail": 1, "unknown": 0}
 
 
 async def test_history_lists_every_attempt(api: httpx.AsyncClient, store: Store) -> None:
-    one = await one_delivery(store, "FAIL", attempts=1)
+    one = await add_one_delivery(store, "FAIL", attempts=1)
     async with store.transaction() as tx:
         for epoch, code in ((1, "UNAVAILABLE"), (4, "UNREGISTERED")):
             await add_attempt(tx, one, epoch=epoch, millis=epoch * 10, code=code)

@@ -11,7 +11,7 @@ from bongsu.api.paging import encode_cursor
 from bongsu.model import new_id
 from bongsu.store import Store
 from bongsu.store.desk.history import PageCursor
-from tests.support.notifications import NOON, say, tell, withhold
+from tests.support.notifications import NOON, add_past_message, add_past_notification, add_past_suppression
 
 
 async def found(api: httpx.AsyncClient, **query: Any) -> dict[str, Any]:
@@ -24,9 +24,9 @@ async def found(api: httpx.AsyncClient, **query: Any) -> dict[str, Any]:
 async def test_a_row_for_who_was_told_and_for_who_was_not(api: httpx.AsyncClient, store: Store) -> None:
     event_id = new_id()
     async with store.transaction() as tx:
-        message_id = await say(tx, event_id=event_id)
-        notification_id = await tell(tx, message_id, "a", "FAIL", code="UNREGISTERED", attempts=3)
-        await withhold(tx, message_id, "b", "RATE_LIMITED")
+        message_id = await add_past_message(tx, event_id=event_id)
+        notification_id = await add_past_notification(tx, message_id, "a", "FAIL", code="UNREGISTERED", attempts=3)
+        await add_past_suppression(tx, message_id, "b", "RATE_LIMITED")
     not_told, told = (await found(api))["items"]
     (delivery,) = told.pop("deliveries")
     assert delivery.pop("deliveryId").isdigit()
@@ -46,9 +46,9 @@ async def test_a_row_for_who_was_told_and_for_who_was_not(api: httpx.AsyncClient
 async def test_pages_follow_each_other_without_a_gap(api: httpx.AsyncClient, store: Store) -> None:
     async with store.transaction() as tx:
         for number in range(5):
-            message_id = await say(tx, subject=str(number))
+            message_id = await add_past_message(tx, subject=str(number))
             for member in ("a", "철수.1", "~"):
-                await tell(tx, message_id, member)
+                await add_past_notification(tx, message_id, member)
     seen: list[tuple[str, str]] = []
     cursor: dict[str, str] = {}
     while True:
@@ -64,9 +64,9 @@ async def test_pages_follow_each_other_without_a_gap(api: httpx.AsyncClient, sto
 async def test_each_parameter_is_heeded(api: httpx.AsyncClient, store: Store) -> None:
     event_id = new_id()
     async with store.transaction() as tx:
-        await tell(tx, await say(tx, "PRICE_DROP", event_id=event_id), "a", "SUCCESS")
+        await add_past_notification(tx, await add_past_message(tx, "PRICE_DROP", event_id=event_id), "a", "SUCCESS")
         later = NOON + timedelta(hours=1)
-        await withhold(tx, await say(tx, "POST_LIKE", later), "b", "NO_ADDRESS")
+        await add_past_suppression(tx, await add_past_message(tx, "POST_LIKE", later), "b", "NO_ADDRESS")
     for query, members in (
         ({}, ["b", "a"]),
         ({"userId": "a"}, ["a"]),

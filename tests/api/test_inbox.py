@@ -12,7 +12,7 @@ import pytest
 from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store
-from tests.support.inbox import tell
+from tests.support.inbox import add_unread
 
 INBOX = "/api/notifications"
 
@@ -31,7 +31,7 @@ def as_other(settings: Settings) -> dict[str, str]:
 
 async def told(store: Store, count: int = 1, member_id: str = "m-1", **words: Any) -> list[str]:
     async with store.transaction() as tx:
-        return [str(one) for one in await tell(tx, member_id, count, **words)]
+        return [str(one) for one in await add_unread(tx, member_id, count, **words)]
 
 
 def ids(response: httpx.Response) -> list[str]:

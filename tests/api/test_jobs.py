@@ -7,7 +7,7 @@ import pytest
 
 from bongsu.clock.jobs.recover import Recovery
 from bongsu.store import Store
-from tests.support.deliveries import column, one_delivery
+from tests.support.deliveries import add_one_delivery, delivery_columns
 
 
 async def test_jobs_say_when_they_come_and_how_they_went(api: httpx.AsyncClient, store: Store) -> None:
@@ -15,10 +15,10 @@ async def test_jobs_say_when_they_come_and_how_they_went(api: httpx.AsyncClient,
     assert "T" in job.pop("nextAt")
     assert len(job.pop("does")) > 20
     assert job == {"name": "recover", "cron": "*/5 9-21 * * *", "timezone": "Asia/Seoul", "lastRun": None}
-    one = await one_delivery(store, "FAIL", is_retryable=True)
+    one = await add_one_delivery(store, "FAIL", is_retryable=True)
     response = await api.post("/api/admin/jobs/recover/run")
     assert (response.status_code, response.json()["result"]) == (200, "1 given another round")
-    assert await column(store, one, "status") == "READY"
+    assert await delivery_columns(store, one, "status") == "READY"
     (job,) = (await api.get("/api/admin/jobs")).json()["items"]
     assert job["lastRun"] == response.json()
     assert job["lastRun"]["error"] is None

@@ -19,7 +19,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.chaos.shop import until
 from tests.simulator.running import Simulator
-from tests.support.cancellations import fill, is_exact
+from tests.support.cancellations import add_members_with_devices, counts_are_exact
 from tests.support.processes import Served, serving
 from tests.test_serve import KEY
 
@@ -79,7 +79,7 @@ async def test_cancelling_under_load_on_two_processes_never_deadlocks(
     simulator.configure(latency={"medianMs": 20})
     store = Store.open(settings)
     await migrate(store)
-    members = await fill(store, MEMBERS)
+    members = await add_members_with_devices(store, MEMBERS)
     environment |= {"BONGSU_FCM_URL": simulator.address, "BONGSU_FCM_PROJECT": "demo", "BONGSU_DAILY_LIMIT": "100000"}
     dice = random.Random(1)
     with serving(environment) as one, serving(environment) as other, one.client(**KEY) as client:
@@ -93,7 +93,7 @@ async def test_cancelling_under_load_on_two_processes_never_deadlocks(
             assert process.terminate() == 0
             process.wait_for("stopped")
             assert [line for line in process.lines if "crashed" in line["event"] or "rolled back" in line["event"]] == []
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
     ended = "SELECT count(*) FROM bongsu_deliveries WHERE status = 'SUCCESS'"
     with psycopg.connect(settings.database_url) as connection:
         assert connection.execute(ended).fetchone() == (simulator.stats()["accepted"],)

@@ -17,7 +17,8 @@ from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.chaos.shop import report, until
 from tests.simulator.running import Simulator
-from tests.support.cancellations import fill, unread_is_exact
+from tests.support.cancellations import add_members_with_devices
+from tests.support.decisions import unread_is_exact
 from tests.support.processes import Served, serving
 from tests.test_serve import KEY
 
@@ -59,7 +60,7 @@ async def test_overlapping_writes_on_three_processes_are_all_answered(
 ) -> None:
     store = Store.open(settings)
     await migrate(store)
-    members = await fill(store, MEMBERS)
+    members = await add_members_with_devices(store, MEMBERS)
     environment |= {"BONGSU_FCM_URL": simulator.address, "BONGSU_FCM_PROJECT": "demo"}
     answers = Counter[str]()
     with serving(environment) as one, serving(environment) as two, serving(environment) as three:

@@ -12,7 +12,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store
 from tests.cli.test_dead import Do, typed
 from tests.support.campaigns import add_event
-from tests.support.cancellations import campaign, event_status, in_inboxes, is_exact, statuses
+from tests.support.cancellations import counts_are_exact, decide_campaign, event_status, in_inboxes, statuses
 from tests.support.decisions import rows
 from tests.support.processes import bongsu
 
@@ -25,7 +25,7 @@ def with_store(settings: Settings) -> Do:
 def test_it_says_what_was_stopped_sent_and_withdrawn(
     with_store: Do, settings: Settings, environment: dict[str, str]
 ) -> None:
-    event_id = with_store(lambda store: campaign(store, settings, 3, chunk=2))
+    event_id = with_store(lambda store: decide_campaign(store, settings, 3, chunk=2))
     cancel = ("event", "cancel", str(event_id))
     for _ in range(2):
         done = bongsu(*cancel, environment=environment)
@@ -36,7 +36,7 @@ def test_it_says_what_was_stopped_sent_and_withdrawn(
     done = bongsu(*cancel, "--withdraw", environment=environment)
     assert done.stdout == "3 deliveries cancelled, 0 already sent, 3 inbox rows withdrawn\n"
     assert with_store(in_inboxes) == 0
-    assert with_store(is_exact)
+    assert with_store(counts_are_exact)
     shown = bongsu("event", "show", str(event_id), environment=environment).stdout
     assert f"by cli:{getpass.getuser()}" in shown
     assert "3 deliveries stopped, 0 sent before, 3 inbox rows withdrawn" in shown
@@ -63,7 +63,7 @@ def test_what_cannot_be_cancelled_is_said_with_its_cure(with_store: Do, environm
 
 
 def test_on_a_terminal_it_asks_first(with_store: Do, settings: Settings, environment: dict[str, str]) -> None:
-    event_id = with_store(lambda store: campaign(store, settings, 2))
+    event_id = with_store(lambda store: decide_campaign(store, settings, 2))
     terminal = {**environment, "TERM": "xterm", "COLUMNS": "100"}
     cancel = ("event", "cancel", str(event_id), "--withdraw")
     code, shown = typed("n", *cancel, environment=terminal)

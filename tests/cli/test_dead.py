@@ -25,7 +25,14 @@ from bongsu.runtime.topics import DELIVERIES_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from bongsu.store.core.query import same
-from tests.support.deliveries import SOON, column, delivery, failed_event, message, one_delivery
+from tests.support.deliveries import (
+    SOON,
+    add_delivery_in_state,
+    add_guaranteed_message,
+    add_one_delivery,
+    delivery_columns,
+    failed_event,
+)
 from tests.support.processes import bongsu, forks
 from tests.support.rows import add_attempt
 from tests.support.servers import RedisServer
@@ -58,7 +65,7 @@ def with_store(settings: Settings) -> Do:
 
 async def fill(store: Store) -> tuple[int, UUID]:
     event_id = await failed_event(store)
-    one = await one_delivery(store, "FAIL", code="UNREGISTERED", detail="said \x1b[31m FCM")
+    one = await add_one_delivery(store, "FAIL", code="UNREGISTERED", detail="said \x1b[31m FCM")
     async with store.transaction() as tx:
         await add_attempt(tx, one, epoch=3, code="UNREGISTERED")
     return one, event_id
@@ -84,10 +91,10 @@ def test_an_operator_lists_looks_and_replays(with_store: Do, environment: dict[s
 
     dry = bongsu("dead", "replay", "--state", "fail", "--dry-run", environment=wide)
     assert (dry.returncode, dry.stdout) == (0, "1 matched, 0 replayed\n")
-    assert with_store(lambda store: column(store, one, "status")) == "FAIL"
+    assert with_store(lambda store: delivery_columns(store, one, "status")) == "FAIL"
     done = bongsu("dead", "replay", "--state", "fail", environment=wide)
     assert (done.returncode, done.stdout) == (0, "1 matched, 1 replayed\n")
-    assert with_store(lambda store: column(store, one, "status", "epoch")) == ("READY", 3)
+    assert with_store(lambda store: delivery_columns(store, one, "status", "epoch")) == ("READY", 3)
     again = bongsu("dead", "replay", "--code", "UNREGISTERED", environment=wide)
     assert again.stdout == "0 matched, 0 replayed\n"
 
@@ -118,11 +125,11 @@ def test_what_cannot_be_done_is_one_line_that_names_the_cure(tmp_path: Path) -> 
 
 
 def test_jobs_are_listed_and_run(with_store: Do, environment: dict[str, str]) -> None:
-    one = with_store(lambda store: one_delivery(store, "FAIL", is_retryable=True))
+    one = with_store(lambda store: add_one_delivery(store, "FAIL", is_retryable=True))
     assert "never" in bongsu("job", "list", environment=environment).stdout
     done = bongsu("job", "run", "recover", environment=environment)
     assert (done.returncode, done.stdout) == (0, "recover: 1 given another round\n")
-    assert with_store(lambda store: column(store, one, "status")) == "READY"
+    assert with_store(lambda store: delivery_columns(store, one, "status")) == "READY"
     assert "1 given another round" in bongsu("job", "list", environment=environment).stdout
 
 
@@ -157,15 +164,15 @@ def typed(answer: str, *arguments: str, environment: dict[str, str]) -> tuple[in
 
 def test_on_a_terminal_it_asks_first(tmp_path: Path) -> None:
     do = Do(Settings(data_dir=tmp_path))
-    one = do(lambda store: one_delivery(store, "FAIL"))
+    one = do(lambda store: add_one_delivery(store, "FAIL"))
     environment = {"BONGSU_DATA_DIR": str(tmp_path), "TERM": "xterm", "COLUMNS": "100"}
     replay = ("dead", "replay", "--state", "FAIL")
     code, shown = typed("n", *replay, environment=environment)
     assert (code, "Replay 1 dead letter?" in shown, "Aborted" in shown) == (1, True, True)
-    assert do(lambda store: column(store, one, "status")) == "FAIL"
+    assert do(lambda store: delivery_columns(store, one, "status")) == "FAIL"
     code, shown = typed("y", *replay, environment=environment)
     assert (code, "1 matched, 1 replayed" in shown, "━" in shown) == (0, True, True)
-    assert do(lambda store: column(store, one, "status")) == "READY"
+    assert do(lambda store: delivery_columns(store, one, "status")) == "READY"
     code, shown = typed("", *replay, "--yes", environment=environment)
     assert (code, "?" in shown) == (0, False)
 
@@ -174,7 +181,7 @@ async def test_workers_elsewhere_hear_of_a_replay_over_redis(
     store: Store, settings: Settings, redis_server: RedisServer
 ) -> None:
     url = redis_server.url
-    await one_delivery(store, "FAIL")
+    await add_one_delivery(store, "FAIL")
     elsewhere, heard = RedisSignals(url), asyncio.Event()
     await elsewhere.start()
     try:
@@ -191,9 +198,9 @@ async def test_workers_elsewhere_hear_of_a_replay_over_redis(
 
 async def test_the_story_of_one_says_where_it_was_to_go(store: Store, settings: Settings) -> None:
     async with store.transaction() as tx:
-        said = await message(tx, "at_most_once", SOON)
+        said = await add_guaranteed_message(tx, "at_most_once", SOON)
         ids = {
-            name: await delivery(
+            name: await add_delivery_in_state(
                 tx, said, "UNKNOWN", f"m-{name}", channel=name, code=None, recovery_rounds=1, is_retryable=True
             )
             for name in ("PUSH", "SMS", "EMAIL")

@@ -29,7 +29,7 @@ from bongsu.store.desk.event_progress import Counts, EventProgress
 from bongsu.store.outbox import EventRow
 from tests.cli.test_dead import Do, typed
 from tests.support.campaigns import add_cancellation, add_event, add_message, keep_counts
-from tests.support.notifications import NOON, tell, withhold
+from tests.support.notifications import NOON, add_past_notification, add_past_suppression
 from tests.support.processes import BONGSU, WAIT_SECONDS, bongsu
 from tests.support.rows import set_columns
 
@@ -59,8 +59,8 @@ async def fill(store: Store) -> tuple[UUID, UUID]:
             {"": {"NOTIFIED": 990_000, "NO_ADDRESS": 10_000}, "PUSH": {"MADE": 900_000, "SUCCESS": 500_000, "FAIL": 1}},
         )
         few = await add_message(tx, event_id, 1)
-        await tell(tx, few, "a", "SUCCESS", channel="EMAIL")
-        await withhold(tx, few, "b", "DUPLICATE")
+        await add_past_notification(tx, few, "a", "SUCCESS", channel="EMAIL")
+        await add_past_suppression(tx, few, "b", "DUPLICATE")
     return event_id, failed
 
 
@@ -263,7 +263,7 @@ async def add_unfinished(store: Store) -> UUID:
 
 async def _with_delivery(tx: Transaction, status: str) -> UUID:
     event_id = await add_event(tx, status="DONE")
-    await tell(tx, await add_message(tx, event_id), "a", status)
+    await add_past_notification(tx, await add_message(tx, event_id), "a", status)
     return event_id
 
 

@@ -42,7 +42,7 @@ from bongsu.store.desk.history import HistoryRow, Status
 from bongsu.store.members import ensure_members, put_member, put_preferences
 from bongsu.store.members.devices import DeviceRow
 from bongsu.store.outbox import EventRow
-from tests.support.notifications import NOON, say, tell, withhold
+from tests.support.notifications import NOON, add_past_message, add_past_notification, add_past_suppression
 from tests.support.plans import generic_plan
 from tests.support.processes import bongsu
 from tests.support.rows import set_columns
@@ -283,8 +283,12 @@ def test_a_page_a_support_person_can_read(settings: Settings, environment: dict[
     async def past(tx: Transaction) -> None:
         await put_member(tx, "m-1", Member(locale="ko", timezone="UTC", phone="010-1234"))
         await put_preferences(tx, "m-1", Preferences(types={"POST_LIKE": TypePreference(enabled=False)}))
-        await tell(tx, await say(tx, event_id=event.event_id), "m-1", "SUCCESS", finished_at=None)
-        await withhold(tx, await say(tx, "POST_LIKE", subject="post-1", title="좋아요"), "m-1", "USER_OPTED_OUT")
+        await add_past_notification(
+            tx, await add_past_message(tx, event_id=event.event_id), "m-1", "SUCCESS", finished_at=None
+        )
+        await add_past_suppression(
+            tx, await add_past_message(tx, "POST_LIKE", subject="post-1", title="좋아요"), "m-1", "USER_OPTED_OUT"
+        )
         # Tomorrow's counts as today's too, and so midnight may come while this runs.
         today = local_day(utc_now(), ZoneInfo("UTC")) + 1
         await set_columns(tx, "members", {"member_id": "m-1"}, capped_day=today, capped_count=4)
@@ -322,7 +326,7 @@ def test_the_rules_of_ones_own_are_asked_too(
     (tmp_path / "our_rules.py").write_text(rules)
 
     async def past(tx: Transaction) -> None:
-        await withhold(tx, await say(tx, "SHIPPED", subject="order-7"), "m-1", "DUPLICATE")
+        await add_past_suppression(tx, await add_past_message(tx, "SHIPPED", subject="order-7"), "m-1", "DUPLICATE")
 
     prepare(settings, past)
     # The command's process takes over this one's path.
@@ -394,7 +398,7 @@ async def test_an_event_whose_notification_is_shown_is_not_shown_twice(store: St
     event = Event(event_type="reservation.confirmed", target_id="m-1")
     async with store.transaction() as tx:
         await outbox.add(tx, [event])
-        await tell(tx, await say(tx, event_id=event.event_id), "m-1", "SUCCESS")
+        await add_past_notification(tx, await add_past_message(tx, event_id=event.event_id), "m-1", "SUCCESS")
     seen = await look(store, settings, "m-1", None, 10)
     assert ([row.event_id for row in seen.rows], seen.unfinished) == ([event.event_id], [])
 

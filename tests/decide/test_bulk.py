@@ -27,7 +27,19 @@ from bongsu.model import (
 from bongsu.rules import Rules
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from tests.support.decisions import Clock, ClockedDecider, decide, did, members, rows, said, says, tick, told, work
+from tests.support.decisions import (
+    Clock,
+    ClockedDecider,
+    add_behaviors,
+    add_members,
+    decide,
+    notified_counts,
+    rows,
+    rules_notifying,
+    run_worker,
+    tick_until_work,
+    trigger_event,
+)
 from tests.support.rows import NOW, add_device_for_each, set_columns
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
@@ -107,12 +119,12 @@ async def test_an_audience_that_does_not_fit_into_one_step_is_bulk(
     store: Store, settings: Settings, kind: str, count: int, is_bulk: bool
 ) -> None:
     who = [f"m-{number:02}" for number in range(count)]
-    await members(store, *who, device=True)
-    await did(store, "p1", *who)
+    await add_members(store, *who, device=True)
+    await add_behaviors(store, "p1", *who)
     recorded = RecordedWorker(store, settings, rules_for(lambda _event: AUDIENCES[kind](who)))
-    await publish(store, said("it"))
-    await work(recorded.worker)
-    assert await told(store) == dict.fromkeys(who, 1)
+    await publish(store, trigger_event("it"))
+    await run_worker(recorded.worker)
+    assert await notified_counts(store) == dict.fromkeys(who, 1)
     # Also for those whom the last step has decided.
     assert await ranks(store) == {"it": Counter({(6 if is_bulk else 3, is_bulk): count})}
     full, rest = divmod(count, CHUNK)
@@ -126,10 +138,10 @@ async def test_each_delivery_stores_its_rank(
     store: Store, settings: Settings, priority: Priority, is_critical: bool, is_bulk: bool
 ) -> None:
     who = [f"m-{number}" for number in range(CHUNK)]
-    await members(store, *who, device=True)
+    await add_members(store, *who, device=True)
     await set_columns(store, "members", email="a@example.org")
     kind = NoticeType("SAID", (*BOTH, Channel.EMAIL), priority=priority, is_critical=is_critical)
-    await decide(store, settings, says(Everyone(), kind), said(), chunk=CHUNK - 1 if is_bulk else CHUNK)
+    await decide(store, settings, rules_notifying(Everyone(), kind), trigger_event(), chunk=CHUNK - 1 if is_bulk else CHUNK)
     rank = {Priority.HIGH: 2, Priority.NORMAL: 3, Priority.LOW: 4}[priority] + 3 * is_bulk
     found = await rows(store, "SELECT rank, channel, count(*) FROM bongsu_deliveries GROUP BY rank, channel")
     rank = int(is_bulk) if is_critical else rank
@@ -142,7 +154,7 @@ async def test_every_message_of_a_bulk_notice_is_bulk_also_one_that_a_later_step
     store: Store, settings: Settings
 ) -> None:
     who = [f"m-{number:02}" for number in range(CHUNK + 1)]
-    await members(store, *who, device=True)
+    await add_members(store, *who, device=True)
     await set_columns(store, "members", locale="en")
     await set_columns(store, "members", {"member_id": who[-1]}, locale="ko")
     rules = Rules()
@@ -151,14 +163,14 @@ async def test_every_message_of_a_bulk_notice_is_bulk_also_one_that_a_later_step
     def notices(event: Event) -> Iterable[Notice]:
         yield Notice(NoticeType("FOLLOW", BOTH), Everyone(), data={"actorName": "Kim"})
 
-    await decide(store, settings, rules, said(), chunk=CHUNK)
+    await decide(store, settings, rules, trigger_event(), chunk=CHUNK)
     found = await rows(store, "SELECT locale, is_bulk FROM bongsu_messages ORDER BY locale")
     assert [(row[0], bool(row[1])) for row in found] == [("en", True), ("ko", True)]
 
 
 async def test_of_several_notices_of_an_event_each_is_bulk_by_its_own_audience(store: Store, settings: Settings) -> None:
     who = [f"m-{number:02}" for number in range(CHUNK + 1)]
-    await members(store, *who, device=True)
+    await add_members(store, *who, device=True)
     rules = Rules()
 
     @rules.rule("said")
@@ -166,7 +178,7 @@ async def test_of_several_notices_of_an_event_each_is_bulk_by_its_own_audience(s
         for name, audience in (("FEW", Listed((who[0],))), ("ALL", Everyone()), ("TWO", Listed(tuple(who[:2])))):
             yield Notice(NoticeType(name, BOTH), audience, ref_id=name, title="t", body="b")
 
-    await decide(store, settings, rules, said(), chunk=CHUNK)
+    await decide(store, settings, rules, trigger_event(), chunk=CHUNK)
     assert await ranks(store) == {
         "FEW": Counter({(3, False): 1}),
         "ALL": Counter({(6, True): CHUNK + 1}),
@@ -181,7 +193,7 @@ def listed(*sizes: int) -> tuple[list[Event], Rules]:
     """Events that are for so many members each, none of them for the same ones."""
     names = [f"e{number}" for number in range(len(sizes))]
     who = {name: [f"{name}-m{number:02}" for number in range(size)] for name, size in zip(names, sizes, strict=True)}
-    return [said(name) for name in names], rules_for(lambda event: Listed(tuple(who[event.ref_id or ""])))
+    return [trigger_event(name) for name in names], rules_for(lambda event: Listed(tuple(who[event.ref_id or ""])))
 
 
 @pytest.mark.parametrize(
@@ -203,17 +215,17 @@ async def test_a_small_audience_is_never_cut(
     events, rules = listed(*sizes)
     recorded = RecordedWorker(store, settings, rules)
     await publish(store, *events)
-    await work(recorded.worker)
+    await run_worker(recorded.worker)
     assert recorded.steps == steps
-    assert sum((await told(store)).values()) == sum(sizes)
+    assert sum((await notified_counts(store)).values()) == sum(sizes)
 
 
 async def test_lists_go_before_an_audience_whose_size_is_not_known(store: Store, settings: Settings) -> None:
-    await members(store, *(f"all-{number}" for number in range(7)))
+    await add_members(store, *(f"all-{number}" for number in range(7)))
     audiences: dict[str, Audience] = {"few": Listed(("x", "y")), "all": Everyone(), "others": Listed(("z",))}
     recorded = RecordedWorker(store, settings, rules_for(lambda event: audiences[event.ref_id or ""]))
-    await publish(store, said("all"), said("few"), said("others"))
-    await work(recorded.worker)
+    await publish(store, trigger_event("all"), trigger_event("few"), trigger_event("others"))
+    await run_worker(recorded.worker)
     first, *rest = recorded.steps
     assert first == {"few": 2, "others": 1}
     # The lists' members are everybody's too by then.
@@ -224,12 +236,12 @@ async def test_small_audiences_of_interested_members_share_a_step_and_a_large_on
     store: Store, settings: Settings
 ) -> None:
     for product, count in (("p0", 2), ("p1", 7), ("p2", 3), ("p3", 5)):
-        await did(store, product, *(f"{product}-{number}" for number in range(count)))
+        await add_behaviors(store, product, *(f"{product}-{number}" for number in range(count)))
     async with store.transaction() as tx:
         await add_device_for_each(tx, "members")
     recorded = RecordedWorker(store, settings, rules_for(lambda event: Interested(event.ref_id or "", VIEW, 7)))
-    await publish(store, *(said(f"p{number}") for number in range(4)))
-    await work(recorded.worker)
+    await publish(store, *(trigger_event(f"p{number}") for number in range(4)))
+    await run_worker(recorded.worker)
     assert Counter(await ranks(store)) == {
         "p0": Counter({(3, False): 2}),
         "p1": Counter({(6, True): 7}),
@@ -247,18 +259,18 @@ async def test_only_what_is_larger_than_a_step_is_cut_however_events_are_mixed(
 ) -> None:
     dice = random.Random(seed)
     crowd = [f"m{number:02}" for number in range(12)]
-    await members(store, *crowd, device=True)
+    await add_members(store, *crowd, device=True)
     audiences: dict[str, tuple[Audience, int]] = {}
     for number in range(15):
         size = dice.randint(1, 12)
         who = dice.sample(crowd, size)
         name = f"e{number:02}"
-        await did(store, name, *who)
+        await add_behaviors(store, name, *who)
         listed, interested = Listed(tuple(who)), Interested(name, VIEW, 7)
         some: list[Audience] = [listed, listed, listed, interested, interested, Everyone(), Selected(_first(size))]
         audience = dice.choice(some)
         audiences[name] = (audience, 12 if isinstance(audience, Everyone) else size)
-    events = [said(name) for name in audiences]
+    events = [trigger_event(name) for name in audiences]
     steps: list[dict[str, int]] = []
     await publish(store, *events[:10])
     rules = rules_for(
@@ -268,7 +280,7 @@ async def test_only_what_is_larger_than_a_step_is_cut_however_events_are_mixed(
     for alive in [*(dice.randint(1, 4) for _ in range(5)), 1_000]:
         recorded = RecordedWorker(store, settings, rules)
         for _ in range(alive):
-            if not await tick(recorded.worker):
+            if not await tick_until_work(recorded.worker):
                 break
         await recorded.worker.selects.stop()
         steps += recorded.steps
@@ -290,19 +302,19 @@ def _first(size: int) -> str:
 
 
 async def test_a_small_event_is_decided_between_two_steps_of_a_large_one(store: Store, settings: Settings) -> None:
-    await members(store, *(f"m-{number:02}" for number in range(10 * CHUNK)))
+    await add_members(store, *(f"m-{number:02}" for number in range(10 * CHUNK)))
     recorded = RecordedWorker(
         store, settings, rules_for(lambda event: Everyone() if event.ref_id == "all" else Listed(("few",)))
     )
-    await publish(store, said("all"))
+    await publish(store, trigger_event("all"))
     await recorded.worker.tick()
     for _ in range(3):
-        await publish(store, said("few"))
+        await publish(store, trigger_event("few"))
         before = len(recorded.steps)
         await recorded.worker.tick()
         assert recorded.steps[before:][0] == {"few": 1}
         assert recorded.steps[before:][1] == {"all": CHUNK}
-    await work(recorded.worker)
+    await run_worker(recorded.worker)
 
 
 @pytest.mark.parametrize("kind", ["everyone", "selected", "interested"])
@@ -310,18 +322,18 @@ async def test_lists_that_keep_coming_do_not_keep_a_large_event_from_its_turn(
     store: Store, settings: Settings, kind: str
 ) -> None:
     who = [f"m-{number:02}" for number in range(3 * CHUNK)]
-    await members(store, *who)
-    await did(store, "p1", *who)
+    await add_members(store, *who)
+    await add_behaviors(store, "p1", *who)
     audience = AUDIENCES[kind](who)
 
     def lists(event: Event) -> Audience:
         return audience if event.ref_id == "all" else Listed(tuple(f"{event.ref_id}-{one}" for one in range(CHUNK - 1)))
 
     recorded = RecordedWorker(store, settings, rules_for(lists))
-    await publish(store, said("first"), said("all"))
+    await publish(store, trigger_event("first"), trigger_event("all"))
     # More in each tick than its steps can take.
     for _ in range(20):
-        await publish(store, *(said(f"list-{len(recorded.steps)}-{number}") for number in range(5)))
+        await publish(store, *(trigger_event(f"list-{len(recorded.steps)}-{number}") for number in range(5)))
         await recorded.worker.tick()
     assert sum(step.get("all", 0) for step in recorded.steps) >= 3 * CHUNK
     assert any("all" not in step for step in recorded.steps[-3:]), "lists are still being decided"
@@ -329,7 +341,7 @@ async def test_lists_that_keep_coming_do_not_keep_a_large_event_from_its_turn(
 
 
 async def test_a_large_event_and_those_that_lists_leave_no_room_for_take_turns(store: Store, settings: Settings) -> None:
-    await members(store, *(f"m-{number:03}" for number in range(40 * CHUNK)))
+    await add_members(store, *(f"m-{number:03}" for number in range(40 * CHUNK)))
     one = Selected("SELECT member_id FROM bongsu_members ORDER BY member_id LIMIT 1")
 
     def audience(event: Event) -> Audience:
@@ -339,12 +351,14 @@ async def test_a_large_event_and_those_that_lists_leave_no_room_for_take_turns(s
         return one if name.startswith("select") else Listed(tuple(f"{name}-{number}" for number in range(CHUNK - 1)))
 
     recorded = RecordedWorker(store, settings, rules_for(audience))
-    await publish(store, said("all"))
+    await publish(store, trigger_event("all"))
     await recorded.worker.tick()
     for turn in range(12):
         # More lists in each tick than its steps can take, and more of the others than have a turn.
         await publish(
-            store, *(said(f"list-{turn}-{number}") for number in range(5)), *(said(f"select-{turn}") for _ in "ab")
+            store,
+            *(trigger_event(f"list-{turn}-{number}") for number in range(5)),
+            *(trigger_event(f"select-{turn}") for _ in "ab"),
         )
         await recorded.worker.tick()
     later = recorded.steps[2:]
@@ -354,12 +368,12 @@ async def test_a_large_event_and_those_that_lists_leave_no_room_for_take_turns(s
 
 
 async def test_small_events_without_lists_do_not_take_the_turns_of_a_large_one(store: Store, settings: Settings) -> None:
-    await members(store, *(f"m-{number:03}" for number in range(40 * CHUNK)))
+    await add_members(store, *(f"m-{number:03}" for number in range(40 * CHUNK)))
     one = Selected("SELECT member_id FROM bongsu_members ORDER BY member_id LIMIT 1")
     recorded = RecordedWorker(store, settings, rules_for(lambda event: Everyone() if event.ref_id == "all" else one))
-    await publish(store, said("all"))
+    await publish(store, trigger_event("all"))
     await recorded.worker.tick()
-    await publish(store, *(said(f"small-{number}") for number in range(30)))
+    await publish(store, *(trigger_event(f"small-{number}") for number in range(30)))
     for _ in range(8):
         await recorded.worker.tick()
     assert sum("all" in step for step in recorded.steps) >= 8
@@ -371,16 +385,16 @@ async def test_many_large_events_do_not_keep_small_ones_from_being_claimed(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
     monkeypatch.setattr(module, "BATCH", 4)
-    await members(store, *(f"m-{number:02}" for number in range(20 * CHUNK)))
+    await add_members(store, *(f"m-{number:02}" for number in range(20 * CHUNK)))
     names = [f"all-{number}" for number in range(large)]
     recorded = RecordedWorker(
         store, settings, rules_for(lambda event: Everyone() if event.ref_id in names else Listed(("few",)))
     )
-    await publish(store, *(said(name) for name in names))
+    await publish(store, *(trigger_event(name) for name in names))
     while len({name for step in recorded.steps for name in step}) < large:
         await recorded.worker.tick()
     before = len(recorded.steps)
-    await publish(store, *(said(f"few-{number}") for number in range(4)))
+    await publish(store, *(trigger_event(f"few-{number}") for number in range(4)))
     await recorded.worker.tick()
     assert recorded.steps[before] == dict.fromkeys([f"few-{number}" for number in range(4)], 1)
     assert len(recorded.worker._in_progress) <= 4 + 1

@@ -20,12 +20,12 @@ from bongsu.store.messages.content import MessageCache
 from tests.support.decisions import (
     Clock,
     ClockedDecider,
-    deliveries,
-    members,
-    prefers,
+    add_members,
+    delivery_channels,
     rows,
+    run_worker,
+    set_preferences,
     unread_is_exact,
-    work,
 )
 from tests.support.rows import set_columns
 
@@ -37,7 +37,7 @@ def code(*channels: str) -> Event:
 
 async def send(store: Store, settings: Settings, *events: Event) -> list[bytes | None]:
     """Decide them, and return what the member's open pages are told."""
-    await members(store, "a", device=True)
+    await add_members(store, "a", device=True)
     await set_columns(store, "members", {"member_id": "a"}, phone="010")
     async with store.transaction() as tx:
         await outbox.add(tx, events)
@@ -48,14 +48,14 @@ async def send(store: Store, settings: Settings, *events: Event) -> list[bytes |
         worker = EventWorker(
             store, catalogue(settings), settings, ClockedDecider(store, settings, Clock()), announcer.decided
         )
-        await work(worker)
+        await run_worker(worker)
         await announcer.stop()
     return announced
 
 
 async def test_an_sms_alone_is_not_in_the_inbox_and_the_history_has_it(store: Store, settings: Settings) -> None:
     announced = await send(store, settings, code("SMS"))
-    assert await deliveries(store) == [("a", "SMS")]
+    assert await delivery_channels(store) == [("a", "SMS")]
     inbox = Inbox(store)
     for query in (PageQuery(), PageQuery(unread="true")):
         assert await inbox.page("a", query) == InboxPage(items=[], next=None, unread=0)
@@ -89,7 +89,7 @@ async def test_beside_others_only_those_for_the_inbox_count(store: Store, settin
 async def test_a_member_who_wants_a_type_by_sms_alone_does_not_find_it_in_the_inbox(
     store: Store, settings: Settings
 ) -> None:
-    await prefers(store, "a", types={"CODE": {"channels": ["SMS"]}})
+    await set_preferences(store, "a", types={"CODE": {"channels": ["SMS"]}})
     assert await send(store, settings, code("SMS", "IN_APP")) == []
     assert await Inbox(store).unread_count("a") == UnreadCount(unread=0)
-    assert await deliveries(store) == [("a", "SMS")]
+    assert await delivery_channels(store) == [("a", "SMS")]

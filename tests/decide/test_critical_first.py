@@ -11,7 +11,16 @@ from bongsu.model import Event, Everyone, Listed, Notice, NoticeType
 from bongsu.rules import CRITICAL_DIRECT, App, Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from tests.support.decisions import IN_APP, Clock, ClockedDecider, members, said, says, told, work
+from tests.support.decisions import (
+    IN_APP,
+    Clock,
+    ClockedDecider,
+    add_members,
+    notified_counts,
+    rules_notifying,
+    run_worker,
+    trigger_event,
+)
 from tests.support.rows import set_columns
 
 CRITICAL = NoticeType("CRITICAL", IN_APP, is_critical=True)
@@ -48,7 +57,7 @@ async def test_a_confirmation_is_decided_before_likes_that_came_earlier(store: S
 
 
 async def test_a_confirmation_that_comes_during_a_campaign_waits_for_one_step(store: Store, settings: Settings) -> None:
-    await members(store, *(f"m{number}" for number in range(9)))
+    await add_members(store, *(f"m{number}" for number in range(9)))
     order: list[str] = []
 
     class Late(EventWorker):
@@ -58,8 +67,8 @@ async def test_a_confirmation_that_comes_during_a_campaign_waits_for_one_step(st
             await publish(store, CONFIRMED)
             return await super()._continue()
 
-    rules = Rules(catalogue(settings), says(Everyone()))
-    await publish(store, said("campaign"))
+    rules = Rules(catalogue(settings), rules_notifying(Everyone()))
+    await publish(store, trigger_event("campaign"))
     worker = Late(store, rules, settings, ClockedDecider(store, settings, Clock(), 2), noted(order))
     await worker.tick()
     assert order == ["said", "reservation.confirmed", "said"]
@@ -113,9 +122,9 @@ def test_a_rule_may_declare_that_it_can_give_critical_notices() -> None:
 
 
 def test_a_rule_that_declares_nothing_is_known_by_what_it_gave() -> None:
-    rules = Rules(says(lambda _event: Listed(("a",)), CRITICAL))
+    rules = Rules(rules_notifying(lambda _event: Listed(("a",)), CRITICAL))
     assert rules.critical_types == []
-    rules.detect(said())
+    rules.detect(trigger_event())
     assert rules.critical_types == ["said"]
 
 
@@ -124,22 +133,22 @@ def test_a_rule_that_is_declared_not_critical_stays_so() -> None:
 
     @app.rule("said", critical=False)
     def rarely(_event: Event) -> Iterable[Notice]:
-        return says(Listed(("a",)), CRITICAL).detect(said())
+        return rules_notifying(Listed(("a",)), CRITICAL).detect(trigger_event())
 
-    app.detect(said())
+    app.detect(trigger_event())
     assert app.critical_types == []
 
 
 async def test_what_a_rule_gave_counts_for_the_next_events(store: Store, settings: Settings) -> None:
-    rules = Rules(catalogue(settings), says(Listed(("guest",)), CRITICAL))
+    rules = Rules(catalogue(settings), rules_notifying(Listed(("guest",)), CRITICAL))
     order: list[str] = []
     worker = worker_of(store, settings, rules, order)
-    await publish(store, said("first"))
+    await publish(store, trigger_event("first"))
     await worker.tick()
     await publish(store, *likes(BATCH))
-    await publish(store, said("second"))
+    await publish(store, trigger_event("second"))
     order.clear()
     await worker.tick()
     assert order[0] == "said"
-    await work(worker)
-    assert (await told(store))["guest"] == 2
+    await run_worker(worker)
+    assert (await notified_counts(store))["guest"] == 2

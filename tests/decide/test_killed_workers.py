@@ -12,9 +12,9 @@ from bongsu.settings import Settings
 from bongsu.store import Store, outbox
 from tests.decide.killed_worker import work
 from tests.support.decisions import rows
-from tests.support.killed_processes import killing
+from tests.support.killed_processes import kill_at_random
 from tests.support.processes import forks
-from tests.support.random_events import DAILY_LIMIT, check, fill, some_event
+from tests.support.random_events import DAILY_LIMIT, add_crowd, check_decisions, random_event
 
 # `make chaos` runs many more.
 SEEDS = range(1, 2 + int(os.environ.get("CHAOS_SEEDS", "1")))
@@ -35,13 +35,15 @@ def short(settings: Settings) -> Settings:
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_killed_workers_lose_and_double_no_recipient(store: Store, short: Settings, seed: int) -> None:
     dice = random.Random(seed)
-    await fill(store)
-    events = [some_event(dice) for _ in range(EVENTS_AT_FIRST)]
+    await add_crowd(store)
+    events = [random_event(dice) for _ in range(EVENTS_AT_FIRST)]
     await add(store, events)
     deaths = 0
-    for deaths in killing(work, short, dice, processes=PROCESSES, deaths=DEATHS, pause=(0.05, 0.4), is_more_to_come=True):
+    for deaths in kill_at_random(
+        work, short, dice, processes=PROCESSES, deaths=DEATHS, pause=(0.05, 0.4), is_more_to_come=True
+    ):
         if deaths < DEATHS:
-            more = [some_event(dice) for _ in range(EVENTS_PER_END)]
+            more = [random_event(dice) for _ in range(EVENTS_PER_END)]
             await add(store, more)
             events += more
 
@@ -51,8 +53,8 @@ async def test_killed_workers_lose_and_double_no_recipient(store: Store, short: 
 
 async def test_eight_workers_on_the_same_members_stay_exact_and_never_deadlock(store: Store, short: Settings) -> None:
     dice = random.Random(8)
-    await fill(store)
-    events = [some_event(dice) for _ in range(RIVALRY)]
+    await add_crowd(store)
+    events = [random_event(dice) for _ in range(RIVALRY)]
     await add(store, events)
     long = short.model_copy(update={"lease_seconds": 60})
     rivals = [forks.Process(target=work, args=(long, seed, False), daemon=True) for seed in range(RIVALS)]
@@ -70,7 +72,7 @@ async def test_eight_workers_on_the_same_members_stay_exact_and_never_deadlock(s
 async def finished_well(store: Store, events: list[Event]) -> None:
     counted = await rows(store, "SELECT status, count(*), max(attempts), max(error) FROM bongsu_events GROUP BY status")
     assert [tuple(row) for row in counted] == [("DONE", len(events), 0, None)]
-    await check(store, events)
+    await check_decisions(store, events)
 
 
 async def add(store: Store, events: list[Event]) -> None:

@@ -13,7 +13,7 @@ from bongsu.model import Event, Listed, Notice, NoticeType
 from bongsu.rules import DIRECT, Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from tests.support.decisions import IN_APP, Clock, ClockedDecider, rows, said, told, work
+from tests.support.decisions import IN_APP, Clock, ClockedDecider, notified_counts, rows, run_worker, trigger_event
 from tests.support.rows import set_columns
 
 MANY = [f"member-{number:05}" for number in range(6_000)]
@@ -61,7 +61,7 @@ async def test_a_worker_holds_few_large_events_and_claims_one_at_a_time(store: S
     await publish(store, direct(["guest"]))
     worker = EventWorker(store, catalogue(settings), settings, ClockedDecider(store, settings, Clock(), 1_000))
     await worker.tick()
-    assert (await told(store))["guest"] == 1
+    assert (await notified_counts(store))["guest"] == 1
     held = "SELECT count(*) AS count FROM bongsu_events WHERE status = 'PENDING' AND leased_by IS NOT NULL"
     counts = [(await rows(store, held))[0]["count"]]
     while await worker.tick():
@@ -69,7 +69,7 @@ async def test_a_worker_holds_few_large_events_and_claims_one_at_a_time(store: S
     assert max(counts) == MOST_LARGE
     assert all(after - before <= 1 for before, after in itertools.pairwise(counts))
     await worker.stop()
-    assert await told(store) == {**dict.fromkeys(MANY, MOST_LARGE + 2), "guest": 1}
+    assert await notified_counts(store) == {**dict.fromkeys(MANY, MOST_LARGE + 2), "guest": 1}
 
 
 async def test_rules_of_a_large_event_run_outside_the_event_loop(store: Store, settings: Settings) -> None:
@@ -81,11 +81,11 @@ async def test_rules_of_a_large_event_run_outside_the_event_loop(store: Store, s
         threads[event.ref_id or ""] = threading.get_ident()
         yield Notice(NoticeType("SAID", IN_APP), Listed(("a",)), title="t", body="b")
 
-    await publish(store, said("large", payload={"text": ["x" * 60_000, "y" * 60_000]}), said("small"))
-    await work(EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock())))
+    await publish(store, trigger_event("large", payload={"text": ["x" * 60_000, "y" * 60_000]}), trigger_event("small"))
+    await run_worker(EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock())))
     assert threads["small"] == threading.get_ident()
     assert threads["large"] != threading.get_ident()
-    assert await told(store) == {"a": 2}
+    assert await notified_counts(store) == {"a": 2}
 
 
 async def test_between_the_rules_of_two_events_others_have_the_event_loop(store: Store, settings: Settings) -> None:
@@ -101,8 +101,8 @@ async def test_between_the_rules_of_two_events_others_have_the_event_loop(store:
             turns[0] += 1
             await asyncio.sleep(0)
 
-    await publish(store, *(said(str(number)) for number in range(5)))
+    await publish(store, *(trigger_event(str(number)) for number in range(5)))
     task = asyncio.create_task(others())
-    await work(EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock())))
+    await run_worker(EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock())))
     await task
     assert len(set(seen)) == 5

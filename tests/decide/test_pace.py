@@ -26,7 +26,18 @@ from bongsu.store import Store, outbox
 from bongsu.store.members import ensure_members
 from bongsu.store.members.devices import put_device
 from tests.decide.test_quiet_hours import FIRST, MINUTES, MINUTES_OF_DAY, ZONES
-from tests.support.decisions import NOON, Clock, ClockedDecider, decide, members, prefers, rows, said, says, work
+from tests.support.decisions import (
+    NOON,
+    Clock,
+    ClockedDecider,
+    add_members,
+    decide,
+    rows,
+    rules_notifying,
+    run_worker,
+    set_preferences,
+    trigger_event,
+)
 from tests.support.rows import NOW, add_device_for_each, set_columns
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
@@ -48,8 +59,8 @@ def names(count: int) -> tuple[str, ...]:
 @pytest.mark.parametrize("chunk", [100, 12, 5, 1])
 async def test_members_are_spread_in_id_order_over_all_steps(store: Store, settings: Settings, chunk: int) -> None:
     who = names(12)
-    await members(store, *who, device=True)
-    await decide(store, settings, says(Listed(who), PACED), said(), chunk=chunk)
+    await add_members(store, *who, device=True)
+    await decide(store, settings, rules_notifying(Listed(who), PACED), trigger_event(), chunk=chunk)
     assert await due_times(store) == pytest.approx({one: 10.0 * place for place, one in enumerate(who)})
     # In the inbox at once.
     assert [row[0] for row in await rows(store, "SELECT unread FROM bongsu_members")] == [1] * len(who)
@@ -57,41 +68,41 @@ async def test_members_are_spread_in_id_order_over_all_steps(store: Store, setti
 
 async def test_only_those_who_are_notified_take_a_place(store: Store, settings: Settings) -> None:
     who = names(6)
-    await members(store, *who, device=True)
-    await prefers(store, who[1], enabled=False)
-    await prefers(store, who[3], types={"PACED": {"channels": ["IN_APP"]}})
-    await decide(store, settings, says(Listed(who), PACED), said(), chunk=2)
+    await add_members(store, *who, device=True)
+    await set_preferences(store, who[1], enabled=False)
+    await set_preferences(store, who[3], types={"PACED": {"channels": ["IN_APP"]}})
+    await decide(store, settings, rules_notifying(Listed(who), PACED), trigger_event(), chunk=2)
     # One who has it in the inbox alone has a place too, and no push.
     assert await due_times(store) == pytest.approx({who[0]: 0.0, who[2]: 10.0, who[4]: 30.0, who[5]: 40.0})
 
 
 async def test_another_worker_goes_on_with_the_next_place(store: Store, settings: Settings) -> None:
     who = names(9)
-    await members(store, *who, device=True)
-    event = said()
+    await add_members(store, *who, device=True)
+    event = trigger_event()
     async with store.transaction() as tx:
         await outbox.add(tx, [event])
-    rules, clock = says(Listed(who), PACED), Clock()
+    rules, clock = rules_notifying(Listed(who), PACED), Clock()
     first = EventWorker(store, rules, settings, ClockedDecider(store, settings, clock, 4))
     await first.tick()
     assert len(await due_times(store)) < len(who)
     # It dies, and its lease ends.
     async with store.transaction() as tx:
         await outbox.give_back(tx, [one.claimed for one in first._in_progress], 0.0)
-    await work(EventWorker(store, rules, settings, ClockedDecider(store, settings, clock, 4)))
+    await run_worker(EventWorker(store, rules, settings, ClockedDecider(store, settings, clock, 4)))
     assert await due_times(store) == pytest.approx({one: 10.0 * place for place, one in enumerate(who)})
 
 
 async def test_what_is_decided_later_is_spread_from_then_on_and_never_closer(store: Store, settings: Settings) -> None:
     """As after an outage in which nothing was decided."""
     who = names(12)
-    await members(store, *who, device=True)
+    await add_members(store, *who, device=True)
     clock = Clock()
     async with store.transaction() as tx:
-        await outbox.add(tx, [said()])
+        await outbox.add(tx, [trigger_event()])
     for hours in (0, 1, 24):
         clock.forward(hours=hours)
-        worker = EventWorker(store, says(Listed(who), PACED), settings, ClockedDecider(store, settings, clock, 2))
+        worker = EventWorker(store, rules_notifying(Listed(who), PACED), settings, ClockedDecider(store, settings, clock, 2))
         await worker.tick()
         await set_columns(store, "events", {"status": "PENDING"}, due=NOW)
     times = list((await due_times(store)).values())
@@ -103,13 +114,13 @@ async def test_what_is_decided_later_is_spread_from_then_on_and_never_closer(sto
 
 async def test_all_that_a_member_gets_of_it_is_due_at_once(store: Store, settings: Settings) -> None:
     who = names(3)
-    await members(store, *who, device=True)
+    await add_members(store, *who, device=True)
     async with store.transaction() as tx:
         for one in who:
             await put_device(tx, one, "tablet", Device(token=f"tablet-{one}", platform=Platform.IOS, push_consent=True))
     await set_columns(store, "members", email="a@example.org")
     kind = NoticeType("PACED", (*BOTH, Channel.EMAIL), pace_per_minute=6)
-    await decide(store, settings, says(Listed(who), kind), said(), chunk=2)
+    await decide(store, settings, rules_notifying(Listed(who), kind), trigger_event(), chunk=2)
     found = await rows(
         store, "SELECT member_id, count(*) AS count, count(DISTINCT due) AS times FROM bongsu_deliveries GROUP BY member_id"
     )
@@ -119,7 +130,7 @@ async def test_all_that_a_member_gets_of_it_is_due_at_once(store: Store, setting
 
 async def test_a_second_notice_of_an_event_is_spread_by_itself(store: Store, settings: Settings) -> None:
     who = names(5)
-    await members(store, *who, device=True)
+    await add_members(store, *who, device=True)
     rules = Rules()
 
     @rules.rule("said")
@@ -128,7 +139,7 @@ async def test_a_second_notice_of_an_event_is_spread_by_itself(store: Store, set
         return [Notice(kind, Listed(who), title="t", body="b") for kind in (PACED, other)]
 
     await set_columns(store, "members", phone="+821012345678")
-    await decide(store, settings, rules, said(), chunk=2)
+    await decide(store, settings, rules, trigger_event(), chunk=2)
     found = await rows(store, "SELECT member_id, due FROM bongsu_deliveries WHERE channel = 'SMS' ORDER BY member_id")
     by_sms = [(store.dialect.time(row["due"]) - NOON).total_seconds() for row in found]
     assert list((await due_times(store)).values()) == pytest.approx([0, 10, 20, 30, 40])
@@ -137,15 +148,15 @@ async def test_a_second_notice_of_an_event_is_spread_by_itself(store: Store, set
 
 async def test_paced_and_other_notices_in_one_step_do_not_mix(store: Store, settings: Settings) -> None:
     who = names(4)
-    await members(store, *who, device=True)
+    await add_members(store, *who, device=True)
     plain = NoticeType("PLAIN", BOTH)
-    rules = Rules(says(Listed(who), PACED))
+    rules = Rules(rules_notifying(Listed(who), PACED))
 
     @rules.rule("plain")
     def other(_event: Event) -> Notice:
         return Notice(plain, Listed(who), title="t", body="b")
 
-    await decide(store, settings, rules, said(), Event(event_type="plain"))
+    await decide(store, settings, rules, trigger_event(), Event(event_type="plain"))
     found = await rows(
         store,
         """SELECT m.type, count(DISTINCT d.due) AS times FROM bongsu_deliveries AS d
@@ -243,7 +254,7 @@ async def test_a_notice_that_goes_out_over_days_reaches_nobody_in_quiet_hours(
                 await set_columns(tx, "members", theirs, timezone=zone, quiet_start=start, quiet_end=end)
     # A member each minute, which is almost three days.
     slow = NoticeType("SLOW", BOTH, pace_per_minute=1)
-    await decide(store, settings, says(Listed(tuple(who)), slow), said(), chunk=1_500, clock=Clock(now))
+    await decide(store, settings, rules_notifying(Listed(tuple(who)), slow), trigger_event(), chunk=1_500, clock=Clock(now))
     found = {
         row["member_id"]: store.dialect.time(row["due"])
         for row in await rows(store, "SELECT member_id, due FROM bongsu_deliveries")
@@ -261,11 +272,11 @@ async def test_a_notice_that_goes_out_over_days_reaches_nobody_in_quiet_hours(
 async def test_the_last_before_quiet_hours_is_not_rounded_into_them(store: Store, settings: Settings, pace: int) -> None:
     """A pace that does not divide the minute: sums of such fractions are not exact."""
     who = names(150)
-    await members(store, *who, device=True)
+    await add_members(store, *who, device=True)
     for one in who:
-        await prefers(store, one, quietHours={"start": "12:01", "end": "11:59"})
+        await set_preferences(store, one, quietHours={"start": "12:01", "end": "11:59"})
     kind = NoticeType("PACED", BOTH, pace_per_minute=pace)
-    await decide(store, settings, says(Listed(who), kind), said(), chunk=40)
+    await decide(store, settings, rules_notifying(Listed(who), kind), trigger_event(), chunk=40)
     quiet = Quiet(_minute("12:01"), _minute("11:59"))
     times = await due_times(store)
     assert not any(is_quiet(NOON + timedelta(seconds=one), SEOUL, quiet) for one in times.values())
@@ -280,11 +291,11 @@ def _minute(clock: str) -> int:
 @pytest.mark.parametrize("start", ["11:00", "12:01"])
 async def test_a_critical_one_is_paced_and_knows_no_quiet_hours(store: Store, settings: Settings, start: str) -> None:
     who = names(12)
-    await members(store, *who, device=True)
+    await add_members(store, *who, device=True)
     for one in who:
-        await prefers(store, one, quietHours={"start": start, "end": "13:00"})
+        await set_preferences(store, one, quietHours={"start": start, "end": "13:00"})
     kind = NoticeType("PACED", BOTH, pace_per_minute=6, is_critical=True)
-    await decide(store, settings, says(Listed(who), kind), said(), chunk=5)
+    await decide(store, settings, rules_notifying(Listed(who), kind), trigger_event(), chunk=5)
     assert await due_times(store) == pytest.approx({one: 10.0 * place for place, one in enumerate(who)})
 
 
@@ -304,14 +315,14 @@ def test_a_type_and_a_direct_send_say_the_pace() -> None:
 
 @pytest.mark.parametrize("pace", [0, -1, 1.5, 60.0, inf, "60", "", True, False, [60], MOST_A_MINUTE + 1])
 def test_what_is_no_pace_is_refused(pace: object) -> None:
-    says = "must be a whole number of members a minute, 1 to 10000000, not "
+    refusal = "must be a whole number of members a minute, 1 to 10000000, not "
     app = App()
-    with pytest.raises(BadApp, match=f"Notice type SALE: pace_per_minute {says}"):
+    with pytest.raises(BadApp, match=f"Notice type SALE: pace_per_minute {refusal}"):
         app.type("SALE", channels=["PUSH"], pace_per_minute=pace)  # type: ignore[arg-type]
     assert "SALE" not in app.types
     payload = {"type": "SALE", "userIds": ["a"], "title": "t", "body": "b", "pacePerMinute": pace}
     if pace != inf:
-        with pytest.raises(ValueError, match=f"payload.pacePerMinute {says}"):
+        with pytest.raises(ValueError, match=f"payload.pacePerMinute {refusal}"):
             direct({}).detect(Event(event_type=DIRECT, payload=payload))
 
 
@@ -322,7 +333,7 @@ def test_the_slowest_and_the_fastest_pace_and_none_are_paces(pace: int | None) -
 
 async def test_a_direct_send_is_spread_as_it_asks(store: Store, settings: Settings) -> None:
     who = names(4)
-    await members(store, *who, device=True)
+    await add_members(store, *who, device=True)
     payload = {"type": "SALE", "userIds": list(who), "title": "t", "body": "b", "pacePerMinute": 30}
     await decide(store, settings, direct({}), Event(event_type=DIRECT, payload=payload), chunk=3)
     assert list((await due_times(store)).values()) == pytest.approx([0, 2, 4, 6])

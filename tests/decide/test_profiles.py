@@ -12,7 +12,7 @@ from bongsu.model import Listed, NoticeType
 from bongsu.render.templates import Templates
 from bongsu.settings import Settings
 from bongsu.store import Store, decisions, outbox
-from tests.support.decisions import IN_APP, members, said, says, told, work
+from tests.support.decisions import IN_APP, add_members, notified_counts, rules_notifying, run_worker, trigger_event
 from tests.support.rows import Sql, set_columns
 
 COUNT = 4 * FEW_PROFILES
@@ -22,7 +22,7 @@ COUNT = 4 * FEW_PROFILES
 async def crowd(store: Store) -> list[str]:
     """Each with quiet hours of their own."""
     everyone = [f"m-{number:03}" for number in range(COUNT)]
-    await members(store, *everyone)
+    await add_members(store, *everyone)
     # Over within a minute, at different times of the night.
     numbers = "CAST(substr(member_id, 3) AS integer)"
     await set_columns(store, "members", quiet_start=Sql(numbers), quiet_end=Sql(f"{numbers} + 1"))
@@ -32,12 +32,12 @@ async def crowd(store: Store) -> list[str]:
 async def test_a_step_is_given_the_profiles_of_its_own_members(
     store: Store, settings: Settings, crowd: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules = says(lambda event: Listed((event.ref_id or "",)), NoticeType("SAID", IN_APP, duplicate_hours=0))
+    rules = rules_notifying(lambda event: Listed((event.ref_id or "",)), NoticeType("SAID", IN_APP, duplicate_hours=0))
     worker = EventWorker(store, rules, settings, _decider(store, settings))
 
     async def decide(*who: str) -> None:
         async with store.transaction() as tx:
-            await outbox.add(tx, [said(one) for one in who])
+            await outbox.add(tx, [trigger_event(one) for one in who])
         while await worker.tick():
             pass
 
@@ -55,15 +55,15 @@ async def test_a_step_is_given_the_profiles_of_its_own_members(
     # Each in one attempt.
     assert given == [5, 1]
     await worker.stop()
-    assert await told(store) == {one: 2 if one in {*crowd[:5], crowd[-1]} else 1 for one in crowd}
+    assert await notified_counts(store) == {one: 2 if one in {*crowd[:5], crowd[-1]} else 1 for one in crowd}
 
 
 async def test_a_profile_that_changes_in_between_costs_a_second_attempt_and_no_error(
     store: Store, settings: Settings, crowd: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = EventWorker(store, says(Listed((crowd[0],))), settings, _decider(store, settings))
+    worker = EventWorker(store, rules_notifying(Listed((crowd[0],))), settings, _decider(store, settings))
     async with store.transaction() as tx:
-        await outbox.add(tx, [said()])
+        await outbox.add(tx, [trigger_event()])
     stale = [decisions.Profile("xx"), *(decisions.Profile(quiet_start=one, quiet_end=one + 1) for one in range(900, 1000))]
     worker._decider._profiles.remember(stale)
 
@@ -76,8 +76,8 @@ async def test_a_profile_that_changes_in_between_costs_a_second_attempt_and_no_e
         return await (calls.pop() if calls else find_profiles)(tx, recipients)
 
     monkeypatch.setattr(decisions, "find_profiles", first_outdated)
-    await work(worker)
-    assert await told(store) == {crowd[0]: 1}
+    await run_worker(worker)
+    assert await notified_counts(store) == {crowd[0]: 1}
 
 
 def _decider(store: Store, settings: Settings) -> Decider:

@@ -21,7 +21,18 @@ from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate, outbox
 from tests.conftest import SettingsMaker
-from tests.support.decisions import Clock, ClockedDecider, decide, fates, members, prefers, rows, said, says, work
+from tests.support.decisions import (
+    Clock,
+    ClockedDecider,
+    add_members,
+    decide,
+    results_by_member,
+    rows,
+    rules_notifying,
+    run_worker,
+    set_preferences,
+    trigger_event,
+)
 
 LIMIT = 3
 KINDS = {
@@ -87,24 +98,24 @@ def rules_for(example: int) -> Rules:
 
     @rules.rule("said")
     def noticed(event: Event) -> Notice:
-        said = event.payload
-        to = Listed(tuple(f"{name}-{example}" for name in said["to"]))
-        return Notice(KINDS[said["kind"]], to, f"{said['subject']}-{example}", title="t", body="b")
+        payload = event.payload
+        to = Listed(tuple(f"{name}-{example}" for name in payload["to"]))
+        return Notice(KINDS[payload["kind"]], to, f"{payload['subject']}-{example}", title="t", body="b")
 
     return rules
 
 
 async def decided(store: Store, settings: Settings, example: int, batches: Sequence[Sequence[Said]]) -> Counter[object]:
     """Each example has members and subjects of its own."""
-    await members(store, f"device-{example}", device=True)
-    await prefers(store, f"off-{example}", enabled=False)
-    await prefers(store, f"picky-{example}", types={"PLAIN": {"enabled": False}})
+    await add_members(store, f"device-{example}", device=True)
+    await set_preferences(store, f"off-{example}", enabled=False)
+    await set_preferences(store, f"picky-{example}", types={"PLAIN": {"enabled": False}})
     clock = Clock()
     for batch in batches:
         async with store.transaction() as tx:
             payloads = [{**one._asdict(), "to": sorted(one.to)} for one in batch]
             await outbox.add(tx, [Event(event_type="said", payload=payload) for payload in payloads])
-        await work(EventWorker(store, rules_for(example), settings, ClockedDecider(store, settings, clock)))
+        await run_worker(EventWorker(store, rules_for(example), settings, ClockedDecider(store, settings, clock)))
         clock.forward(seconds=1)
     found = await rows(
         store,
@@ -147,15 +158,15 @@ async def test_events_of_one_actor_share_steps(store: Store, settings: Settings)
             steps += 1
             return await super().decide_step(events)
 
-    await members(store, *followers)
+    await add_members(store, *followers)
     for seen in (followers, followers[:20]):
         follows = [Event(event_type="follow.created", actor_id="actor", target_id=one) for one in seen]
         async with store.transaction() as tx:
             await outbox.add(tx, follows)
-        await work(EventWorker(store, catalogue(settings), settings, Counted(store, Templates.load(), settings)))
+        await run_worker(EventWorker(store, catalogue(settings), settings, Counted(store, Templates.load(), settings)))
     assert steps == 2
     twice = {one: {"TOLD": 1, "DUPLICATE": 1} for one in followers[:20]}
-    assert await fates(store) == {**{one: {"TOLD": 1} for one in followers}, **twice}
+    assert await results_by_member(store) == {**{one: {"TOLD": 1} for one in followers}, **twice}
 
 
 async def test_of_the_same_key_another_type_waits_for_its_turn(store: Store, settings: Settings) -> None:
@@ -168,11 +179,13 @@ async def test_of_the_same_key_another_type_waits_for_its_turn(store: Store, set
         return Notice(kind, Listed(("a",)), "p1", title="t", body="b")
 
     full = settings.model_copy(update={"daily_limit": 0})
-    await decide(store, full, rules, said("1"), said("critical"), said("2"))
-    assert await fates(store) == {"a": {"RATE_LIMITED": 1, "TOLD": 1, "DUPLICATE": 1}}
+    await decide(store, full, rules, trigger_event("1"), trigger_event("critical"), trigger_event("2"))
+    assert await results_by_member(store) == {"a": {"RATE_LIMITED": 1, "TOLD": 1, "DUPLICATE": 1}}
 
 
 async def test_an_event_that_continues_makes_others_duplicates_and_not_itself(store: Store, settings: Settings) -> None:
     everyone = tuple(f"m{number}" for number in range(5))
-    await decide(store, settings, says(Listed(everyone), subject="p1"), said("1"), said("2"), chunk=2)
-    assert await fates(store) == {one: {"TOLD": 1, "DUPLICATE": 1} for one in everyone}
+    await decide(
+        store, settings, rules_notifying(Listed(everyone), subject="p1"), trigger_event("1"), trigger_event("2"), chunk=2
+    )
+    assert await results_by_member(store) == {one: {"TOLD": 1, "DUPLICATE": 1} for one in everyone}

@@ -16,7 +16,15 @@ from bongsu.settings import Settings
 from bongsu.store import Share, Store, migrate, outbox
 from bongsu.store.core import postgres, sqlite
 from tests.store.core.limits import limit
-from tests.support.decisions import Clock, ClockedDecider, fates, rows, said, says, work
+from tests.support.decisions import (
+    Clock,
+    ClockedDecider,
+    results_by_member,
+    rows,
+    rules_notifying,
+    run_worker,
+    trigger_event,
+)
 
 LOCK_SECONDS = 0.1
 
@@ -46,7 +54,7 @@ async def store(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 
 async def published(store: Store, count: int) -> list[Event]:
-    events = [said(str(number)) for number in range(count)]
+    events = [trigger_event(str(number)) for number in range(count)]
     async with store.transaction() as tx:
         await outbox.add(tx, events)
     return events
@@ -67,10 +75,10 @@ async def decided_in_vain(store: Store, settings: Settings, worker: EventWorker,
 async def test_events_decided_while_the_store_is_locked_use_no_attempt(store: Store, settings: Settings) -> None:
     soon = settings.model_copy(update={"retry_base_seconds": 0.0})
     await published(store, 3)
-    worker = EventWorker(store, says(Listed(("a",))), soon, ClockedDecider(store, soon, Clock()))
+    worker = EventWorker(store, rules_notifying(Listed(("a",))), soon, ClockedDecider(store, soon, Clock()))
     await decided_in_vain(store, soon, worker, StoreBusy)
-    await work(worker)
-    assert await fates(store) == {"a": {"TOLD": 3}}
+    await run_worker(worker)
+    assert await results_by_member(store) == {"a": {"TOLD": 3}}
 
 
 @pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
@@ -83,8 +91,8 @@ async def test_a_statement_that_takes_too_long_uses_no_attempt(
     # The one that is tried alone, because it may be what is slow, waits for as long as a lease.
     soon = settings.model_copy(update={"retry_base_seconds": 0.0, "lease_seconds": 0.0})
     await published(store, 3)
-    worker = EventWorker(slow, says(Listed(("a",))), soon, ClockedDecider(slow, soon, Clock()))
+    worker = EventWorker(slow, rules_notifying(Listed(("a",))), soon, ClockedDecider(slow, soon, Clock()))
     await decided_in_vain(slow, soon, worker, StoreTooSlow)
-    await work(worker)
+    await run_worker(worker)
     await slow.close()
-    assert await fates(store) == {"a": {"TOLD": 3}}
+    assert await results_by_member(store) == {"a": {"TOLD": 3}}

@@ -34,20 +34,20 @@ from tests.support.decisions import (
     NOON,
     Clock,
     ClockedDecider,
+    add_behaviors,
+    add_members,
     decide,
-    deliveries,
-    did,
-    fates,
-    members,
-    prefers,
+    delivery_channels,
+    notified_counts,
+    results_by_member,
     rows,
-    run,
-    said,
-    says,
-    tick,
-    told,
+    rules_notifying,
+    run_sql,
+    run_worker,
+    set_preferences,
+    tick_until_work,
+    trigger_event,
     unread_is_exact,
-    work,
 )
 from tests.support.rows import NOW, set_columns
 
@@ -64,8 +64,8 @@ def settings(request: pytest.FixtureRequest, migrated_settings: SettingsMaker, m
 
 
 async def test_each_member_of_the_audience_is_told_once(store: Store, settings: Settings) -> None:
-    await decide(store, settings, says(Listed(("a", "b", "a"))), said("1"))
-    assert await told(store) == {"a": 1, "b": 1}
+    await decide(store, settings, rules_notifying(Listed(("a", "b", "a"))), trigger_event("1"))
+    assert await notified_counts(store) == {"a": 1, "b": 1}
     assert await unread_is_exact(store)
 
 
@@ -76,43 +76,43 @@ async def test_members_are_in_order_byte_by_byte(store: Store, settings: Setting
     async with store.transaction() as tx:
         for number, one in enumerate(some):
             await put_device(tx, one, "d", Device(token=f"t-{number}", platform=Platform.IOS, push_consent=True))
-    await prefers(store, "z", enabled=False)
-    await decide(store, settings, says(Everyone(), NoticeType("N", PUSH)), said(), chunk=chunk)
-    assert Counter(await deliveries(store)) == Counter((one, "PUSH") for one in some if one != "z")
+    await set_preferences(store, "z", enabled=False)
+    await decide(store, settings, rules_notifying(Everyone(), NoticeType("N", PUSH)), trigger_event(), chunk=chunk)
+    assert Counter(await delivery_channels(store)) == Counter((one, "PUSH") for one in some if one != "z")
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])
 async def test_an_audience_larger_than_a_step_is_told_step_by_step(store: Store, settings: Settings, chunk: int) -> None:
     everyone = [f"m{number}" for number in range(7)]
-    await members(store, *everyone)
-    await decide(store, settings, says(Everyone()), said("1"), said("2"), chunk=chunk)
-    assert await told(store) == dict.fromkeys(everyone, 2)
+    await add_members(store, *everyone)
+    await decide(store, settings, rules_notifying(Everyone()), trigger_event("1"), trigger_event("2"), chunk=chunk)
+    assert await notified_counts(store) == dict.fromkeys(everyone, 2)
     assert await unread_is_exact(store)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])
 async def test_interest_is_exact_however_it_is_cut(store: Store, settings: Settings, chunk: int) -> None:
     late = NOON - timedelta(days=7, seconds=1)
-    await did(store, "p1", "viewer", "both", "buyer", action=Action.VIEW, at=NOON - timedelta(days=7))
-    await did(store, "p1", "both", action=Action.ADD_TO_CART)
-    await did(store, "p1", "late", at=late)
-    await did(store, "p1", "other", action=Action.PURCHASE)
-    await did(store, "p2", "viewer", "elsewhere")
+    await add_behaviors(store, "p1", "viewer", "both", "buyer", action=Action.VIEW, at=NOON - timedelta(days=7))
+    await add_behaviors(store, "p1", "both", action=Action.ADD_TO_CART)
+    await add_behaviors(store, "p1", "late", at=late)
+    await add_behaviors(store, "p1", "other", action=Action.PURCHASE)
+    await add_behaviors(store, "p2", "viewer", "elsewhere")
     looked = frozenset({Action.VIEW, Action.ADD_TO_CART})
-    rules = says(lambda event: Interested(event.ref_id or "", looked, 7))
-    await decide(store, settings, rules, said("p1"), said("p2"), said("p3"), chunk=chunk)
-    assert await told(store) == {"viewer": 2, "both": 1, "buyer": 1, "elsewhere": 1}
+    rules = rules_notifying(lambda event: Interested(event.ref_id or "", looked, 7))
+    await decide(store, settings, rules, trigger_event("p1"), trigger_event("p2"), trigger_event("p3"), chunk=chunk)
+    assert await notified_counts(store) == {"viewer": 2, "both": 1, "buyer": 1, "elsewhere": 1}
 
 
 async def test_any_select_is_an_audience(store: Store, settings: Settings) -> None:
-    await run(
+    await run_sql(
         store,
         "CREATE TABLE follows (who integer, whom text)",
         "INSERT INTO follows VALUES (1, 'x'), (2, 'x'), (9, 'x'), (9, 'x'), (3, 'y'), (NULL, 'x')",
     )
-    rules = says(lambda event: Selected("SELECT who FROM follows WHERE whom = :whom;", {"whom": event.ref_id}))
-    await decide(store, settings, rules, said("x"), chunk=2)
-    assert await told(store) == {"1": 1, "2": 1, "9": 1}
+    rules = rules_notifying(lambda event: Selected("SELECT who FROM follows WHERE whom = :whom;", {"whom": event.ref_id}))
+    await decide(store, settings, rules, trigger_event("x"), chunk=2)
+    assert await notified_counts(store) == {"1": 1, "2": 1, "9": 1}
 
 
 @pytest.mark.parametrize("count", [0, 9, 11, 95])
@@ -120,10 +120,10 @@ async def test_a_select_runs_once_however_many_it_finds(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     everyone = await followers(store, count)
-    await members(store, *everyone)
+    await add_members(store, *everyone)
     with recorded_statements(store, monkeypatch) as statements:
-        await decide(store, settings, says(Selected("SELECT who FROM follows")), said(), chunk=10)
-    assert await told(store) == dict.fromkeys(everyone, 1)
+        await decide(store, settings, rules_notifying(Selected("SELECT who FROM follows")), trigger_event(), chunk=10)
+    assert await notified_counts(store) == dict.fromkeys(everyone, 1)
     assert sum("FROM follows" in one for one in statements) == 1
     assert await rows(store, "SELECT * FROM bongsu_audience_snapshots") == []
 
@@ -131,42 +131,46 @@ async def test_a_select_runs_once_however_many_it_finds(
 async def test_who_follows_later_is_not_told_and_who_left_is(store: Store, settings: Settings) -> None:
     """Who hears of it is settled before the first step."""
     everyone = await followers(store, 9)
-    await members(store, *everyone)
+    await add_members(store, *everyone)
     async with store.transaction() as tx:
-        await outbox.add(tx, [said()])
-    rules = says(Selected("SELECT who FROM follows"))
+        await outbox.add(tx, [trigger_event()])
+    rules = rules_notifying(Selected("SELECT who FROM follows"))
     worker = EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), 2))
-    await tick(worker)
-    await tick(worker)
-    assert 0 < len(await told(store)) < 9
-    await run(store, "DELETE FROM follows", "INSERT INTO follows VALUES ('m-999')")
+    await tick_until_work(worker)
+    await tick_until_work(worker)
+    assert 0 < len(await notified_counts(store)) < 9
+    await run_sql(store, "DELETE FROM follows", "INSERT INTO follows VALUES ('m-999')")
     # Another takes over what this one had begun.
     await worker.stop()
     await set_columns(store, "events", due=NOW)
-    await work(EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), 4)))
-    assert await told(store) == dict.fromkeys(everyone, 1)
+    await run_worker(EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock(), 4)))
+    assert await notified_counts(store) == dict.fromkeys(everyone, 1)
     assert await rows(store, "SELECT * FROM bongsu_audience_snapshots") == []
 
 
 async def test_an_event_that_failed_half_way_leaves_no_portions_and_asks_anew(store: Store, settings: Settings) -> None:
     everyone = await followers(store, 9)
-    await members(store, *everyone)
+    await add_members(store, *everyone)
     once = settings.model_copy(update={"max_retries": 0})
     async with store.transaction() as tx:
-        await outbox.add(tx, [said()])
+        await outbox.add(tx, [trigger_event()])
     kind = NoticeType("SAID", IN_APP)
-    worker = EventWorker(store, says(Selected("SELECT who FROM follows"), kind), once, Breaking(store, settings, steps=2))
-    await work(worker)
-    assert len(await told(store)) == 4
+    worker = EventWorker(
+        store, rules_notifying(Selected("SELECT who FROM follows"), kind), once, Breaking(store, settings, steps=2)
+    )
+    await run_worker(worker)
+    assert len(await notified_counts(store)) == 4
     ((status,),) = await rows(store, "SELECT status FROM bongsu_events")
     assert status == "FAILED"
     assert await rows(store, "SELECT * FROM bongsu_audience_snapshots") == []
-    await run(store, "DELETE FROM follows WHERE who = 'm-008'")
+    await run_sql(store, "DELETE FROM follows WHERE who = 'm-008'")
     await set_columns(store, "events", status="PENDING", attempts=0, due=NOW)
-    await work(
-        EventWorker(store, says(Selected("SELECT who FROM follows"), kind), once, Breaking(store, settings, steps=99))
+    await run_worker(
+        EventWorker(
+            store, rules_notifying(Selected("SELECT who FROM follows"), kind), once, Breaking(store, settings, steps=99)
+        )
     )
-    assert await told(store) == dict.fromkeys(everyone[:-1], 1)
+    assert await notified_counts(store) == dict.fromkeys(everyone[:-1], 1)
 
 
 async def test_several_selects_of_an_event_take_turns(store: Store, settings: Settings) -> None:
@@ -178,8 +182,8 @@ async def test_several_selects_of_an_event_take_turns(store: Store, settings: Se
         kinds = NoticeType("ONE", IN_APP), NoticeType("TWO", IN_APP)
         return [Notice(kind, Selected("SELECT who FROM follows"), title="t", body="b") for kind in kinds]
 
-    await decide(store, settings, rules, said("1"), said("2"), chunk=3)
-    assert await told(store) == dict.fromkeys(everyone, 4)
+    await decide(store, settings, rules, trigger_event("1"), trigger_event("2"), chunk=3)
+    assert await notified_counts(store) == dict.fromkeys(everyone, 4)
     assert await rows(store, "SELECT * FROM bongsu_audience_snapshots") == []
 
 
@@ -199,7 +203,7 @@ class Breaking(ClockedDecider):
 
 async def followers(store: Store, count: int) -> list[str]:
     everyone = [f"m-{number:03}" for number in range(count)]
-    await run(store, "CREATE TABLE follows (who text)", *(f"INSERT INTO follows VALUES ('{one}')" for one in everyone))
+    await run_sql(store, "CREATE TABLE follows (who text)", *(f"INSERT INTO follows VALUES ('{one}')" for one in everyone))
     return everyone
 
 
@@ -240,8 +244,10 @@ class Recording:
 
 
 async def test_an_audience_of_nobody_is_told_nothing(store: Store, settings: Settings) -> None:
-    nobody = says(lambda event: Selected("SELECT member_id FROM bongsu_members") if event.ref_id == "1" else Listed(()))
-    await decide(store, settings, nobody, said("1"), said("2"))
+    nobody = rules_notifying(
+        lambda event: Selected("SELECT member_id FROM bongsu_members") if event.ref_id == "1" else Listed(())
+    )
+    await decide(store, settings, nobody, trigger_event("1"), trigger_event("2"))
     assert [tuple(row) for row in await rows(store, "SELECT status, count(*) FROM bongsu_events GROUP BY status")] == [
         ("DONE", 2)
     ]
@@ -249,9 +255,9 @@ async def test_an_audience_of_nobody_is_told_nothing(store: Store, settings: Set
 
 async def test_a_broken_select_fails_its_event_alone(store: Store, settings: Settings) -> None:
     broken = settings.model_copy(update={"max_retries": 0})
-    rules = says(lambda event: Selected("SELECT x FROM nowhere") if event.ref_id == "bad" else Listed(("a",)))
-    await decide(store, broken, rules, said("good"), said("bad"), said("fine"))
-    assert await told(store) == {"a": 2}
+    rules = rules_notifying(lambda event: Selected("SELECT x FROM nowhere") if event.ref_id == "bad" else Listed(("a",)))
+    await decide(store, broken, rules, trigger_event("good"), trigger_event("bad"), trigger_event("fine"))
+    assert await notified_counts(store) == {"a": 2}
     failed = await rows(store, "SELECT ref_id, error FROM bongsu_events WHERE status = 'FAILED'")
     assert [row[0] for row in failed] == ["bad"]
     assert "BadAudience" in failed[0][1]
@@ -260,32 +266,32 @@ async def test_a_broken_select_fails_its_event_alone(store: Store, settings: Set
 
 async def test_the_same_about_the_same_is_a_duplicate_for_an_hour(store: Store, settings: Settings) -> None:
     clock = Clock()
-    rules = says(Listed(("a",)), subject="p1")
-    await decide(store, settings, rules, said(), clock=clock)
+    rules = rules_notifying(Listed(("a",)), subject="p1")
+    await decide(store, settings, rules, trigger_event(), clock=clock)
     clock.forward(minutes=59)
-    await decide(store, settings, rules, said(), clock=clock)
-    assert await fates(store) == {"a": {"TOLD": 1, "DUPLICATE": 1}}
+    await decide(store, settings, rules, trigger_event(), clock=clock)
+    assert await results_by_member(store) == {"a": {"TOLD": 1, "DUPLICATE": 1}}
     clock.forward(minutes=1, seconds=1)
-    await decide(store, settings, rules, said(), clock=clock)
-    assert await told(store) == {"a": 2}
+    await decide(store, settings, rules, trigger_event(), clock=clock)
+    assert await notified_counts(store) == {"a": 2}
 
 
 async def test_who_is_told_days_after_the_others_is_not_told_the_same_within_the_hour(
     store: Store, settings: Settings
 ) -> None:
     clock = Clock()
-    rules = says(Listed(tuple("abcd")), subject="p1")
+    rules = rules_notifying(Listed(tuple("abcd")), subject="p1")
     async with store.transaction() as tx:
-        await outbox.add(tx, [said()])
+        await outbox.add(tx, [trigger_event()])
     worker = EventWorker(store, rules, settings, ClockedDecider(store, settings, clock, 1))
     await worker.tick()
-    assert await told(store) == {"a": 1, "b": 1}
+    assert await notified_counts(store) == {"a": 1, "b": 1}
     clock.forward(days=3)
-    await work(worker)
-    assert await told(store) == dict.fromkeys("abcd", 1)
+    await run_worker(worker)
+    assert await notified_counts(store) == dict.fromkeys("abcd", 1)
     clock.forward(minutes=59)
-    await decide(store, settings, rules, said(), clock=clock)
-    assert await fates(store) == {
+    await decide(store, settings, rules, trigger_event(), clock=clock)
+    assert await results_by_member(store) == {
         **{one: {"TOLD": 2} for one in "ab"},
         **{one: {"TOLD": 1, "DUPLICATE": 1} for one in "cd"},
     }
@@ -295,8 +301,10 @@ async def test_what_is_claimed_again_while_it_waits_in_hand_is_told_once(store: 
     """Of those about the same thing some wait, and the leases of these end at once."""
     no_time = settings.model_copy(update={"lease_seconds": 0.0})
     kind = NoticeType("SAID", IN_APP, duplicate_hours=0)
-    await decide(store, no_time, says(Listed(("a",)), kind, subject="p1"), *(said(str(one)) for one in range(7)))
-    assert await told(store) == {"a": 7}
+    await decide(
+        store, no_time, rules_notifying(Listed(("a",)), kind, subject="p1"), *(trigger_event(str(one)) for one in range(7))
+    )
+    assert await notified_counts(store) == {"a": 7}
     ends = await rows(store, "SELECT status, attempts, count(*) FROM bongsu_events GROUP BY status, attempts")
     assert [tuple(row) for row in ends] == [("DONE", 0, 7)]
 
@@ -311,20 +319,22 @@ async def test_a_step_says_how_many_deliveries_there_are_to_be(
     store: Store, settings: Settings, audience: Audience, kind: NoticeType, expected: int
 ) -> None:
     """Dispatchers are woken by that, and by nothing else before their next poll."""
-    await members(store, "a", "b", device=True)
+    await add_members(store, "a", "b", device=True)
     decided: list[int] = []
     async with store.transaction() as tx:
-        await outbox.add(tx, [said()])
+        await outbox.add(tx, [trigger_event()])
     decider = ClockedDecider(store, settings, Clock())
-    rules = says(audience, kind)
-    await work(EventWorker(store, rules, settings, decider, lambda decision: decided.append(decision.deliveries)))
+    rules = rules_notifying(audience, kind)
+    await run_worker(EventWorker(store, rules, settings, decider, lambda decision: decided.append(decision.deliveries)))
     assert decided == [expected]
-    assert len(await deliveries(store)) == expected
+    assert len(await delivery_channels(store)) == expected
 
 
 async def test_of_two_duplicates_in_one_step_the_first_is_told(store: Store, settings: Settings) -> None:
-    await decide(store, settings, says(Listed(("a", "b")), subject="p1"), *(said(str(one)) for one in range(3)))
-    assert await fates(store) == {one: {"TOLD": 1, "DUPLICATE": 2} for one in "ab"}
+    await decide(
+        store, settings, rules_notifying(Listed(("a", "b")), subject="p1"), *(trigger_event(str(one)) for one in range(3))
+    )
+    assert await results_by_member(store) == {one: {"TOLD": 1, "DUPLICATE": 2} for one in "ab"}
     (ref_id,) = (await rows(store, "SELECT DISTINCT e.ref_id FROM bongsu_messages m JOIN bongsu_events e USING (event_id) "
                             "JOIN bongsu_notifications USING (message_id)"))[0]  # fmt: skip
     assert ref_id == "0"
@@ -332,41 +342,43 @@ async def test_of_two_duplicates_in_one_step_the_first_is_told(store: Store, set
 
 async def test_the_eleventh_of_a_day_is_one_too_many(store: Store, settings: Settings) -> None:
     clock = Clock()
-    await decide(store, settings, says(Listed(("a", "b"))), *(said(str(one)) for one in range(12)), clock=clock)
-    assert await fates(store) == {one: {"TOLD": 10, "RATE_LIMITED": 2} for one in "ab"}
+    await decide(
+        store, settings, rules_notifying(Listed(("a", "b"))), *(trigger_event(str(one)) for one in range(12)), clock=clock
+    )
+    assert await results_by_member(store) == {one: {"TOLD": 10, "RATE_LIMITED": 2} for one in "ab"}
     clock.forward(hours=12)
-    await decide(store, settings, says(Listed(("a",))), said(), clock=clock)
-    assert (await told(store))["a"] == 11
+    await decide(store, settings, rules_notifying(Listed(("a",))), trigger_event(), clock=clock)
+    assert (await notified_counts(store))["a"] == 11
 
 
 async def test_the_day_is_the_members_own(store: Store, settings: Settings) -> None:
-    await members(store, "seoul", "honolulu")
+    await add_members(store, "seoul", "honolulu")
     await set_columns(store, "members", {"member_id": "honolulu"}, timezone="Pacific/Honolulu")
     clock = Clock(NOON + timedelta(hours=11, minutes=59))  # a minute before midnight in Seoul, early morning in Honolulu
     limited = settings.model_copy(update={"daily_limit": 1})
-    rules = says(Listed(("seoul", "honolulu")))
-    await decide(store, limited, rules, said(), clock=clock)
+    rules = rules_notifying(Listed(("seoul", "honolulu")))
+    await decide(store, limited, rules, trigger_event(), clock=clock)
     clock.forward(minutes=1)
-    await decide(store, limited, rules, said(), clock=clock)
-    assert await told(store) == {"seoul": 2, "honolulu": 1}
+    await decide(store, limited, rules, trigger_event(), clock=clock)
+    assert await notified_counts(store) == {"seoul": 2, "honolulu": 1}
 
 
 async def test_critical_ones_pass_the_cap_and_do_not_count(store: Store, settings: Settings) -> None:
     limited = settings.model_copy(update={"daily_limit": 1})
-    critical = says(Listed(("a",)), NoticeType("ALARM", IN_APP, is_critical=True))
-    await decide(store, limited, critical, said("1"), said("2"))
-    await decide(store, limited, says(Listed(("a",))), said("3"), said("4"))
-    await decide(store, limited, critical, said("5"))
-    assert await fates(store) == {"a": {"TOLD": 4, "RATE_LIMITED": 1}}
+    critical = rules_notifying(Listed(("a",)), NoticeType("ALARM", IN_APP, is_critical=True))
+    await decide(store, limited, critical, trigger_event("1"), trigger_event("2"))
+    await decide(store, limited, rules_notifying(Listed(("a",))), trigger_event("3"), trigger_event("4"))
+    await decide(store, limited, critical, trigger_event("5"))
+    assert await results_by_member(store) == {"a": {"TOLD": 4, "RATE_LIMITED": 1}}
 
 
 async def test_wishes_are_kept(store: Store, settings: Settings) -> None:
-    await prefers(store, "off", enabled=False)
-    await prefers(store, "not-this", types={"SAID": {"enabled": False}})
-    await prefers(store, "not-that", types={"OTHER": {"enabled": False}})
-    await prefers(store, "no-way", types={"SAID": {"channels": ["SMS"]}})
-    await decide(store, settings, says(Listed(("off", "not-this", "not-that", "no-way", "new"))), said())
-    assert await fates(store) == {
+    await set_preferences(store, "off", enabled=False)
+    await set_preferences(store, "not-this", types={"SAID": {"enabled": False}})
+    await set_preferences(store, "not-that", types={"OTHER": {"enabled": False}})
+    await set_preferences(store, "no-way", types={"SAID": {"channels": ["SMS"]}})
+    await decide(store, settings, rules_notifying(Listed(("off", "not-this", "not-that", "no-way", "new"))), trigger_event())
+    assert await results_by_member(store) == {
         "off": {"USER_OPTED_OUT": 1},
         "not-this": {"USER_OPTED_OUT": 1},
         "not-that": {"TOLD": 1},
@@ -374,30 +386,36 @@ async def test_wishes_are_kept(store: Store, settings: Settings) -> None:
         "new": {"TOLD": 1},
     }
     critical = NoticeType("ALARM", IN_APP, is_critical=True)
-    await decide(store, settings, says(Listed(("off",)), critical), said())
-    assert (await told(store))["off"] == 1
+    await decide(store, settings, rules_notifying(Listed(("off",)), critical), trigger_event())
+    assert (await notified_counts(store))["off"] == 1
 
 
 async def test_what_leaves_the_house_goes_by_every_way_there_is(store: Store, settings: Settings) -> None:
-    await members(store, "all", "push", device=True)
-    await members(store, "none", "phone")
+    await add_members(store, "all", "push", device=True)
+    await add_members(store, "none", "phone")
     await set_columns(store, "members", {"member_id": "all"}, email="a@b.kr")
     await set_columns(store, "members", {"member_id": ["all", "phone"]}, phone="010")
-    await prefers(store, "push", types={"SAID": {"channels": ["PUSH"]}})
+    await set_preferences(store, "push", types={"SAID": {"channels": ["PUSH"]}})
     kind = NoticeType("SAID", ALL)
-    await decide(store, settings, says(Listed(("all", "push", "none", "phone")), kind), said())
-    assert await deliveries(store) == [("all", "EMAIL"), ("all", "PUSH"), ("all", "SMS"), ("phone", "SMS"), ("push", "PUSH")]
-    assert await told(store) == {"all": 1, "push": 1, "none": 1, "phone": 1}
+    await decide(store, settings, rules_notifying(Listed(("all", "push", "none", "phone")), kind), trigger_event())
+    assert await delivery_channels(store) == [
+        ("all", "EMAIL"),
+        ("all", "PUSH"),
+        ("all", "SMS"),
+        ("phone", "SMS"),
+        ("push", "PUSH"),
+    ]
+    assert await notified_counts(store) == {"all": 1, "push": 1, "none": 1, "phone": 1}
 
 
 async def test_without_inbox_and_address_there_is_none(store: Store, settings: Settings) -> None:
-    await members(store, "with", device=True)
-    await members(store, "without", "refused", "gone", device=False)
-    await members(store, "refused", "gone", device=True)
+    await add_members(store, "with", device=True)
+    await add_members(store, "without", "refused", "gone", device=False)
+    await add_members(store, "refused", "gone", device=True)
     await set_columns(store, "devices", {"member_id": "refused"}, has_consent=False)
     await set_columns(store, "devices", {"member_id": "gone"}, status="INVALID")
-    await decide(store, settings, says(Everyone(), NoticeType("SAID", PUSH)), said())
-    assert await fates(store) == {
+    await decide(store, settings, rules_notifying(Everyone(), NoticeType("SAID", PUSH)), trigger_event())
+    assert await results_by_member(store) == {
         "with": {"TOLD": 1},
         "without": {"NO_ADDRESS": 1},
         "refused": {"NO_ADDRESS": 1},
@@ -406,14 +424,14 @@ async def test_without_inbox_and_address_there_is_none(store: Store, settings: S
 
 
 async def test_quiet_hours_defer_what_leaves_the_house_and_nothing_else(store: Store, settings: Settings) -> None:
-    await members(store, "asleep", "awake", device=True)
-    await prefers(store, "asleep", quietHours={"start": "22:00", "end": "08:00"})
+    await add_members(store, "asleep", "awake", device=True)
+    await set_preferences(store, "asleep", quietHours={"start": "22:00", "end": "08:00"})
     night = Clock(NOON + timedelta(hours=11))  # 23:00 in Seoul
     kind = NoticeType("SAID", (Channel.PUSH, Channel.IN_APP))
-    await decide(store, settings, says(Everyone(), kind), said("1"), clock=night)
+    await decide(store, settings, rules_notifying(Everyone(), kind), trigger_event("1"), clock=night)
     alarm = NoticeType("ALARM", (Channel.PUSH, Channel.IN_APP), is_critical=True)
-    await decide(store, settings, says(Everyone(), alarm), said("2"), clock=night)
-    assert await told(store) == {"asleep": 2, "awake": 2}
+    await decide(store, settings, rules_notifying(Everyone(), alarm), trigger_event("2"), clock=night)
+    assert await notified_counts(store) == {"asleep": 2, "awake": 2}
     found = await rows(
         store,
         """SELECT d.member_id, m.type, d.due, d.created_at FROM bongsu_deliveries d JOIN bongsu_messages m USING (message_id)
@@ -430,7 +448,7 @@ async def test_quiet_hours_defer_what_leaves_the_house_and_nothing_else(store: S
 
 async def test_ids_of_a_member_grow_with_time(store: Store, settings: Settings) -> None:
     for one in range(3):
-        await decide(store, settings, says(Listed(("a", "b"))), said(str(one)))
+        await decide(store, settings, rules_notifying(Listed(("a", "b"))), trigger_event(str(one)))
     found = await rows(
         store,
         """SELECT e.ref_id FROM bongsu_notifications n JOIN bongsu_messages USING (message_id) JOIN bongsu_events e
@@ -440,7 +458,7 @@ async def test_ids_of_a_member_grow_with_time(store: Store, settings: Settings) 
 
 
 async def test_everybody_reads_their_own_language(store: Store, settings: Settings) -> None:
-    await members(store, "ko", "en", "fr", "unknown")
+    await add_members(store, "ko", "en", "fr", "unknown")
     for locale in ("ko", "en", "fr"):
         await set_columns(store, "members", {"member_id": locale}, locale=locale)
     followed = [Event(event_type="follow.created", actor_id="x", target_id=one) for one in ("ko", "en", "fr", "unknown")]
@@ -454,20 +472,20 @@ async def test_everybody_reads_their_own_language(store: Store, settings: Settin
 @pytest.mark.parametrize("audience", [["a"], ("a",), "a", None])
 async def test_what_is_no_audience_tells_nobody(store: Store, settings: Settings, audience: object) -> None:
     """Above all not everybody."""
-    await members(store, "a", "b")
+    await add_members(store, "a", "b")
     once = settings.model_copy(update={"max_retries": 0})
-    await decide(store, once, says(lambda _event: audience), said())  # type: ignore[arg-type,return-value]
-    assert await told(store) == {}
+    await decide(store, once, rules_notifying(lambda _event: audience), trigger_event())  # type: ignore[arg-type,return-value]
+    assert await notified_counts(store) == {}
     ((status, error),) = await rows(store, "SELECT status, error FROM bongsu_events")
     assert status == "FAILED"
     assert "write Listed" in error
 
 
 async def test_a_time_zone_nobody_knows_does_not_silence_others(store: Store, settings: Settings) -> None:
-    await members(store, "a", "b")
+    await add_members(store, "a", "b")
     await set_columns(store, "members", {"member_id": "a"}, timezone="Mars/Olympus")
-    await decide(store, settings, says(Everyone()), said("1"), said("2"))
-    assert await told(store) == {"a": 2, "b": 2}
+    await decide(store, settings, rules_notifying(Everyone()), trigger_event("1"), trigger_event("2"))
+    assert await notified_counts(store) == {"a": 2, "b": 2}
 
 
 async def test_two_notices_of_one_event_about_the_same_are_one(store: Store, settings: Settings) -> None:
@@ -477,16 +495,18 @@ async def test_two_notices_of_one_event_about_the_same_are_one(store: Store, set
     def told_twice(_event: Event) -> list[Notice]:
         return [Notice(NoticeType("SAID", IN_APP), Listed(("a",)), title="t", body="b") for _ in range(2)]
 
-    await decide(store, settings, twice, said())
-    assert await fates(store) == {"a": {"TOLD": 1, "DUPLICATE": 1}}
+    await decide(store, settings, twice, trigger_event())
+    assert await results_by_member(store) == {"a": {"TOLD": 1, "DUPLICATE": 1}}
 
 
 async def test_a_select_without_the_rights_for_it_fails_its_event_alone(store: Store, settings: Settings) -> None:
     """On PostgreSQL a table misspelt after ours looked like a store that was never migrated."""
     once = settings.model_copy(update={"max_retries": 0})
-    rules = says(lambda event: Selected("SELECT x FROM bongsu_nowhere") if event.ref_id == "bad" else Listed(("a",)))
-    await decide(store, once, rules, said("bad"), said("good"))
-    assert await told(store) == {"a": 1}
+    rules = rules_notifying(
+        lambda event: Selected("SELECT x FROM bongsu_nowhere") if event.ref_id == "bad" else Listed(("a",))
+    )
+    await decide(store, once, rules, trigger_event("bad"), trigger_event("good"))
+    assert await notified_counts(store) == {"a": 1}
     assert [tuple(row) for row in await rows(store, "SELECT ref_id FROM bongsu_events WHERE status = 'FAILED'")] == [
         ("bad",)
     ]

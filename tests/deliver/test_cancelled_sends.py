@@ -30,8 +30,8 @@ from bongsu.store import deliveries as statements
 from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.ranks import RANKS
 from tests.simulator.running import Simulator, simulating
-from tests.support.cancellations import SALE, campaign, fill, is_exact, statuses
-from tests.support.decisions import decide, rows, said, says
+from tests.support.cancellations import SALE, add_members_with_devices, counts_are_exact, decide_campaign, statuses
+from tests.support.decisions import decide, rows, rules_notifying, trigger_event
 from tests.support.rows import Sql, set_columns
 
 AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0)
@@ -82,7 +82,7 @@ async def test_what_waits_for_a_connection_is_dropped_and_what_has_one_is_not(
     store: Store, settings: Settings, poll_seconds: float
 ) -> None:
     settings = settings.model_copy(update={"poll_seconds": poll_seconds})
-    event_id = await campaign(store, settings, 5, chunk=2)
+    event_id = await decide_campaign(store, settings, 5, chunk=2)
     sender = OneAtATime()
     dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
     async with running(dispatcher):
@@ -99,12 +99,12 @@ async def test_what_waits_for_a_connection_is_dropped_and_what_has_one_is_not(
     assert await statuses(store) == {"CANCELLED": 4, "SUCCESS": 1}
     found = await rows(store, "SELECT code, attempts, leased_by FROM bongsu_deliveries WHERE status = 'CANCELLED'")
     assert [tuple(row) for row in found] == [("CANCELLED", 0, None)] * 4
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 async def test_what_waits_of_other_events_is_sent(store: Store, settings: Settings) -> None:
-    event_id = await campaign(store, settings, 3)
-    await decide(store, settings, says(Everyone(), AGAIN), said())
+    event_id = await decide_campaign(store, settings, 3)
+    await decide(store, settings, rules_notifying(Everyone(), AGAIN), trigger_event())
     sender = OneAtATime()
     dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
     async with running(dispatcher):
@@ -124,7 +124,7 @@ async def test_what_a_stop_gives_back_of_a_cancelled_event_is_cancelled(
 ) -> None:
     # The dispatcher does not look for cancelled events before it stops.
     monkeypatch.setattr("bongsu.deliver.dispatcher.CANCELLED_SECONDS", 3600)
-    event_id = await campaign(store, settings, 5, chunk=2)
+    event_id = await decide_campaign(store, settings, 5, chunk=2)
     sender = OneAtATime()
     dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
     await dispatcher.start()
@@ -138,14 +138,14 @@ async def test_what_a_stop_gives_back_of_a_cancelled_event_is_cancelled(
     await stopping
     assert len(sender.sent) == 1
     assert await statuses(store) == {"CANCELLED": 4, "SUCCESS": 1}
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 async def test_one_that_an_earlier_claim_may_have_sent_is_unknown_when_it_is_dropped(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 0.0)
-    event_id = await campaign(store, settings, 3, chunk=2, kind=AGAIN)
+    event_id = await decide_campaign(store, settings, 3, chunk=2, kind=AGAIN)
     assert len(await statements.claim(store, Channel.PUSH, RANKS, 10, -1, "dead")) == 3
     sender = OneAtATime()
     dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
@@ -161,7 +161,7 @@ async def test_one_that_an_earlier_claim_may_have_sent_is_unknown_when_it_is_dro
     assert {row[0] for row in await rows(store, "SELECT code FROM bongsu_deliveries WHERE status = 'UNKNOWN'")} == {
         "ABANDONED"
     }
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 @contextlib.asynccontextmanager
@@ -186,10 +186,10 @@ async def test_mails_that_wait_for_one_of_few_connections_are_dropped(store: Sto
     async with mute_mail_server() as (address, callers):
         changes = {"smtp_url": address, "email_from": "hi@shop.example", "send_timeout_seconds": 3}
         settings = settings.model_copy(update=changes)
-        await fill(store, 30)
+        await add_members_with_devices(store, 30)
         await set_columns(store, "members", email=Sql("member_id || '@example.org'"))
-        event = said()
-        await decide(store, settings, says(Everyone(), MAIL), event)
+        event = trigger_event()
+        await decide(store, settings, rules_notifying(Everyone(), MAIL), event)
         email = Email(settings)
         dispatcher = Dispatcher(store, GuardedSender(email, semaphore=email.semaphore), settings, 32)
         async with running(dispatcher):
@@ -252,7 +252,7 @@ async def test_nothing_goes_out_after_the_answer_but_what_was_on_the_wire(
     simulator.configure(latency={"medianMs": 20})
     settings = pushing(settings, simulator)
     count = 200
-    event_id = await campaign(store, settings, count, chunk=70)
+    event_id = await decide_campaign(store, settings, count, chunk=70)
     push = Signalling(settings, dice.randint(1, count * 3 // 4))
     dispatcher = Dispatcher(store, push, settings, SLOTS)
     async with running(dispatcher):
@@ -269,7 +269,7 @@ async def test_nothing_goes_out_after_the_answer_but_what_was_on_the_wire(
     assert set(accepted) == {f"token-{row[0]}" for row in successes}
     assert 0 < done.cancelled < count
     assert done.withdrawn == count
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -282,7 +282,7 @@ async def test_with_a_provider_that_fails_every_delivery_ends_and_is_accounted_f
     simulator.configure(seed=seed, faults=FAULTS, retryAfter=retry_after, latency={"medianMs": 10})
     settings = pushing(settings, simulator, retry_base_seconds=0.05, send_timeout_seconds=2)
     count = 150
-    event_id = await campaign(store, settings, count, chunk=40, kind=kind)
+    event_id = await decide_campaign(store, settings, count, chunk=40, kind=kind)
     push = Signalling(settings, dice.randint(10, count))
     dispatcher = Dispatcher(store, push, settings, SLOTS)
     async with running(dispatcher):
@@ -307,13 +307,13 @@ async def test_with_a_provider_that_fails_every_delivery_ends_and_is_accounted_f
         f"token-{row[0]}" for row in await rows(store, "SELECT member_id FROM bongsu_deliveries WHERE status = 'SUCCESS'")
     }
     assert all(tried[one] >= 1 for one in successes)
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 async def test_sends_that_wait_for_the_quota_are_dropped(store: Store, settings: Settings, simulator: Simulator) -> None:
     """Of six hundred a minute six go at once, and ten a second after that: the others have slots and wait."""
     settings = pushing(settings, simulator)
-    event_id = await campaign(store, settings, 60)
+    event_id = await decide_campaign(store, settings, 60)
     push = Signalling(settings, 6, store=store, per_minute=600)
     dispatcher = Dispatcher(store, push, settings, 64)
     async with running(dispatcher):
@@ -336,7 +336,7 @@ async def test_sends_that_wait_for_the_quota_are_dropped(store: Store, settings:
 async def test_what_is_given_back_after_a_failed_claim_is_counted_if_its_campaign_was_cancelled(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    event_id = await campaign(store, settings, 5, chunk=2)
+    event_id = await decide_campaign(store, settings, 5, chunk=2)
     dispatcher = Dispatcher(store, GuardedSender(OneAtATime(), semaphore=PrioritySemaphore(1)), settings, ROOM)
 
     async def fail(_claimed: object) -> None:
@@ -349,4 +349,4 @@ async def test_what_is_given_back_after_a_failed_claim_is_counted_if_its_campaig
     await cancel(store, settings, event_id)
     await dispatcher.stop()
     assert await statuses(store) == {"CANCELLED": 5}
-    assert await is_exact(store)
+    assert await counts_are_exact(store)

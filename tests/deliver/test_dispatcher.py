@@ -27,8 +27,8 @@ from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliverySta
 from bongsu.store.desk.delivery_history import find_attempts
 from bongsu.store.messages import content
 from bongsu.store.ranks import RANKS, SHARED_TURNS
-from tests.support.decisions import decide, members, rows, said, says
-from tests.support.deliveries import LONG_AGO, delivery, message
+from tests.support.decisions import add_members, decide, rows, rules_notifying, trigger_event
+from tests.support.deliveries import LONG_AGO, add_delivery_in_state, add_guaranteed_message
 from tests.support.rows import Sql, set_columns
 from tests.support.waiting import until_waiting
 
@@ -65,8 +65,8 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def one_delivery(store: Store, settings: Settings, kind: NoticeType = MOST_ONCE, *who: str) -> None:
-    await members(store, *(who or ("a",)), device=True)
-    await decide(store, settings, says(Listed(who or ("a",)), kind), said())
+    await add_members(store, *(who or ("a",)), device=True)
+    await decide(store, settings, rules_notifying(Listed(who or ("a",)), kind), trigger_event())
 
 
 def dispatching(store: Store, sender: Scripted, settings: Settings, concurrency: int | None = None) -> Dispatcher:
@@ -368,8 +368,8 @@ async def test_high_goes_first_and_low_is_not_starved(store: Store, settings: Se
     for priority in (Priority.LOW, Priority.NORMAL, Priority.HIGH):
         kind = NoticeType(priority.value, (Channel.PUSH, Channel.IN_APP), priority=priority)
         who = [f"{priority.value}{number:03}" for number in range(40)]
-        await members(store, *who, device=True)
-        await decide(store, settings, says(Listed(tuple(who)), kind), said())
+        await add_members(store, *who, device=True)
+        await decide(store, settings, rules_notifying(Listed(tuple(who)), kind), trigger_event())
     sender = Scripted()
     # Claimed two at a time.
     await dispatch_all(store, sender, settings, concurrency=2 * SHARE)
@@ -382,10 +382,12 @@ async def test_high_goes_first_and_low_is_not_starved(store: Store, settings: Se
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1,)])
 async def test_a_claim_goes_by_ranks_and_then_by_due_times(store: Store, order: tuple[int, ...]) -> None:
     async with store.transaction() as tx:
-        message_id = await message(tx)
+        message_id = await add_guaranteed_message(tx)
         places = [(rank, age) for age in (1, 3, 2) for rank in (0, 1, 2)]
         ids = {
-            (rank, age): await delivery(tx, message_id, "READY", f"m-{rank}-{age}", rank=rank, due=timedelta(hours=-age))
+            (rank, age): await add_delivery_in_state(
+                tx, message_id, "READY", f"m-{rank}-{age}", rank=rank, due=timedelta(hours=-age)
+            )
             for rank, age in places
         }
     oldest_first = [ids[rank, age] for rank in order for age in (3, 2, 1)]
@@ -400,13 +402,15 @@ ADDRESSES = {Channel.PUSH: "token-a", Channel.SMS: "+821012345678", Channel.EMAI
 
 @pytest.mark.parametrize("channel", ADDRESSES)
 async def test_each_channel_has_its_address(store: Store, channel: Channel) -> None:
-    await members(store, "a", device=True)
+    await add_members(store, "a", device=True)
     await set_columns(store, "members", {"member_id": "a"}, phone="+821012345678", email="a@example.com")
     async with store.transaction() as tx:
         for one, device in ((Channel.PUSH, "phone"), (Channel.SMS, None), (Channel.EMAIL, None)):
-            message_id = await message(tx)
+            message_id = await add_guaranteed_message(tx)
             for member in ("a", "nowhere"):
-                await delivery(tx, message_id, "READY", member, due=LONG_AGO, channel=one.value, device_id=device)
+                await add_delivery_in_state(
+                    tx, message_id, "READY", member, due=LONG_AGO, channel=one.value, device_id=device
+                )
     claimed = await statements.claim(store, channel, RANKS, 10, 60, "w")
     found = {one.member_id: (one.address, one.platform, one.can_go) for one in claimed}
     platform = "ANDROID" if channel is Channel.PUSH else None

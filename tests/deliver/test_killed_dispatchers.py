@@ -19,8 +19,8 @@ from bongsu.store import Store
 from bongsu.store.members.devices import put_device
 from tests.deliver.killed_dispatcher import CONCURRENCY, work
 from tests.simulator.running import Simulator, simulating
-from tests.support.decisions import decide, rows, said, says
-from tests.support.killed_processes import killing
+from tests.support.decisions import decide, rows, rules_notifying, trigger_event
+from tests.support.killed_processes import kill_at_random
 from tests.support.processes import forks
 
 SEEDS = range(1, 1 + int(os.environ.get("CHAOS_SEEDS", "1")))
@@ -70,7 +70,7 @@ async def test_killed_dispatchers_lose_nothing_and_double_nothing_that_was_not_c
     mortal = settings.model_copy(update=changes)
     await fill(store, settings)
     processes = 3 if store.dialect.name == "postgresql" else 1
-    deaths = max(killing(work, mortal, dice, processes=processes, deaths=DEATHS, pause=(0.2, 0.8)))
+    deaths = max(kill_at_random(work, mortal, dice, processes=processes, deaths=DEATHS, pause=(0.2, 0.8)))
 
     ledger = simulator.ledger()
     entries = {entry["message"]: entry for entry in ledger["messages"]}
@@ -101,7 +101,7 @@ async def never_again(store: Store, settings: Settings, simulator: Simulator) ->
     # Without faults: each would be a second send to a token whose report was lost.
     simulator.configure()
     unreported = await rows(store, "SELECT 1 FROM bongsu_devices WHERE token LIKE 'unregistered-%' AND status = 'ACTIVE'")
-    await decide(store, settings, says(Listed(tuple(GONE)), MOST_ONCE), said())
+    await decide(store, settings, rules_notifying(Listed(tuple(GONE)), MOST_ONCE), trigger_event())
     one = forks.Process(target=work, args=(settings, 1, False), daemon=True)
     one.start()
     one.join()
@@ -138,6 +138,6 @@ async def fill(store: Store, settings: Settings) -> None:
             token = f"{'unregistered' if one in GONE else 'token'}-{one}"
             device = Device(token=token, platform=Platform.ANDROID, push_consent=True)
             await put_device(tx, one, "phone", device)
-    await decide(store, settings, says(Listed(tuple(EVERYONE)), MOST_ONCE), said())
+    await decide(store, settings, rules_notifying(Listed(tuple(EVERYONE)), MOST_ONCE), trigger_event())
     living = tuple(one for one in EVERYONE if one not in GONE)
-    await decide(store, settings, says(Listed(living), LEAST_ONCE), said())
+    await decide(store, settings, rules_notifying(Listed(living), LEAST_ONCE), trigger_event())

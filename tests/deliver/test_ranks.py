@@ -22,7 +22,7 @@ from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.settings import Settings
 from bongsu.store import Store, ranks
 from bongsu.store.ranks import BULK, CRITICAL, CRITICAL_BULK, ORDINARY, RANKS, SHARED_TURNS, rank_of, slots_for
-from tests.support.decisions import decide, members, rows, said, says
+from tests.support.decisions import add_members, decide, rows, rules_notifying, trigger_event
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
 # A provider sees the type of a delivery and not its rank, so each rank has a type of its own here.
@@ -40,9 +40,9 @@ async def add_due(store: Store, settings: Settings, counts: Mapping[int, int], n
     """Decide that many deliveries of each rank, all of them due."""
     for rank, count in counts.items():
         who = tuple(f"{name}-{rank}-{number:04}" for number in range(count))
-        await members(store, *who, device=True)
+        await add_members(store, *who, device=True)
         chunk = count - 1 if rank == CRITICAL_BULK or rank >= BULK else CHUNK
-        await decide(store, settings, says(Listed(who), kind_of(rank, **kind)), said(), chunk=chunk)
+        await decide(store, settings, rules_notifying(Listed(who), kind_of(rank, **kind)), trigger_event(), chunk=chunk)
     found = await rows(store, f"SELECT rank, count(*) FROM bongsu_deliveries WHERE member_id LIKE '{name}-%' GROUP BY rank")
     assert {row[0]: row[1] for row in found} == dict(counts)
 

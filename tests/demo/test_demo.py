@@ -26,7 +26,7 @@ from bongsu.runtime.topics import EVENTS_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.members import find_preferences
-from tests.support.decisions import Clock, members, prefers, rows, told
+from tests.support.decisions import Clock, add_members, notified_counts, rows, set_preferences
 from tests.support.processes import bongsu, serving
 from tests.test_serve import eventually
 
@@ -125,7 +125,7 @@ async def test_filled_twice_is_filled_once_and_interest_is_fresh(store: Store) -
     assert before[0] == len(NAMES)
     assert min(before) > 3
     interest = await newest_interest(store)
-    await prefers(store, STAR, enabled=False)
+    await set_preferences(store, STAR, enabled=False)
     assert not await fill(store, PAST + timedelta(days=1))
     async with store.read() as tx:
         assert await find_preferences(tx, STAR) == Preferences(enabled=False), "a newcomer's own change stays"
@@ -151,9 +151,9 @@ async def test_the_traffic_leads_to_notifications(store: Store, settings: Settin
                 for _ in range(20):
                     await decided.wait()
                     decided.clear()
-                    if (await told(store)).get(STAR, 0) >= 3:
+                    if (await notified_counts(store)).get(STAR, 0) >= 3:
                         break
-    inboxes = await told(store)
+    inboxes = await notified_counts(store)
     assert inboxes[STAR] >= 3
     assert len(inboxes) > 5
     assert set(inboxes) <= set(NAMES)
@@ -179,7 +179,7 @@ async def test_a_shared_database_with_strangers_is_refused(store: Store, setting
     await refuse_other_members(store, settings)
     await fill(store)
     await refuse_other_members(store, settings)
-    await members(store, "a-real-person")
+    await add_members(store, "a-real-person")
     if settings.is_embedded:
         await refuse_other_members(store, settings)  # the newcomer's own file, and what they have tried out in it
         return

@@ -15,7 +15,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.live.client import EventSource
 from tests.simulator.running import Simulator, simulating
-from tests.support.cancellations import fill, in_inboxes, is_exact, statuses
+from tests.support.cancellations import add_members_with_devices, counts_are_exact, in_inboxes, statuses
 from tests.support.decisions import rows
 from tests.support.processes import bongsu, serving
 from tests.test_serve import KEY, eventually
@@ -93,7 +93,7 @@ async def test_a_cancel_in_one_process_stops_the_dispatcher_of_another_without_r
     simulator.configure(latency={"medianMs": 2_000})
     store = Store.open(settings)
     await migrate(store)
-    members = await fill(store, MANY)
+    members = await add_members_with_devices(store, MANY)
     sending = {**environment, "BONGSU_FCM_URL": simulator.address, "BONGSU_FCM_PROJECT": "demo"}
     with (
         serving(environment, "--role", "api") as api,
@@ -120,5 +120,5 @@ async def test_a_cancel_in_one_process_stops_the_dispatcher_of_another_without_r
         assert [one.terminate() for one in (worker, api)] == [0, 0]
     assert simulator.stats()["accepted"] == ended["SUCCESS"]
     assert await in_inboxes(store) == 0
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
     await store.close()

@@ -20,9 +20,9 @@ from bongsu.store import Store
 from tests.deliver.test_killed_dispatchers import FAULTS
 from tests.desk.killed_campaign import KINDS, Answer, cancel_later, work
 from tests.simulator.running import Simulator, simulating
-from tests.support.cancellations import add_events, event_status, fill, in_inboxes, is_exact
+from tests.support.cancellations import add_events, add_members_with_devices, counts_are_exact, event_status, in_inboxes
 from tests.support.decisions import rows
-from tests.support.killed_processes import killing
+from tests.support.killed_processes import kill_at_random
 from tests.support.processes import WAIT_SECONDS, forks
 
 SEEDS = range(1, 1 + int(os.environ.get("CHAOS_SEEDS", "1")))
@@ -55,7 +55,7 @@ async def test_cancelled_among_killed_processes_every_delivery_is_accounted_for(
         "poll_seconds": 0.02,
     }
     mortal = settings.model_copy(update=changes)
-    await fill(store, MEMBERS)
+    await add_members_with_devices(store, MEMBERS)
     kind = dice.choice(sorted(KINDS))
     event = Event(event_type="campaign", payload={"kind": kind})
     await add_events(store, event)
@@ -65,7 +65,7 @@ async def test_cancelled_among_killed_processes_every_delivery_is_accounted_for(
     canceller = forks.Process(target=cancel_later, args=(mortal, event.event_id, ended, withdraw, there), daemon=True)
     canceller.start()
     processes = 3 if store.dialect.name == "postgresql" else 1
-    deaths = max(killing(work, mortal, dice, processes=processes, deaths=DEATHS, pause=(0.2, 0.6)))
+    deaths = max(kill_at_random(work, mortal, dice, processes=processes, deaths=DEATHS, pause=(0.2, 0.6)))
     assert here.poll(WAIT_SECONDS)
     answer: Answer = here.recv()
     canceller.join()
@@ -90,7 +90,7 @@ async def test_cancelled_among_killed_processes_every_delivery_is_accounted_for(
     assert members == len(deliveries)
     assert await in_inboxes(store) == (0 if withdraw else members)
     assert answer.done.withdrawn == (members if withdraw else 0)
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 def check(kind: str, status: str, entry: dict[str, Any] | None) -> None:

@@ -25,7 +25,7 @@ from bongsu.store.core.query import same
 from bongsu.store.members import ensure_members
 from bongsu.store.messages.content import MessageCache
 from tests.live.client import EventSource
-from tests.support.inbox import count_unread, tell
+from tests.support.inbox import add_unread, count_unread
 from tests.support.rows import Sql, add_for_each, set_columns
 
 FIND_MESSAGES = same("SELECT message_id FROM bongsu_notifications WHERE member_id = $1 AND notification_id >= $2")
@@ -38,7 +38,7 @@ FIND_IN_INBOXES = same("""
 async def write(store: Store, member_id: str, count: int = 1, **words: Any) -> tuple[list[int], list[int]]:
     """Notifications as a fan-out commits them, and the messages they are of. They are not announced."""
     async with store.transaction() as tx:
-        ids = await tell(tx, member_id, count, **words)
+        ids = await add_unread(tx, member_id, count, **words)
         rows = await tx.fetch(FIND_MESSAGES(member_id, ids[0]))
         return ids, [row["message_id"] for row in rows]
 

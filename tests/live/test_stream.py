@@ -28,7 +28,7 @@ from bongsu.store.inbox import live as live_statements
 from bongsu.store.messages import content
 from bongsu.store.messages.content import MessageCache, MessageContent
 from tests.live.harness import Live, bearer, write
-from tests.support.decisions import prefers, said, says, work
+from tests.support.decisions import rules_notifying, run_worker, set_preferences, trigger_event
 from tests.support.rows import Sql, add_for_each, set_columns
 
 FIND_OTHERS = same("SELECT notification_id FROM bongsu_notifications WHERE member_id = 'm-2' ORDER BY notification_id")
@@ -146,7 +146,7 @@ async def test_who_wants_nothing_is_told_nothing_but_what_is_critical(live: Live
     await write(live.store, "m-1", 2)
     _, [critical] = await write(live.store, "m-1")
     await set_columns(live.store, "messages", {"message_id": critical}, is_critical=True)
-    await prefers(live.store, "m-1", enabled=False)
+    await set_preferences(live.store, "m-1", enabled=False)
     async with live.open() as page:
         await page.until_live()
         assert len(page.told) == 1
@@ -200,9 +200,13 @@ async def test_the_whole_way_from_an_event(live: Live) -> None:
         await one.until_live()
         await other.until_live()
         async with live.store.transaction() as tx:
-            await outbox.add(tx, [said("1"), said("2")])
+            await outbox.add(tx, [trigger_event("1"), trigger_event("2")])
         decider = Decider(live.store, Templates.load(), live.settings)
-        await work(EventWorker(live.store, says(Listed(("a", "b"))), live.settings, decider, live.ringer.announcer.decided))
+        await run_worker(
+            EventWorker(
+                live.store, rules_notifying(Listed(("a", "b"))), live.settings, decider, live.ringer.announcer.decided
+            )
+        )
         for page in (one, other):
             await page.until_seen("notification", 2)
             assert (await page.until_seen("badge", 2))[-1]["unread"] in (1, 2)
@@ -399,7 +403,7 @@ async def test_what_a_member_does_not_want_is_read_once_and_is_behind_them(
     async with live.open() as page:
         await page.until_live()
         ids, _ = await write(live.store, "m-1", 5)
-        await prefers(live.store, "m-1", enabled=False)
+        await set_preferences(live.store, "m-1", enabled=False)
         hub = live.gateway.hub
         hub.catch_up.mark(["m-1"])
         async with asyncio.timeout(20):
@@ -429,16 +433,18 @@ async def test_what_a_step_has_written_is_announced_in_the_stores_words_without_
         return await find(tx, messages)
 
     monkeypatch.setattr(content, "find_content", find_content)
-    rules = says(Listed(("m-1",)), ref_id='사과\n"1"', data={"big": 12345678901234567890123, "text": "line\nline"})
+    rules = rules_notifying(
+        Listed(("m-1",)), ref_id='사과\n"1"', data={"big": 12345678901234567890123, "text": "line\nline"}
+    )
     message_cache = MessageCache()
     announcer = announce.Announcer(live.store, live.signals, message_cache)
     async with live.open() as page:
         await page.until_live()
         async with live.store.transaction() as tx:
-            await outbox.add(tx, [said("1")])
+            await outbox.add(tx, [trigger_event("1")])
         settings = live.settings
         decider = Decider(live.store, Templates.load(), settings, message_cache=message_cache)
-        await work(EventWorker(live.store, rules, settings, decider, announcer.decided))
+        await run_worker(EventWorker(live.store, rules, settings, decider, announcer.decided))
         await announcer.stop()
         await page.until_seen("notification", 1)
         assert looked_for == []
@@ -466,7 +472,7 @@ async def decide_and_announce(live: Live, rules: Rules, events: Sequence[Event],
     async with live.store.transaction() as tx:
         await outbox.add(tx, events)
     decider = Decider(live.store, Templates.load(), live.settings, chunk)
-    await work(EventWorker(live.store, rules, live.settings, decider, live.ringer.announcer.decided))
+    await run_worker(EventWorker(live.store, rules, live.settings, decider, live.ringer.announcer.decided))
 
 
 @pytest.mark.parametrize("readers", [1, announce.FEW, announce.FEW + 1])
@@ -479,7 +485,7 @@ async def test_the_recipients_of_a_message_decided_in_one_step_are_not_counted_a
     with live.signals.listen(MESSAGES_TOPIC, named.append):
         async with live.open(members[-1]) as page:
             await page.until_live()
-            await decide_and_announce(live, says(Listed(members)), [said("1")])
+            await decide_and_announce(live, rules_notifying(Listed(members)), [trigger_event("1")])
             await page.until_seen("notification")
     assert bool(named) == (readers > announce.FEW)
     assert counting.messages == []
@@ -497,7 +503,9 @@ async def test_each_message_of_a_step_is_announced_by_its_own_number_of_recipien
         async with live.open(many[0]) as page, live.open("alone") as other:
             await page.until_live()
             await other.until_live()
-            await decide_and_announce(live, says(lambda event: audiences[str(event.ref_id)]), [said("1"), said("2")])
+            await decide_and_announce(
+                live, rules_notifying(lambda event: audiences[str(event.ref_id)]), [trigger_event("1"), trigger_event("2")]
+            )
             await page.until_seen("notification")
             await other.until_seen("notification")
     assert [len(json.loads(data)) for data in named if data] == [1]
@@ -511,7 +519,7 @@ async def test_the_recipients_of_a_message_decided_in_several_steps_are_counted(
     members = tuple(f"m-{number}" for number in range(5))
     async with live.open(members[-1]) as page:
         await page.until_live()
-        await decide_and_announce(live, says(Listed(members)), [said("1")], chunk=2)
+        await decide_and_announce(live, rules_notifying(Listed(members)), [trigger_event("1")], chunk=2)
         await page.until_seen("notification")
     assert counting.messages
 

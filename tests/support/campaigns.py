@@ -9,7 +9,7 @@ from uuid import UUID
 
 from bongsu.store import Transaction
 from tests.support import rows
-from tests.support.notifications import say
+from tests.support.notifications import add_past_message
 
 
 async def add_event(tx: Transaction, event_type: str = "product.price_changed", **columns: Any) -> UUID:
@@ -21,7 +21,7 @@ async def add_message(
     tx: Transaction, event_id: UUID, notice: int = 0, *, is_bulk: bool = False, seconds_ago: float = 0
 ) -> int:
     """A message of that event, for its notice of that number. Its id."""
-    message_id = await say(tx, event_id=event_id, locale=f"notice {notice}")
+    message_id = await add_past_message(tx, event_id=event_id, locale=f"notice {notice}")
     columns = {"notice_index": notice, "locale": "ko", "is_bulk": is_bulk, "created_at": timedelta(seconds=-seconds_ago)}
     await rows.set_columns(tx, "messages", {"message_id": message_id}, **columns)
     return message_id

@@ -14,29 +14,29 @@ from bongsu.store.core.query import same
 from bongsu.store.desk import cancel_steps, cancellations
 from bongsu.store.desk.cancel_steps import Step
 from bongsu.store.desk.cancellations import Cancellation, NothingLeft
-from tests.support.decisions import decide, members, rows, said, says, unread_is_exact
+from tests.support.decisions import add_members, decide, rows, rules_notifying, trigger_event, unread_is_exact
 from tests.support.rows import add_device_for_each
 
 SALE = NoticeType("SALE", (Channel.PUSH, Channel.IN_APP), duplicate_hours=0)
 ENDED = ("SUCCESS", "FAIL", "UNKNOWN", "CANCELLED")
 
 
-async def fill(store: Store, count: int) -> list[str]:
+async def add_members_with_devices(store: Store, count: int) -> list[str]:
     """So many members with a device each. Their ids."""
     ids = [f"m{number:05}" for number in range(count)]
-    await members(store, *ids)
+    await add_members(store, *ids)
     async with store.transaction() as tx:
         await add_device_for_each(tx, "members")
     return ids
 
 
-async def campaign(
+async def decide_campaign(
     store: Store, settings: Settings, count: int, chunk: int = 10_000, kind: NoticeType = SALE, **decided: Any
 ) -> UUID:
     """A push to so many members, all decided. With more than `chunk` of them it is bulk, and its counts are kept."""
-    await fill(store, count)
-    event = said()
-    await decide(store, settings, says(Everyone(), kind), event, chunk=chunk, **decided)
+    await add_members_with_devices(store, count)
+    event = trigger_event()
+    await decide(store, settings, rules_notifying(Everyone(), kind), event, chunk=chunk, **decided)
     return event.event_id
 
 
@@ -45,21 +45,21 @@ async def add_events(store: Store, *events: Event) -> None:
         await outbox.add(tx, events)
 
 
-async def begin(
+async def request_cancel(
     store: Store, event_id: UUID, who: str = "key:…abcd", *, withdraw: bool = False
 ) -> Cancellation | NothingLeft | None:
     async with store.transaction() as tx:
         return await cancellations.begin(tx, event_id, who, withdraw=withdraw)
 
 
-async def begun(store: Store, event_id: UUID, *, withdraw: bool = False) -> tuple[int, int, int]:
+async def cancel_counts(store: Store, event_id: UUID, *, withdraw: bool = False) -> tuple[int, int, int]:
     """Its figures: cancelled, sent, withdrawn."""
-    done = await begin(store, event_id, withdraw=withdraw)
+    done = await request_cancel(store, event_id, withdraw=withdraw)
     assert isinstance(done, Cancellation)
     return done.cancelled, done.sent, done.withdrawn
 
 
-async def take_steps(store: Store, limit: int = 5_000) -> list[Step]:
+async def run_cancel_steps(store: Store, limit: int = 5_000) -> list[Step]:
     """All steps of all open cancellations."""
     steps: list[Step] = []
     while True:
@@ -85,9 +85,9 @@ async def in_inboxes(store: Store) -> int:
     return int(count)
 
 
-async def is_exact(store: Store) -> bool:
+async def counts_are_exact(store: Store) -> bool:
     """Whether unread counts are the numbers of unread rows, and kept counts the numbers of deliveries and recipients."""
-    return await unread_is_exact(store) and await kept_counts(store) == await counted(store)
+    return await unread_is_exact(store) and await kept_counts(store) == await expected_counts(store)
 
 
 async def kept_counts(store: Store) -> Counter[tuple[int, str, str]]:
@@ -97,7 +97,7 @@ async def kept_counts(store: Store) -> Counter[tuple[int, str, str]]:
     return +Counter({(row["message_id"], row["channel"], row["category"]): row["count"] for row in found})
 
 
-async def counted(store: Store) -> Counter[tuple[int, str, str]]:
+async def expected_counts(store: Store) -> Counter[tuple[int, str, str]]:
     """What the kept counts of large messages must be, row by row."""
     counts: Counter[tuple[int, str, str]] = Counter()
     for message_id, channel, status in await _of_bulk(store, "d.message_id, d.channel, d.status", "deliveries AS d"):
@@ -115,6 +115,6 @@ async def _of_bulk(store: Store, columns: str, table: str) -> Sequence[Any]:
     return await rows(store, query)
 
 
-async def change(store: Store, statement: str, *parameters: Any) -> None:
+async def run_statement(store: Store, statement: str, *parameters: Any) -> None:
     async with store.transaction() as tx:
         await tx.execute(same(statement)(*parameters))

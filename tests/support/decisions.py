@@ -49,7 +49,7 @@ class ClockedDecider(Decider):
         return (await super().lock_claims(tx, events))._replace(now=self._clock())
 
 
-def says(
+def rules_notifying(
     audience: Audience | Callable[[Event], Audience],
     kind: NoticeType | None = None,
     subject: str = "",
@@ -60,14 +60,14 @@ def says(
     kind = kind or NoticeType("SAID", IN_APP)
 
     @rules.rule("said")
-    def said(event: Event) -> Iterable[Notice]:
+    def trigger_event(event: Event) -> Iterable[Notice]:
         recipients = audience(event) if callable(audience) else audience
         yield Notice(kind, recipients, subject=subject or event.ref_id or str(event.event_id), title="t", body="b", **notice)
 
     return rules
 
 
-def said(ref_id: str | None = None, **fields: Any) -> Event:
+def trigger_event(ref_id: str | None = None, **fields: Any) -> Event:
     return Event(event_type="said", ref_id=ref_id, **fields)
 
 
@@ -82,35 +82,37 @@ async def decide(
     """Publish the events and decide them to the end."""
     async with store.transaction() as tx:
         await outbox.add(tx, events)
-    await work(EventWorker(store, rules, settings, ClockedDecider(store, settings, clock or Clock(), chunk)))
+    await run_worker(EventWorker(store, rules, settings, ClockedDecider(store, settings, clock or Clock(), chunk)))
 
 
-async def work(worker: EventWorker) -> None:
-    while await tick(worker):
+async def run_worker(worker: EventWorker) -> None:
+    while await tick_until_work(worker):
         pass
     await worker.stop()
 
 
-async def tick(worker: EventWorker) -> int:
+async def tick_until_work(worker: EventWorker) -> int:
     """One tick that does something, after the users' SELECTs it may have to wait for; 0 if there is nothing to do."""
     while not (done := await worker.tick()) and await worker.selects.wait():
         pass
     return done
 
 
-async def members(store: Store, *member_ids: str, device: bool = False) -> None:
+async def add_members(store: Store, *member_ids: str, device: bool = False) -> None:
     async with store.transaction() as tx:
         await ensure_members(tx, member_ids)
         for member_id in member_ids if device else ():
             await put_device(tx, member_id, "phone", _device(f"token-{member_id}"))
 
 
-async def prefers(store: Store, member_id: str, **preferences: Any) -> None:
+async def set_preferences(store: Store, member_id: str, **preferences: Any) -> None:
     async with store.transaction() as tx:
         await put_preferences(tx, member_id, Preferences.model_validate(preferences, strict=False))
 
 
-async def did(store: Store, product_id: str, *member_ids: str, action: Action = Action.VIEW, at: datetime = NOON) -> None:
+async def add_behaviors(
+    store: Store, product_id: str, *member_ids: str, action: Action = Action.VIEW, at: datetime = NOON
+) -> None:
     async with store.transaction() as tx:
         await products.add_behaviors(
             tx, [Behavior(user_id=one, product_id=product_id, action=action, at=at) for one in member_ids]
@@ -127,13 +129,13 @@ async def rows(store: Store, query: str, *parameters: Any) -> Sequence[Any]:
         return await tx.fetch(same(query)(*parameters))
 
 
-async def run(store: Store, *statements: str) -> None:
+async def run_sql(store: Store, *statements: str) -> None:
     """Statements that both databases understand, in one transaction."""
     async with store.transaction() as tx:
         await tx.execute(*(same(one)() for one in statements))
 
 
-async def fates(store: Store) -> dict[str, Counter[str]]:
+async def results_by_member(store: Store) -> dict[str, Counter[str]]:
     """For each member how often which outcome: TOLD, or a reason."""
     found: dict[str, Counter[str]] = {}
     for member_id, fate in await rows(
@@ -145,12 +147,12 @@ async def fates(store: Store) -> dict[str, Counter[str]]:
     return found
 
 
-async def told(store: Store) -> Mapping[str, int]:
+async def notified_counts(store: Store) -> Mapping[str, int]:
     """How many notifications each member has."""
-    return {member_id: fate["TOLD"] for member_id, fate in (await fates(store)).items() if fate["TOLD"]}
+    return {member_id: fate["TOLD"] for member_id, fate in (await results_by_member(store)).items() if fate["TOLD"]}
 
 
-async def deliveries(store: Store) -> list[tuple[str, str]]:
+async def delivery_channels(store: Store) -> list[tuple[str, str]]:
     found = await rows(store, "SELECT member_id, channel FROM bongsu_deliveries ORDER BY member_id, channel, device_id")
     return [(row["member_id"], row["channel"]) for row in found]
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from bongsu.store import Store, Transaction
 from bongsu.store.core.query import same
-from tests.support.notifications import say, tell
+from tests.support.notifications import add_past_message, add_past_notification
 from tests.support.rows import NOW, add_event, set_columns
 
 SOON, LONG_AGO = timedelta(hours=1), timedelta(hours=-1)
@@ -16,16 +16,18 @@ SOON, LONG_AGO = timedelta(hours=1), timedelta(hours=-1)
 _FIND_DELIVERY = same("SELECT delivery_id FROM bongsu_deliveries WHERE notification_id = $1")
 
 
-async def message(tx: Transaction, guarantee: str = "at_least_once", expires: timedelta | None = None, **said: Any) -> int:
+async def add_guaranteed_message(
+    tx: Transaction, guarantee: str = "at_least_once", expires: timedelta | None = None, **said: Any
+) -> int:
     """A message of that guarantee that expires then, counted from now."""
-    message_id = await say(tx, **said)
+    message_id = await add_past_message(tx, **said)
     await set_columns(tx, "messages", {"message_id": message_id}, guarantee=guarantee, expires_at=expires)
     return message_id
 
 
-async def delivery(tx: Transaction, message_id: int, status: str, member: str = "m-1", **columns: Any) -> int:
+async def add_delivery_in_state(tx: Transaction, message_id: int, status: str, member: str = "m-1", **columns: Any) -> int:
     """A delivery to that member with these columns. A timedelta is a time counted from now."""
-    notification_id = await tell(tx, message_id, member, status)
+    notification_id = await add_past_notification(tx, message_id, member, status)
     columns = {"code": "X", "due": timedelta(), "epoch": 3, "attempts": 4, "finished_at": timedelta(), **columns}
     if status in ("READY", "SENDING"):
         columns |= {"code": None, "finished_at": None}
@@ -34,10 +36,10 @@ async def delivery(tx: Transaction, message_id: int, status: str, member: str = 
     return int(row["delivery_id"])
 
 
-async def one_delivery(store: Store, status: str, guarantee: str = "at_least_once", expires: timedelta | None = None,
+async def add_one_delivery(store: Store, status: str, guarantee: str = "at_least_once", expires: timedelta | None = None,
                        **columns: Any) -> int:  # fmt: skip
     async with store.transaction() as tx:
-        return await delivery(tx, await message(tx, guarantee, expires), status, **columns)
+        return await add_delivery_in_state(tx, await add_guaranteed_message(tx, guarantee, expires), status, **columns)
 
 
 # The rank of a delivery as it was decided, and as one of many that are sent again.
@@ -50,14 +52,14 @@ async def dead_of_every_rank(store: Store, count: int, **columns: Any) -> dict[i
     async with store.transaction() as tx:
         for number in range(count):
             rank = number % len(RANK_AGAIN)
-            message_id = await message(tx)
+            message_id = await add_guaranteed_message(tx)
             priority = max(0, rank - 2) % 3
             await set_columns(tx, "messages", {"message_id": message_id}, priority=priority, is_critical=rank < 2)
-            found[await delivery(tx, message_id, "FAIL", f"m-{number}", rank=rank, **columns)] = rank
+            found[await add_delivery_in_state(tx, message_id, "FAIL", f"m-{number}", rank=rank, **columns)] = rank
     return found
 
 
-async def column(store: Store, delivery_id: int, *names: str) -> Any:
+async def delivery_columns(store: Store, delivery_id: int, *names: str) -> Any:
     """The values of these columns now: one value, or a tuple of them."""
     async with store.read() as tx:
         (row,) = await tx.fetch(

@@ -28,7 +28,7 @@ _FIND_IDS = same("""
 _UNREAD_ROWS = same("SELECT count(*) AS unread FROM bongsu_notifications WHERE member_id = $1 AND read_at IS NULL")
 
 
-async def tell(tx: Transaction, member_id: str, count: int = 1, **words: Any) -> list[int]:
+async def add_unread(tx: Transaction, member_id: str, count: int = 1, **words: Any) -> list[int]:
     """So many unread notifications of a member, each with a message of its own. Their ids, oldest first."""
     event_id = uuid4()
     content = {"event_id": event_id, "notice_index": Sql("number"), "subject": "", "last_notified_at": NOW, **WORDS, **words}
@@ -41,7 +41,7 @@ async def tell(tx: Transaction, member_id: str, count: int = 1, **words: Any) ->
     return [row["notification_id"] for row in await tx.fetch(_FIND_IDS(event_id))]
 
 
-async def pile_up(tx: Transaction, member_id: str, count: int) -> None:
+async def add_unread_without_messages(tx: Transaction, member_id: str, count: int) -> None:
     """So many unread notifications without messages, quickly: for tests that count and mark, and read no page."""
     await ensure_members(tx, [member_id])
     await count_unread(tx, member_id, count)

@@ -14,7 +14,7 @@ from tests.support.processes import forks
 Work = Callable[[Settings, int, bool], None]
 
 
-def killing(
+def kill_at_random(
     work: Work,
     settings: Settings,
     dice: random.Random,

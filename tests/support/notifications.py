@@ -20,7 +20,7 @@ BOTH = (Channel.PUSH, Channel.IN_APP)
 _PADDED = "substr(CAST(1000000 + number AS text), 2)"
 
 
-async def say(
+async def add_past_message(
     tx: Transaction,
     type_name: str = "PRICE_DROP",
     at: datetime = NOON,
@@ -47,7 +47,7 @@ async def say(
     )
 
 
-async def tell(
+async def add_past_notification(
     tx: Transaction,
     message_id: int,
     member_id: str,
@@ -65,26 +65,26 @@ async def tell(
     return notification_id
 
 
-async def withhold(tx: Transaction, message_id: int, member_id: str, reason: str, at: datetime = NOON) -> None:
+async def add_past_suppression(tx: Transaction, message_id: int, member_id: str, reason: str, at: datetime = NOON) -> None:
     """A member did not get it, for that reason."""
     await ensure_members(tx, [member_id])
     await rows.add_suppression(tx, message_id, member_id, reason=reason, created_at=at)
 
 
-async def tell_many(tx: Transaction, message_id: int, count: int, at: datetime = NOON) -> None:
+async def add_many_recipients(tx: Transaction, message_id: int, count: int, at: datetime = NOON) -> None:
     """So many members got the same, quickly: m-000001 and on. As many others did not."""
     common = {"message_id": message_id, "created_at": at}
     await rows.add_many(tx, "notifications", count, member_id=Sql(f"'m-' || {_PADDED}"), **common)
     await rows.add_many(tx, "suppressions", count, member_id=Sql(f"'s-' || {_PADDED}"), **common)
 
 
-async def send_many(tx: Transaction, message_id: int, status: str, at: datetime = NOON) -> None:
+async def add_many_deliveries(tx: Transaction, message_id: int, status: str, at: datetime = NOON) -> None:
     """A push to everybody who got that message."""
     recipients = f"notifications WHERE message_id = {message_id}"
     await rows.add_delivery_for_each(tx, recipients, device_id="d", status=status, rank=5, due=at, created_at=at)
 
 
-async def babble(tx: Transaction, member_id: str, count: int, at: datetime = NOON) -> None:
+async def add_many_notifications(tx: Transaction, member_id: str, count: int, at: datetime = NOON) -> None:
     """So many notifications of a member, one message each, quickly."""
     event_id = new_id()
     await rows.add_many(tx, "messages", count, event_id=event_id, notice_index=Sql("number"), created_at=at)

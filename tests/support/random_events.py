@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from bongsu.model import Action, Audience, Channel, Event, Everyone, Interested, Listed, Notice, NoticeType, Selected
 from bongsu.rules import Rules
 from bongsu.store import Store
-from tests.support.decisions import NOON, did, members, prefers, rows, unread_is_exact
+from tests.support.decisions import NOON, add_behaviors, add_members, rows, set_preferences, unread_is_exact
 
 CROWD = [f"m{number:02}" for number in range(40)]
 PRODUCTS = ["p1", "p2"]
@@ -45,7 +45,7 @@ def _audience(described: list[str]) -> Audience:
     raise AssertionError(described)
 
 
-def some_event(dice: random.Random) -> Event:
+def random_event(dice: random.Random) -> Event:
     def described() -> list[str]:
         return dice.choice(
             [
@@ -61,17 +61,17 @@ def some_event(dice: random.Random) -> Event:
     return Event(event_type="crowd", ref_id=str(dice.randrange(8)), payload={"notices": notices})
 
 
-async def fill(store: Store) -> None:
+async def add_crowd(store: Store) -> None:
     """Half of them have a device, one has opted out of everything, one of PLAIN."""
-    await members(store, *CROWD[::2], device=True)
-    await members(store, *CROWD)
-    await prefers(store, CROWD[0], enabled=False)
-    await prefers(store, CROWD[1], types={"PLAIN": {"enabled": False}})
+    await add_members(store, *CROWD[::2], device=True)
+    await add_members(store, *CROWD)
+    await set_preferences(store, CROWD[0], enabled=False)
+    await set_preferences(store, CROWD[1], types={"PLAIN": {"enabled": False}})
     for place, product_id in enumerate(PRODUCTS):
-        await did(store, product_id, *CROWD[place::3], at=QUIET_DAY)
+        await add_behaviors(store, product_id, *CROWD[place::3], at=QUIET_DAY)
 
 
-def expected(events: Iterable[Event]) -> Counter[tuple[str, int, str]]:
+def expected_decisions(events: Iterable[Event]) -> Counter[tuple[str, int, str]]:
     """Every recipient of each notice, once."""
     counted: Counter[tuple[str, int, str]] = Counter()
     for event in events:
@@ -89,7 +89,7 @@ def expected(events: Iterable[Event]) -> Counter[tuple[str, int, str]]:
     return counted
 
 
-async def check(store: Store, events: Iterable[Event]) -> None:
+async def check_decisions(store: Store, events: Iterable[Event]) -> None:
     """No recipient is lost or decided twice, no limit is exceeded, and every count is exact."""
     found = await rows(
         store,
@@ -98,7 +98,7 @@ async def check(store: Store, events: Iterable[Event]) -> None:
                UNION ALL SELECT message_id, member_id, reason FROM bongsu_suppressions) AS f
            JOIN bongsu_messages m USING (message_id)""",
     )
-    assert Counter((str(row[0]), row[1], row[4]) for row in found) == expected(events)
+    assert Counter((str(row[0]), row[1], row[4]) for row in found) == expected_decisions(events)
     plain: Counter[str] = Counter()
     by_subject: Counter[tuple[str, str, str]] = Counter()
     reasons: defaultdict[str, set[str]] = defaultdict(set)

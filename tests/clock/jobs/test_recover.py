@@ -24,11 +24,11 @@ from tests.support.deliveries import (
     LONG_AGO,
     RANK_AGAIN,
     SOON,
-    column,
+    add_delivery_in_state,
+    add_guaranteed_message,
+    add_one_delivery,
     dead_of_every_rank,
-    delivery,
-    message,
-    one_delivery,
+    delivery_columns,
 )
 
 KEPT = ("status", "attempts", "recovery_rounds", "epoch", "collapse_series", "code", "due", "finished_at")
@@ -47,10 +47,10 @@ async def recover(store: Store, woken: list[bytes | None] | None = None, batch: 
 
 
 async def test_what_may_yet_go_gets_another_round(store: Store, woken: list[bytes | None]) -> None:
-    one = await one_delivery(store, "FAIL", expires=SOON, is_retryable=True, recovery_rounds=2, collapse_series=5)
+    one = await add_one_delivery(store, "FAIL", expires=SOON, is_retryable=True, recovery_rounds=2, collapse_series=5)
     assert await recover(store, woken) == "1 given another round"
-    assert await column(store, one, *FATE) == ("READY", 0, 3, 3, 5, False)
-    assert await column(store, one, "finished_at") is None
+    assert await delivery_columns(store, one, *FATE) == ("READY", 0, 3, 3, 5, False)
+    assert await delivery_columns(store, one, "finished_at") is None
     assert len(woken) == 1
     (claimed,) = await statements.claim(store, Channel.PUSH, (BULK + 1,), 10, 60, "w")
     assert (claimed.delivery_id, claimed.epoch, claimed.attempts) == (one, 4, 0)
@@ -60,7 +60,7 @@ async def test_another_round_goes_behind_all_that_is_not_critical(store: Store) 
     before = await dead_of_every_rank(store, 16, is_retryable=True)
     assert await recover(store, batch=5) == "16 given another round"
     for delivery_id, rank in before.items():
-        assert await column(store, delivery_id, "status", "rank") == ("READY", RANK_AGAIN[rank])
+        assert await delivery_columns(store, delivery_id, "status", "rank") == ("READY", RANK_AGAIN[rank])
 
 
 STAYING: tuple[dict[str, Any], ...] = (
@@ -77,21 +77,21 @@ STAYING: tuple[dict[str, Any], ...] = (
 
 
 async def test_all_others_stay_as_they_are(store: Store, woken: list[bytes | None]) -> None:
-    ids = [await one_delivery(store, **dead) for dead in STAYING]
-    before = [await column(store, one, *KEPT) for one in ids]
+    ids = [await add_one_delivery(store, **dead) for dead in STAYING]
+    before = [await delivery_columns(store, one, *KEPT) for one in ids]
     assert await recover(store, woken) == "2 too late for another round"
-    assert [await column(store, one, *KEPT) for one in ids] == before
+    assert [await delivery_columns(store, one, *KEPT) for one in ids] == before
     assert woken == []
 
 
 async def test_an_unknown_one_goes_again_where_its_type_says_so(store: Store) -> None:
-    one = await one_delivery(store, "UNKNOWN", is_retryable=True)
+    one = await add_one_delivery(store, "UNKNOWN", is_retryable=True)
     assert await recover(store) == "1 given another round"
-    assert await column(store, one, "status") == "READY"
+    assert await delivery_columns(store, one, "status") == "READY"
 
 
 async def test_one_that_is_too_late_is_not_looked_at_twice(store: Store) -> None:
-    await one_delivery(store, "FAIL", expires=LONG_AGO, is_retryable=True)
+    await add_one_delivery(store, "FAIL", expires=LONG_AGO, is_retryable=True)
     assert await recover(store) == "1 too late for another round"
     assert await recover(store) == "nothing to do"
 
@@ -100,14 +100,14 @@ async def test_what_expired_while_it_waited_ends_and_the_rest_wakes_dispatchers(
     store: Store, woken: list[bytes | None]
 ) -> None:
     stale = timedelta(minutes=-11)
-    late = await one_delivery(store, "READY", expires=LONG_AGO, due=stale)
-    waits = await one_delivery(store, "READY", expires=SOON, due=stale)
-    due = await column(store, waits, "due")
+    late = await add_one_delivery(store, "READY", expires=LONG_AGO, due=stale)
+    waits = await add_one_delivery(store, "READY", expires=SOON, due=stale)
+    due = await delivery_columns(store, waits, "due")
     assert await recover(store, woken) == "1 expired, some wait for a dispatcher"
-    assert await column(store, late, "status", "code", "epoch", "attempts") == ("FAIL", "EXPIRED", 3, 4)
-    assert await column(store, late, "finished_at") is not None
+    assert await delivery_columns(store, late, "status", "code", "epoch", "attempts") == ("FAIL", "EXPIRED", 3, 4)
+    assert await delivery_columns(store, late, "finished_at") is not None
     # It is due as it was, and so before those that came after it.
-    assert await column(store, waits, "status", "due") == ("READY", due)
+    assert await delivery_columns(store, waits, "status", "due") == ("READY", due)
     assert len(woken) == 1
 
 
@@ -115,14 +115,16 @@ async def test_what_expired_while_it_waited_ends_and_the_rest_wakes_dispatchers(
 async def test_an_abandoned_claim_is_settled_as_a_dispatcher_would(
     store: Store, woken: list[bytes | None], guarantee: str
 ) -> None:
-    one = await one_delivery(store, "SENDING", guarantee, due=timedelta(seconds=-1), claim_count=2, leased_by="w")
+    one = await add_one_delivery(store, "SENDING", guarantee, due=timedelta(seconds=-1), claim_count=2, leased_by="w")
     async with store.transaction() as tx:
         await put_device(tx, "m-1", "d-0", Device(token="t", platform=Platform.IOS, push_consent=True))
     (claimed,) = await statements.claim(store, Channel.PUSH, (1,), 10, -1, "other")
     async with store.read() as tx:
         content = (await find_content(tx, [claimed.message_id]))[claimed.message_id]
     said = await recover(store, woken)
-    status, code, detail, epoch, attempts = await column(store, one, "status", "code", "detail", "epoch", "attempts")
+    status, code, detail, epoch, attempts = await delivery_columns(
+        store, one, "status", "code", "detail", "epoch", "attempts"
+    )
     assert (epoch, attempts) == (5, 4)
     if guarantee == "at_least_once":
         assert claimed.can_go
@@ -140,13 +142,13 @@ async def test_an_abandoned_claim_is_settled_as_a_dispatcher_would(
 async def test_many_go_in_batches_of_every_channel_and_lane(store: Store) -> None:
     old = timedelta(hours=-2)
     async with store.transaction() as tx:
-        often, once = await message(tx), await message(tx, "at_most_once")
-        gone = await message(tx, expires=LONG_AGO)
+        often, once = await add_guaranteed_message(tx), await add_guaranteed_message(tx, "at_most_once")
+        gone = await add_guaranteed_message(tx, expires=LONG_AGO)
         for number in range(7):
             where = {"channel": ("PUSH", "SMS", "EMAIL")[number % 3], "rank": number % 2 * 2}
-            await delivery(tx, often, "FAIL", f"m-{number}", is_retryable=True, **where)
-            await delivery(tx, once, "SENDING", f"m-{number}", due=old, **where)
-            await delivery(tx, gone, "READY", f"m-{number}", due=old, **where)
+            await add_delivery_in_state(tx, often, "FAIL", f"m-{number}", is_retryable=True, **where)
+            await add_delivery_in_state(tx, once, "SENDING", f"m-{number}", due=old, **where)
+            await add_delivery_in_state(tx, gone, "READY", f"m-{number}", due=old, **where)
     assert await recover(store, batch=2) == "7 given another round, 7 expired, 7 unknown"
     assert await recover(store, batch=2) == "nothing to do"
 
@@ -154,7 +156,7 @@ async def test_many_go_in_batches_of_every_channel_and_lane(store: Store) -> Non
 async def test_what_a_dispatcher_has_locked_is_skipped(store: Store) -> None:
     if store.dialect.name == "sqlite":
         return  # has one writer: no other is ever in the middle of a transaction
-    one = await one_delivery(store, "FAIL", is_retryable=True)
+    one = await add_one_delivery(store, "FAIL", is_retryable=True)
     lock = same("SELECT 1 FROM bongsu_deliveries WHERE delivery_id = $1 FOR UPDATE")
     async with store.transaction() as tx:
         await tx.fetch(lock(one))
@@ -167,10 +169,10 @@ async def test_a_part_that_fails_keeps_no_other_from_its_work(
 ) -> None:
     old = timedelta(hours=-2)
     async with store.transaction() as tx:
-        often, gone = await message(tx), await message(tx, expires=LONG_AGO)
-        lost = await delivery(tx, often, "SENDING", "lost", due=old)
-        failed = await delivery(tx, often, "FAIL", "failed", is_retryable=True)
-        late = [await delivery(tx, gone, "READY", f"late-{rank}", due=old, rank=rank) for rank in RANKS]
+        often, gone = await add_guaranteed_message(tx), await add_guaranteed_message(tx, expires=LONG_AGO)
+        lost = await add_delivery_in_state(tx, often, "SENDING", "lost", due=old)
+        failed = await add_delivery_in_state(tx, often, "FAIL", "failed", is_retryable=True)
+        late = [await add_delivery_in_state(tx, gone, "READY", f"late-{rank}", due=old, rank=rank) for rank in RANKS]
     expire = recovery.expire_stale
 
     async def slow(tx: Any, channel: str, rank: int, *rest: Any) -> Any:
@@ -183,8 +185,8 @@ async def test_a_part_that_fails_keeps_no_other_from_its_work(
         # The run has failed, and the log of runs says so.
         with pytest.raises(StoreTooSlow):
             await recover(store, woken)
-    assert [await column(store, one, "status") for one in (lost, failed)] == ["READY", "READY"]
+    assert [await delivery_columns(store, one, "status") for one in (lost, failed)] == ["READY", "READY"]
     ends = ["READY" if rank == RANKS[1] else "FAIL" for rank in RANKS]
-    assert [await column(store, one, "status") for one in late] == ends
+    assert [await delivery_columns(store, one, "status") for one in late] == ends
     assert len(woken) == 1
     assert await recover(store) == "1 expired, some wait for a dispatcher"

@@ -18,15 +18,15 @@ from bongsu.store.decisions.audience_snapshots import select_portions
 from tests.support.decisions import (
     Clock,
     ClockedDecider,
+    add_members,
     decide,
-    fates,
-    members,
+    notified_counts,
+    results_by_member,
     rows,
-    said,
-    says,
-    tick,
-    told,
-    work,
+    rules_notifying,
+    run_worker,
+    tick_until_work,
+    trigger_event,
 )
 from tests.support.rows import NOW, Sql, set_columns
 
@@ -43,7 +43,7 @@ def slow_or_listed(store: Store) -> Any:
         is_slow = (event.ref_id or "").startswith("slow")
         return Selected(SLOW[store.dialect.name]) if is_slow else Listed((event.ref_id or "",))
 
-    return says(audience)
+    return rules_notifying(audience)
 
 
 async def publish(store: Store, *events: Event) -> None:
@@ -54,15 +54,15 @@ async def publish(store: Store, *events: Event) -> None:
 async def test_other_events_are_decided_and_stored_while_selects_run(store: Store, settings: Settings) -> None:
     """More of them than run at a time."""
     patient = settings.model_copy(update={"audience_timeout_seconds": 3600.0})
-    slow = [said(f"slow {number}") for number in range(AUDIENCE_READERS + 1)]
-    await publish(store, *slow, said("a"))
+    slow = [trigger_event(f"slow {number}") for number in range(AUDIENCE_READERS + 1)]
+    await publish(store, *slow, trigger_event("a"))
     worker = EventWorker(store, slow_or_listed(store), patient, ClockedDecider(store, patient, Clock()))
     await worker.tick()
-    assert await told(store) == {"a": 1}
+    assert await notified_counts(store) == {"a": 1}
     # On SQLite a transaction that is held would keep this one waiting.
-    await publish(store, said("b"))
+    await publish(store, trigger_event("b"))
     await worker.tick()
-    assert await told(store) == {"a": 1, "b": 1}
+    assert await notified_counts(store) == {"a": 1, "b": 1}
     held = await rows(store, "SELECT ref_id FROM bongsu_events WHERE leased_by IS NOT NULL ORDER BY ref_id")
     assert [row["ref_id"] for row in held] == [event.ref_id for event in slow]
     # Stopping waits for none of them, and gives them back unharmed.
@@ -75,8 +75,8 @@ async def test_other_events_are_decided_and_stored_while_selects_run(store: Stor
 
 async def test_a_select_that_takes_too_long_is_stopped_and_fails_its_event_alone(store: Store, settings: Settings) -> None:
     once_more = settings.model_copy(update={"max_retries": 1, "retry_base_seconds": 0.0, "audience_timeout_seconds": 0.1})
-    await decide(store, once_more, slow_or_listed(store), said("a"), said("slow"), said("b"))
-    assert await fates(store) == {"a": {"TOLD": 1}, "b": {"TOLD": 1}}
+    await decide(store, once_more, slow_or_listed(store), trigger_event("a"), trigger_event("slow"), trigger_event("b"))
+    assert await results_by_member(store) == {"a": {"TOLD": 1}, "b": {"TOLD": 1}}
     ((ref_id, attempts, error),) = await rows(
         store, "SELECT ref_id, attempts, error FROM bongsu_events WHERE status = 'FAILED'"
     )
@@ -85,7 +85,7 @@ async def test_a_select_that_takes_too_long_is_stopped_and_fails_its_event_alone
 
 
 async def test_after_one_was_stopped_its_connection_serves_the_next(store: Store) -> None:
-    await members(store, "a")
+    await add_members(store, "a")
     for _ in range(AUDIENCE_READERS + 1):
         with pytest.raises(BadAudience):
             async with store.read_within(0.05) as tx:
@@ -108,8 +108,8 @@ async def test_a_claim_that_was_lost_meanwhile_stores_no_members(
 ) -> None:
     """The members of two claims' SELECTs must not mix."""
     everyone = [f"m{number}" for number in range(9)]
-    await members(store, *everyone)
-    await publish(store, said("x"))
+    await add_members(store, *everyone)
+    await publish(store, trigger_event("x"))
     is_claimed_again = asyncio.Event()
     read_within = store.database.read_within
 
@@ -121,18 +121,18 @@ async def test_a_claim_that_was_lost_meanwhile_stores_no_members(
 
     with monkeypatch.context() as patch:
         patch.setattr(store.database, "read_within", late)
-        worker = EventWorker(store, says(EVERYONE), settings, ClockedDecider(store, settings, Clock(), 2))
+        worker = EventWorker(store, rules_notifying(EVERYONE), settings, ClockedDecider(store, settings, Clock(), 2))
         await worker.tick()
         await set_columns(store, "events", epoch=Sql("epoch + 1"), due=NOW)
         is_claimed_again.set()
         assert await worker.selects.wait()
     assert await rows(store, "SELECT * FROM bongsu_audience_snapshots") == []
-    await work(EventWorker(store, says(EVERYONE), settings, ClockedDecider(store, settings, Clock(), 2)))
-    assert await told(store) == dict.fromkeys(everyone, 1)
+    await run_worker(EventWorker(store, rules_notifying(EVERYONE), settings, ClockedDecider(store, settings, Clock(), 2)))
+    assert await notified_counts(store) == dict.fromkeys(everyone, 1)
     # The first finds out, and tells nobody.
-    await tick(worker)
+    await tick_until_work(worker)
     await worker.stop()
-    assert await told(store) == dict.fromkeys(everyone, 1)
+    assert await notified_counts(store) == dict.fromkeys(everyone, 1)
 
 
 async def test_selects_that_fail_while_the_store_refuses_results_are_tried_again(
@@ -140,8 +140,8 @@ async def test_selects_that_fail_while_the_store_refuses_results_are_tried_again
 ) -> None:
     """Several fail together, and the first cannot be recorded: none stays claimed with nothing to wait for."""
     quick = settings.model_copy(update={"retry_base_seconds": 0.0, "max_retries": 0})
-    await publish(store, said("a"), said("b"), said("c"))
-    rules = says(lambda _event: Selected("SELECT nothing FROM nowhere"))
+    await publish(store, trigger_event("a"), trigger_event("b"), trigger_event("c"))
+    rules = rules_notifying(lambda _event: Selected("SELECT nothing FROM nowhere"))
     worker = EventWorker(store, rules, quick, ClockedDecider(store, quick, Clock()))
     record, refusals = outbox.record, 1
 

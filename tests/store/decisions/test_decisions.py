@@ -15,7 +15,7 @@ from bongsu.store.core.query import OTHER_DATABASE, same
 from bongsu.store.decisions import DecisionInputs, DedupKey, Message, NoticeRow, ProfileRow, StepChanges, apply, decide
 from bongsu.store.decisions.messages import mark_used_again_query
 from bongsu.store.decisions.recipients import FIND_EVERYONE, FIND_INTERESTED, Interest, find_everyone, find_interested
-from tests.support.decisions import did, members, prefers, rows, unread_is_exact
+from tests.support.decisions import add_behaviors, add_members, rows, set_preferences, unread_is_exact
 from tests.support.rows import Sql, add_many, add_notification, set_columns
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -58,11 +58,11 @@ async def claimed_event(tx: Transaction) -> tuple[Event, tuple[UUID, int]]:
 @PATHS
 async def test_every_reason_is_the_first_that_applies(store: Store, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     monkeypatch.setattr(decide, "FEW", few)
-    await members(store, "device", "duplicate", "full", device=True)
-    await members(store, "address-only", "off", "off-type", "other-channel", "none", "yesterday")
-    await prefers(store, "off", enabled=False)
-    await prefers(store, "off-type", types={"PLAIN": {"enabled": False}})
-    await prefers(store, "other-channel", types={"PLAIN": {"channels": ["EMAIL"]}})
+    await add_members(store, "device", "duplicate", "full", device=True)
+    await add_members(store, "address-only", "off", "off-type", "other-channel", "none", "yesterday")
+    await set_preferences(store, "off", enabled=False)
+    await set_preferences(store, "off-type", types={"PLAIN": {"enabled": False}})
+    await set_preferences(store, "other-channel", types={"PLAIN": {"channels": ["EMAIL"]}})
     await set_columns(store, "members", {"member_id": ["address-only", "yesterday"]}, phone="010")
     await set_columns(store, "members", {"member_id": "full"}, capped_day=DAY, capped_count=LIMIT)
     await set_columns(store, "members", {"member_id": "yesterday"}, capped_day=DAY - 1, capped_count=LIMIT)
@@ -107,8 +107,8 @@ async def test_earlier_notices_of_a_step_count_towards_the_cap(
     store: Store, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     monkeypatch.setattr(decide, "FEW", few)
-    await members(store, "a", "b")
-    await prefers(store, "b", enabled=False)
+    await add_members(store, "a", "b")
+    await set_preferences(store, "b", enabled=False)
     notices = [plain(0), plain(1), plain(2, is_critical=True), plain(3), plain(4), plain(5)]
     async with store.transaction() as tx:
         decided = await decisions.decide_members(
@@ -134,7 +134,7 @@ async def test_earlier_notices_of_a_step_count_towards_the_cap(
 @PATHS
 async def test_missing_members_and_profiles_are_found(store: Store, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     monkeypatch.setattr(decide, "FEW", few)
-    await members(store, "a", "b")
+    await add_members(store, "a", "b")
     await set_columns(store, "members", {"member_id": "b"}, locale="en")
     recipients = {0: ["a", "b", "new"]}
     async with store.transaction() as tx:
@@ -162,7 +162,7 @@ async def test_a_message_is_never_marked_back_in_time(store: Store) -> None:
 
 
 async def test_members_come_in_id_order_behind_a_cursor(store: Store) -> None:
-    await members(store, "b", "a", "é", "Z", "가")
+    await add_members(store, "b", "a", "é", "Z", "가")
     async with store.read() as tx:
         assert await find_everyone(tx, "", 3) == ["Z", "a", "b"]
         assert await find_everyone(tx, "b", 3) == ["é", "가"]
@@ -170,10 +170,10 @@ async def test_members_come_in_id_order_behind_a_cursor(store: Store) -> None:
 
 
 async def test_the_interested_of_several_products_come_each_with_a_limit(store: Store) -> None:
-    await did(store, "p1", "b", "a", "c", at=NOW)
-    await did(store, "p1", "a", action=Action.CLICK, at=NOW)
-    await did(store, "p2", "c", at=NOW)
-    await did(store, "p2", "old", at=NOW - timedelta(days=8))
+    await add_behaviors(store, "p1", "b", "a", "c", at=NOW)
+    await add_behaviors(store, "p1", "a", action=Action.CLICK, at=NOW)
+    await add_behaviors(store, "p2", "c", at=NOW)
+    await add_behaviors(store, "p2", "old", at=NOW - timedelta(days=8))
     since = NOW - timedelta(days=7)
     interests = [Interest(5, "p1", since, ""), Interest(2, "p2", since, ""), Interest(7, "p1", since, "b")]
     async with store.read() as tx:
@@ -211,7 +211,7 @@ async def rows_read(tx: Transaction) -> dict[str, int]:
 @pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
 async def test_a_small_step_reads_its_own_rows_however_many_there_are(store: Store) -> None:
     """By plans from a time when there were few: PostgreSQL keeps them."""
-    await members(store, *(f"a-{number}" for number in range(10)), device=True)
+    await add_members(store, *(f"a-{number}" for number in range(10)), device=True)
     for number in range(5):
         await small_step(store, f"a-{number}", 101 + number)
     async with store.transaction() as tx:
@@ -233,7 +233,7 @@ async def test_a_small_step_reads_its_own_rows_however_many_there_are(store: Sto
 
 @pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
 async def test_no_statement_scans_a_table_on_sqlite(store: Store) -> None:
-    await members(store, "a")
+    await add_members(store, "a")
     scans = Counter[str]()
     statements = [
         one

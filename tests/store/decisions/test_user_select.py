@@ -10,7 +10,7 @@ from bongsu.store import Statement, Store
 from bongsu.store.core.query import same
 from bongsu.store.decisions.audience_snapshots import select_portions
 from bongsu.store.decisions.user_select import bind
-from tests.support.decisions import members
+from tests.support.decisions import add_members
 
 
 def test_names_become_positions_and_casts_and_escapes_do_not() -> None:
@@ -25,7 +25,7 @@ def test_a_name_without_a_value_is_reported() -> None:
 
 
 async def test_a_select_may_end_in_a_comment_and_use_any_table_name(store: Store) -> None:
-    await members(store, "a", "b", "c:d")
+    await add_members(store, "a", "b", "c:d")
     async with store.transaction() as tx:
         await tx.execute(
             same("CREATE TABLE audience (id text)")(), same("INSERT INTO audience SELECT member_id FROM bongsu_members")()

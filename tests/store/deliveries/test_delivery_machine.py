@@ -29,7 +29,7 @@ from bongsu.store.deliveries import MOST_CLAIMS, ClaimedDelivery, DeliveryResult
 from bongsu.store.deliveries.recovery import MOST_ROUNDS
 from bongsu.store.members.devices import put_device
 from bongsu.store.ranks import RANKS
-from tests.support.deliveries import delivery, message
+from tests.support.deliveries import add_delivery_in_state, add_guaranteed_message
 from tests.support.rows import set_columns
 
 _T = TypeVar("_T")
@@ -100,7 +100,10 @@ class DeliveryMachine(RuleBasedStateMachine):
         async def empty(tx: Transaction) -> dict[bool, int]:
             for table in ("deliveries", "notifications", "attempts", "messages", "devices"):
                 await tx.execute(same(f"DELETE FROM bongsu_{table}")())
-            return {True: await message(tx, "at_most_once"), False: await message(tx, "at_least_once")}
+            return {
+                True: await add_guaranteed_message(tx, "at_most_once"),
+                False: await add_guaranteed_message(tx, "at_least_once"),
+            }
 
         self.messages = self.write(empty)
 
@@ -118,7 +121,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 device = Device(token=f"t-{self.members + number}", platform=Platform.IOS, push_consent=True)
                 await put_device(tx, f"m-{self.members + number}", "d-0", device)
             return [
-                await delivery(
+                await add_delivery_in_state(
                     tx, self.messages[is_once], "READY", f"m-{self.members + number}", epoch=0, attempts=0,
                     due=timedelta(seconds=-1),
                 )

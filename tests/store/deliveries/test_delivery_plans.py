@@ -15,8 +15,8 @@ from bongsu.store import Statement, Store, Transaction, deliveries
 from bongsu.store.core.query import same
 from bongsu.store.deliveries import DeliveryResult, DeliveryStatus, Success, recovery
 from bongsu.store.deliveries.contact import ALWAYS
-from tests.support.deliveries import delivery, message
-from tests.support.notifications import send_many, tell_many
+from tests.support.deliveries import add_delivery_in_state, add_guaranteed_message
+from tests.support.notifications import add_many_deliveries, add_many_recipients
 from tests.support.plans import generic_plan, keep_statistics, rows_read, rows_read_so_far
 from tests.support.rows import Sql, add_delivery_for_each
 
@@ -33,11 +33,11 @@ async def add_deliveries(tx: Transaction, status: str) -> None:
 async def full(store: Store) -> AsyncIterator[Store]:
     """Many finished deliveries, a few that wait."""
     async with store.transaction() as tx:
-        message_id = await message(tx)
-        await tell_many(tx, message_id, MANY)
+        message_id = await add_guaranteed_message(tx)
+        await add_many_recipients(tx, message_id, MANY)
         await add_deliveries(tx, "SUCCESS")
         for number in range(300):
-            await delivery(tx, message_id, "READY", f"new-{number}")
+            await add_delivery_in_state(tx, message_id, "READY", f"new-{number}")
     async with store.single() as tx:
         await tx.execute(same("ANALYZE")())
     yield store
@@ -74,14 +74,14 @@ async def test_claims_are_found_by_their_ids(full: Store, name: str) -> None:
 async def test_abandoned_claims_are_found_among_many_that_wait(store: Store) -> None:
     """Of a backlog that is newer than the statistics, as after a crash in a campaign."""
     async with store.transaction() as tx:
-        await delivery(tx, await message(tx), "SUCCESS", "old")
+        await add_delivery_in_state(tx, await add_guaranteed_message(tx), "SUCCESS", "old")
     await keep_statistics(store)
     async with store.transaction() as tx:
-        message_id = await message(tx)
-        await tell_many(tx, message_id, MANY)
-        await send_many(tx, message_id, "READY")
+        message_id = await add_guaranteed_message(tx)
+        await add_many_recipients(tx, message_id, MANY)
+        await add_many_deliveries(tx, message_id, "READY")
         for number in range(3):
-            await delivery(tx, message_id, "SENDING", f"lost-{number}")
+            await add_delivery_in_state(tx, message_id, "SENDING", f"lost-{number}")
     if store.dialect.name == "postgresql":
         # Those that are found, their message, and the rows to be changed.
         assert await rows_read(store, recovery.SETTLE_ABANDONED(1_000, ALWAYS)) <= 5 * 3
@@ -135,12 +135,12 @@ async def test_a_plan_from_when_few_waited_reads_no_others_when_many_do(store: S
             return await rows_read_so_far(tx, "bongsu_deliveries") - before
 
     async with store.transaction() as tx:
-        message_id = await message(tx)
+        message_id = await add_guaranteed_message(tx)
         for number in range(30):
-            await delivery(tx, message_id, "READY", f"first-{number}")
+            await add_delivery_in_state(tx, message_id, "READY", f"first-{number}")
     for _ in range(3):
         assert await step() == 12
     async with store.transaction() as tx:
-        await tell_many(tx, message_id, MANY)
+        await add_many_recipients(tx, message_id, MANY)
         await add_deliveries(tx, "READY")
     assert await step() == 12

@@ -26,8 +26,18 @@ from bongsu.store.desk import cancel_steps, cancellations, dead_letters
 from bongsu.store.members import devices
 from bongsu.store.ranks import RANKS
 from tests.conftest import KEYS
-from tests.support.cancellations import SALE, add_events, begin, begun, campaign, fill, is_exact, statuses, take_steps
-from tests.support.decisions import Clock, ClockedDecider, decide, rows, said, says
+from tests.support.cancellations import (
+    SALE,
+    add_events,
+    add_members_with_devices,
+    cancel_counts,
+    counts_are_exact,
+    decide_campaign,
+    request_cancel,
+    run_cancel_steps,
+    statuses,
+)
+from tests.support.decisions import Clock, ClockedDecider, decide, rows, rules_notifying, trigger_event
 from tests.support.plans import rows_read_so_far
 from tests.support.rows import set_columns
 from tests.support.waiting import until_waiting
@@ -66,17 +76,17 @@ class StoreInTransaction:
 
 
 async def test_a_cancellation_waits_for_a_claim_and_counts_what_it_took_as_sent(store: Store, settings: Settings) -> None:
-    event_id = await campaign(store, settings, 3)
+    event_id = await decide_campaign(store, settings, 3)
     async with store.transaction() as tx:
         assert len(await claim(StoreInTransaction(tx), 1)) == 1
-        cancelling = asyncio.create_task(begun(store, event_id))
+        cancelling = asyncio.create_task(cancel_counts(store, event_id))
         await until_waiting(store)
     assert await cancelling == (2, 1, 0)
 
 
 async def test_a_claim_since_the_cancellation_began_is_counted_as_sent(store: Store, settings: Settings) -> None:
     """The time of a transaction is when it began, and the lease of a later claim ends later than one from that time."""
-    event_id = await campaign(store, settings, 5, chunk=2)
+    event_id = await decide_campaign(store, settings, 5, chunk=2)
     async with store.transaction() as tx:
         assert len(await claim(store, 2)) == 2
         done = await cancellations.begin(tx, event_id, "w", withdraw=False)
@@ -103,7 +113,7 @@ class CommitAfterEachFetch:
 
 @pytest.mark.parametrize("chunk", [10, 100])
 async def test_outcomes_recorded_while_it_counts_are_counted_once(store: Store, settings: Settings, chunk: int) -> None:
-    event_id = await campaign(store, settings, 30, chunk)
+    event_id = await decide_campaign(store, settings, 30, chunk)
     on_the_wire = await claim(store, 20)
 
     async def record_one() -> None:
@@ -120,9 +130,9 @@ async def test_outcomes_recorded_while_it_counts_are_counted_once(store: Store, 
 
 
 async def test_a_claim_passes_over_what_is_being_cancelled_and_takes_others(store: Store, settings: Settings) -> None:
-    event_id = await campaign(store, settings, 3)
-    other = said()
-    await decide(store, settings, says(Everyone(), MORE), other)
+    event_id = await decide_campaign(store, settings, 3)
+    other = trigger_event()
+    await decide(store, settings, rules_notifying(Everyone(), MORE), other)
     async with store.transaction() as tx:
         done = await cancellations.begin(tx, event_id, "w", withdraw=False)
         assert isinstance(done, cancellations.Cancellation)
@@ -137,7 +147,7 @@ async def test_a_claim_passes_over_what_is_being_cancelled_and_takes_others(stor
 async def test_a_cancellation_that_comes_to_nothing_leaves_what_was_passed_over_to_be_sent(
     store: Store, settings: Settings
 ) -> None:
-    event_id = await campaign(store, settings, 3)
+    event_id = await decide_campaign(store, settings, 3)
     with pytest.raises(KeyError):
         async with store.transaction() as tx:
             await cancellations.begin(tx, event_id, "w", withdraw=False)
@@ -150,15 +160,15 @@ async def test_claims_lock_messages_in_another_order_than_cancellations_and_neit
     store: Store, settings: Settings
 ) -> None:
     """A claim has locked the event's second message when a cancellation locks the first, and wants that one too."""
-    await fill(store, 1)
-    event = said()
-    await decide(store, settings, Rules(says(Everyone(), SALE), says(Everyone(), MORE)), event)
+    await add_members_with_devices(store, 1)
+    event = trigger_event()
+    await decide(store, settings, Rules(rules_notifying(Everyone(), SALE), rules_notifying(Everyone(), MORE)), event)
     first, second = [row[0] for row in await rows(store, "SELECT message_id FROM bongsu_messages ORDER BY message_id")]
     await set_columns(store, "deliveries", {"message_id": second}, rank=0)
     async with store.transaction() as tx:
         (held,) = await claim(StoreInTransaction(tx), 1)
         assert held.message_id == second
-        cancelling = asyncio.create_task(begun(store, event.event_id))
+        cancelling = asyncio.create_task(cancel_counts(store, event.event_id))
         await until_waiting(store)
         assert await claim(StoreInTransaction(tx), 1) == []
     assert await cancelling == (1, 1, 0)
@@ -166,11 +176,11 @@ async def test_claims_lock_messages_in_another_order_than_cancellations_and_neit
 
 
 async def test_withdrawing_later_waits_for_a_step_before_it_locks_messages(store: Store, settings: Settings) -> None:
-    event_id = await campaign(store, settings, 4)
-    await begun(store, event_id)
+    event_id = await decide_campaign(store, settings, 4)
+    await cancel_counts(store, event_id)
     async with store.transaction() as tx:
         assert await cancel_steps.stop_deliveries(tx, 2) is not None
-        cancelling = asyncio.create_task(begin(store, event_id, withdraw=True))
+        cancelling = asyncio.create_task(request_cancel(store, event_id, withdraw=True))
         await until_waiting(store)
         # A replay, or a claim, can have the messages meanwhile.
         async with asyncio.timeout(30):
@@ -181,8 +191,8 @@ async def test_withdrawing_later_waits_for_a_step_before_it_locks_messages(store
 
 
 async def test_a_cancellation_waits_for_a_step_of_deciding_and_counts_what_it_made(store: Store, settings: Settings) -> None:
-    await fill(store, 6)
-    event = said()
+    await add_members_with_devices(store, 6)
+    event = trigger_event()
     await add_events(store, event)
     locked, go_on = asyncio.Event(), asyncio.Event()
 
@@ -193,10 +203,10 @@ async def test_a_cancellation_waits_for_a_step_of_deciding_and_counts_what_it_ma
             await go_on.wait()
             return held
 
-    worker = EventWorker(store, says(Everyone(), SALE), settings, PausedAfterLocking(store, settings, Clock(), 2))
+    worker = EventWorker(store, rules_notifying(Everyone(), SALE), settings, PausedAfterLocking(store, settings, Clock(), 2))
     ticking = asyncio.create_task(worker.tick())
     await locked.wait()
-    cancelling = asyncio.create_task(begun(store, event.event_id))
+    cancelling = asyncio.create_task(cancel_counts(store, event.event_id))
     await until_waiting(store)
     go_on.set()
     await ticking
@@ -204,7 +214,7 @@ async def test_a_cancellation_waits_for_a_step_of_deciding_and_counts_what_it_ma
         pass
     await worker.stop()
     cancelled, sent, withdrawn = await cancelling
-    await take_steps(store)
+    await run_cancel_steps(store)
     assert (sent, withdrawn) == (0, 0)
     assert 0 < cancelled < 6
     assert await statuses(store) == {"CANCELLED": cancelled}
@@ -214,8 +224,8 @@ async def test_a_cancellation_waits_for_a_step_of_deciding_and_counts_what_it_ma
 async def test_a_step_waits_for_no_delivery_and_looks_again_at_what_was_locked(
     store: Store, settings: Settings, withdraw: bool
 ) -> None:
-    event_id = await campaign(store, settings, 4, chunk=2)
-    await begun(store, event_id, withdraw=withdraw)
+    event_id = await decide_campaign(store, settings, 4, chunk=2)
+    await cancel_counts(store, event_id, withdraw=withdraw)
     (locked,) = (await rows(store, "SELECT min(delivery_id) FROM bongsu_deliveries"))[0]
     async with store.transaction() as tx:
         await tx.execute(same("SELECT 1 FROM bongsu_deliveries WHERE delivery_id = $1 FOR UPDATE")(locked))
@@ -226,9 +236,9 @@ async def test_a_step_waits_for_no_delivery_and_looks_again_at_what_was_locked(
         assert figures == [(2, 3 * withdraw, True, False), (0, 0, True, False), (0, 0, True, False)]
         async with asyncio.timeout(30):
             assert (await inbox.mark_read(tx, "m00000", 0, 2**62)).read == (not withdraw)
-    assert [one.cancelled for one in await take_steps(store, 3)] == [1, 1, 0]
+    assert [one.cancelled for one in await run_cancel_steps(store, 3)] == [1, 1, 0]
     assert await statuses(store) == {"CANCELLED": 4}
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 async def test_devices_that_exchange_their_tokens_at_the_same_time_never_deadlock(store: Store) -> None:
@@ -245,7 +255,7 @@ async def test_devices_that_exchange_their_tokens_at_the_same_time_never_deadloc
 
 async def test_a_replay_counts_by_the_states_that_it_locked(store: Store, settings: Settings) -> None:
     """One that was found as FAIL has been sent again since, and is UNKNOWN."""
-    await campaign(store, settings, 3, chunk=2)
+    await decide_campaign(store, settings, 3, chunk=2)
     (failed,) = await claim(store, 1)
     await statements.record(store, Channel.PUSH, [result(failed, FAIL, is_retryable=True)])
     async with store.transaction() as tx:
@@ -255,12 +265,12 @@ async def test_a_replay_counts_by_the_states_that_it_locked(store: Store, settin
         (again,) = [one for one in await claim(store, 10) if one.delivery_id == failed.delivery_id]
         await statements.record(store, Channel.PUSH, [result(again, UNKNOWN)])
         assert await dead_letters.replay(tx, found) == 1
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
 
 
 async def test_two_cancellations_at_once_give_one_answer(store: Store, settings: Settings) -> None:
-    event_id = await campaign(store, settings, 3)
-    answers = await asyncio.gather(*(begin(store, event_id, f"w{number}") for number in range(5)))
+    event_id = await decide_campaign(store, settings, 3)
+    answers = await asyncio.gather(*(request_cancel(store, event_id, f"w{number}") for number in range(5)))
     assert len({repr(one) for one in answers}) == 1
     assert len(await rows(store, "SELECT event_id FROM bongsu_cancellations")) == 1
 
@@ -270,10 +280,10 @@ async def test_cancellations_among_claims_records_steps_reads_and_recoveries_nev
     store: Store, settings: Settings, seed: int
 ) -> None:
     dice = random.Random(seed)
-    await fill(store, 40)
+    await add_members_with_devices(store, 40)
     generous = settings.model_copy(update={"daily_limit": 10_000})
-    rules = Rules(says(Everyone(), SALE), says(Everyone(), AGAIN), says(Everyone(), MORE))
-    events = [said() for _ in range(12)]
+    rules = Rules(rules_notifying(Everyone(), SALE), rules_notifying(Everyone(), AGAIN), rules_notifying(Everyone(), MORE))
+    events = [trigger_event() for _ in range(12)]
     for event in events:
         await decide(store, generous, rules, event, chunk=dice.choice([15, 1_000]))
     done = asyncio.Event()
@@ -305,17 +315,17 @@ async def test_cancellations_among_claims_records_steps_reads_and_recoveries_nev
 
     async def cancel() -> None:
         for event in dice.sample(events, len(events)):
-            await asyncio.gather(*(begin(store, event.event_id, withdraw=dice.random() < 0.5) for _ in range(2)))
-            await begin(store, event.event_id, withdraw=True)
+            await asyncio.gather(*(request_cancel(store, event.event_id, withdraw=dice.random() < 0.5) for _ in range(2)))
+            await request_cancel(store, event.event_id, withdraw=True)
         done.set()
 
     # A victim of a deadlock fails the group; the server has counted it as well.
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for work in (dispatch, dispatch, dispatch, step, step, recover, read, read, cancel):
             group.create_task(work())
-    await take_steps(store)
+    await run_cancel_steps(store)
     assert (await rows(store, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"))[0][0] == 0
-    assert await is_exact(store)
+    assert await counts_are_exact(store)
     assert await rows(store, "SELECT 1 FROM bongsu_notifications WHERE channels & 8 <> 0") == []
 
 
@@ -323,7 +333,7 @@ async def test_cancellations_among_claims_records_steps_reads_and_recoveries_nev
 
 
 async def test_neither_the_answer_nor_a_step_reads_all_deliveries_of_a_large_event(store: Store, settings: Settings) -> None:
-    event_id = await campaign(store, settings, MANY, chunk=2_000)
+    event_id = await decide_campaign(store, settings, MANY, chunk=2_000)
     assert len(await claim(store, 7)) == 7
     async with store.single() as tx:
         await tx.execute(same("ANALYZE")())
@@ -340,14 +350,14 @@ async def test_neither_the_answer_nor_a_step_reads_all_deliveries_of_a_large_eve
 
 
 async def test_rows_that_others_have_locked_keep_no_other_cancellation_waiting(store: Store, settings: Settings) -> None:
-    first = await campaign(store, settings, 3)
-    second = said()
-    await decide(store, settings, says(Everyone(), MORE), second)
+    first = await decide_campaign(store, settings, 3)
+    second = trigger_event()
+    await decide(store, settings, rules_notifying(Everyone(), MORE), second)
     worker = CancelWorker(store, LocalSignals(), settings)
     async with store.transaction() as tx:
         await tx.fetch(same("SELECT 1 FROM bongsu_deliveries ORDER BY delivery_id LIMIT 1 FOR UPDATE")())
-        await begin(store, first)
-        await begin(store, second.event_id)
+        await request_cancel(store, first)
+        await request_cancel(store, second.event_id)
         while await worker.tick():
             pass
         assert await statuses(store) == {"CANCELLED": 5, "READY": 1}

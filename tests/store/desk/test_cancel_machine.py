@@ -34,7 +34,7 @@ from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliverySta
 from bongsu.store.desk import cancel_steps, cancellations
 from bongsu.store.desk.cancellations import Cancellation, NothingLeft
 from bongsu.store.ranks import RANKS
-from tests.support.cancellations import counted, fill, kept_counts
+from tests.support.cancellations import add_members_with_devices, expected_counts, kept_counts
 from tests.support.decisions import Clock, ClockedDecider, rows, unread_is_exact
 from tests.support.rows import set_columns
 
@@ -256,7 +256,7 @@ class CancelMachine(RuleBasedStateMachine):
     @invariant()
     def counts_are_exact(self) -> None:
         assert self.run(unread_is_exact(self.store))
-        assert self.run(kept_counts(self.store)) == self.run(counted(self.store))
+        assert self.run(kept_counts(self.store)) == self.run(expected_counts(self.store))
 
     def teardown(self) -> None:
         self.run(self.finish())
@@ -294,7 +294,7 @@ def test_whatever_the_order_counts_are_exact_and_nothing_cancelled_is_sent(
     CancelMachine.settings = Settings(data_dir=Path(mkdtemp()), database_url=url, daily_limit=10_000, poll_seconds=0.05)
     CancelMachine.store, CancelMachine.loop = Store.open(CancelMachine.settings), loop
     loop.run_until_complete(migrate(CancelMachine.store))
-    loop.run_until_complete(fill(CancelMachine.store, MEMBERS))
+    loop.run_until_complete(add_members_with_devices(CancelMachine.store, MEMBERS))
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
     try:
         run_state_machine_as_test(

@@ -25,12 +25,12 @@ from bongsu.store.desk import dead_letters, stats
 from bongsu.store.desk.dead_letters import DeadPage, Filters, Kind, State
 from tests.support.deliveries import (
     RANK_AGAIN,
-    column,
+    add_delivery_in_state,
+    add_guaranteed_message,
+    add_one_delivery,
     dead_of_every_rank,
-    delivery,
+    delivery_columns,
     failed_event,
-    message,
-    one_delivery,
 )
 from tests.support.plans import generic_plan
 from tests.support.rows import Sql, add_many, set_columns
@@ -49,13 +49,13 @@ async def find(store: Store, **filters: Any) -> list[str]:
 async def test_each_filter_finds_its_own(store: Store) -> None:
     now, event_id = utc_now(), new_id()
     async with store.transaction() as tx:
-        priced = await message(tx, event_id=event_id)
-        liked = await message(tx, type_name="POST_LIKE")
-        a = str(await delivery(tx, priced, "FAIL", "a", code="UNREGISTERED"))
-        b = str(await delivery(tx, priced, "UNKNOWN", "b", code="TIMEOUT", channel="SMS"))
-        c = str(await delivery(tx, liked, "FAIL", "a", code="TIMEOUT", finished_at=timedelta(hours=-2)))
+        priced = await add_guaranteed_message(tx, event_id=event_id)
+        liked = await add_guaranteed_message(tx, type_name="POST_LIKE")
+        a = str(await add_delivery_in_state(tx, priced, "FAIL", "a", code="UNREGISTERED"))
+        b = str(await add_delivery_in_state(tx, priced, "UNKNOWN", "b", code="TIMEOUT", channel="SMS"))
+        c = str(await add_delivery_in_state(tx, liked, "FAIL", "a", code="TIMEOUT", finished_at=timedelta(hours=-2)))
         for status in ("READY", "SENDING", "SUCCESS"):
-            await delivery(tx, liked, status, f"not dead: {status}")
+            await add_delivery_in_state(tx, liked, status, f"not dead: {status}")
     e = str(await failed_event(store, "KeyError: 'x'", "order.paid"))
     f = str(await failed_event(store, "it is no more", died_at=now - timedelta(hours=2)))
     hour = now - timedelta(hours=1)
@@ -108,7 +108,7 @@ async def test_pages_go_through_both_kinds_without_a_gap(store: Store) -> None:
     moment = utc_now()
     # Three that died together: their ids tell them apart.
     failed = [str(await failed_event(store, died_at=moment)) for _ in range(3)]
-    deliveries = [str(await one_delivery(store, "FAIL")) for _ in range(3)]
+    deliveries = [str(await add_one_delivery(store, "FAIL")) for _ in range(3)]
     expected = sorted(failed, reverse=True) + deliveries[::-1]
     async with store.read() as tx:
         for limit, scan_limit in ((2, 20_000), (3, 20_000), (6, 20_000), (2, 1), (100, 2), (2, 3)):
@@ -132,10 +132,10 @@ async def walk(tx: Transaction, filters: Filters, limit: int, scan_limit: int) -
 async def test_a_filter_that_matches_nothing_looks_at_a_bounded_part(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         await failed_event(store)
-        await one_delivery(store, "FAIL")
-    rare = str(await one_delivery(store, "FAIL", code="RARE"))
+        await add_one_delivery(store, "FAIL")
+    rare = str(await add_one_delivery(store, "FAIL", code="RARE"))
     for _ in range(3):
-        await one_delivery(store, "FAIL")
+        await add_one_delivery(store, "FAIL")
     filters = Filters(code="RARE")
     async with store.read() as tx:
         page = await dead_letters.find_page(tx, filters, None, 10, scan_limit=2)
@@ -160,15 +160,15 @@ async def run(store: Store, batch: int = 1_000, **filters: Any) -> tuple[int, in
 
 @pytest.mark.parametrize("new_series", [False, True])
 async def test_a_replayed_delivery_begins_anew_but_for_its_epoch(store: Store, new_series: bool) -> None:
-    one = await one_delivery(
+    one = await add_one_delivery(
         store, "FAIL", recovery_rounds=3, claim_count=2, collapse_series=4, detail="said", is_retryable=True, leased_by="w"
     )
-    sent = await one_delivery(store, "SUCCESS")
+    sent = await add_one_delivery(store, "SUCCESS")
     assert await run(store, state="FAIL", new_series=new_series) == (1, 1)
     fate = ("status", "attempts", "recovery_rounds", "claim_count", "epoch", "collapse_series", "is_retryable")
-    assert await column(store, one, *fate) == ("READY", 0, 0, 0, 3, 4 + new_series, False)
-    assert await column(store, one, "code", "detail", "leased_by", "finished_at") == (None, None, None, None)
-    assert await column(store, sent, "status") == "SUCCESS"
+    assert await delivery_columns(store, one, *fate) == ("READY", 0, 0, 0, 3, 4 + new_series, False)
+    assert await delivery_columns(store, one, "code", "detail", "leased_by", "finished_at") == (None, None, None, None)
+    assert await delivery_columns(store, sent, "status") == "SUCCESS"
     assert await run(store, state="FAIL") == (0, 0)
 
 
@@ -177,7 +177,7 @@ async def test_a_replay_of_many_goes_behind_all_that_is_not_critical(store: Stor
     before = await dead_of_every_rank(store, count)
     assert await run(store, state="FAIL") == (count, count)
     for delivery_id, rank in before.items():
-        assert await column(store, delivery_id, "rank") == (RANK_AGAIN[rank] if count > FEW else rank)
+        assert await delivery_columns(store, delivery_id, "rank") == (RANK_AGAIN[rank] if count > FEW else rank)
 
 
 async def test_a_replayed_event_goes_on_where_it_was(store: Store) -> None:
@@ -204,7 +204,7 @@ async def replays(store: Store) -> list[tuple[Any, ...]]:
 async def test_each_replay_leaves_a_record_of_who_and_what(store: Store) -> None:
     await failed_event(store)
     for _ in range(5):
-        await one_delivery(store, "UNKNOWN", code="TIMEOUT")
+        await add_one_delivery(store, "UNKNOWN", code="TIMEOUT")
     assert await run(store, batch=2, code="TIMEOUT", channel="PUSH") == (5, 5)
     assert await run(store, kind="event", new_series=True) == (1, 1)
     assert await run(store, to="2020-01-01T00:00:00Z") == (0, 0)
@@ -221,7 +221,7 @@ async def test_what_dies_again_while_a_replay_runs_is_not_replayed_twice(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
-        await one_delivery(store, "FAIL")
+        await add_one_delivery(store, "FAIL")
     asked = DeadFilter.model_validate({"state": "FAIL"})
     find_page = dead_letters.find_page
 
@@ -236,7 +236,7 @@ async def test_what_dies_again_while_a_replay_runs_is_not_replayed_twice(
 
 async def test_two_replays_at_once_replay_each_once(store: Store) -> None:
     for _ in range(20):
-        await one_delivery(store, "FAIL")
+        await add_one_delivery(store, "FAIL")
     first, second = await asyncio.gather(run(store, batch=5, state="FAIL"), run(store, batch=5, state="FAIL"))
     assert first[1] + second[1] == 20
 
@@ -251,7 +251,7 @@ async def test_a_replay_wakes_the_workers_it_has_work_for(store: Store) -> None:
     ):
         await Replay(store, signals, "w", DeadFilter.model_validate({"kind": "event"})).run()
         assert woken == ["events"]
-        await one_delivery(store, "FAIL")
+        await add_one_delivery(store, "FAIL")
         await Replay(store, signals, "w", DeadFilter.model_validate({"kind": "delivery"})).run()
         assert woken == ["events", "deliveries"]
 
@@ -263,7 +263,7 @@ async def test_a_replay_of_everything_there_is_is_refused(store: Store) -> None:
 
 async def test_the_unfinished_and_the_dead_are_counted(store: Store) -> None:
     for status in ("READY", "READY", "SENDING", "FAIL", "FAIL", "FAIL", "SUCCESS"):
-        await one_delivery(store, status)
+        await add_one_delivery(store, status)
     async with store.read() as tx:
         assert await stats.count_deliveries(tx) == {"READY": 2, "SENDING": 1, "FAIL": 3, "UNKNOWN": 0}
 
@@ -291,9 +291,9 @@ INDEXES = {
 async def test_dead_letters_are_found_by_the_index_of_the_dead_alone(store: Store) -> None:
     """With many sent deliveries and few others, of which the fewest may be retried."""
     for _ in range(50):
-        await one_delivery(store, "FAIL")
-    await one_delivery(store, "FAIL", is_retryable=True)
-    await one_delivery(store, "SENDING")
+        await add_one_delivery(store, "FAIL")
+    await add_one_delivery(store, "FAIL", is_retryable=True)
+    await add_one_delivery(store, "SENDING")
     await failed_event(store)
     async with store.transaction() as tx:
         await outbox.add(tx, [Event(event_type="x") for _ in range(FINISHED // 10)])

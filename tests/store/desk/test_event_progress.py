@@ -31,7 +31,13 @@ from bongsu.store.desk.event_progress import (
 )
 from bongsu.store.outbox import EventRow
 from tests.support.campaigns import add_cancellation, add_event, add_message, keep_counts
-from tests.support.notifications import NOON, send_many, tell, tell_many, withhold
+from tests.support.notifications import (
+    NOON,
+    add_many_deliveries,
+    add_many_recipients,
+    add_past_notification,
+    add_past_suppression,
+)
 from tests.support.plans import generic_plan, keep_statistics, rows_read
 from tests.support.rows import NOW, Sql, add_delivery_for_each, add_for_each, set_columns
 
@@ -51,20 +57,20 @@ async def test_rows_of_every_notice_are_counted(store: Store) -> None:
     async with store.transaction() as tx:
         event_id = await add_event(tx)
         first, second = [await add_message(tx, event_id, notice) for notice in (0, 1)]
-        await tell(tx, first, "a", "SUCCESS", "FAIL")
-        await tell(tx, first, "b", "READY")
-        await tell(tx, first, "c", "SENDING", channel="EMAIL")
-        await tell(tx, first, "d")
-        await withhold(tx, first, "e", "RATE_LIMITED")
-        await withhold(tx, first, "f", "NO_ADDRESS")
-        await tell(tx, second, "a", "SUCCESS", "UNKNOWN", "CANCELLED")
-        await withhold(tx, second, "e", "RATE_LIMITED")
-        await withhold(tx, second, "f", "DUPLICATE")
-        await withhold(tx, second, "g", "USER_OPTED_OUT")
+        await add_past_notification(tx, first, "a", "SUCCESS", "FAIL")
+        await add_past_notification(tx, first, "b", "READY")
+        await add_past_notification(tx, first, "c", "SENDING", channel="EMAIL")
+        await add_past_notification(tx, first, "d")
+        await add_past_suppression(tx, first, "e", "RATE_LIMITED")
+        await add_past_suppression(tx, first, "f", "NO_ADDRESS")
+        await add_past_notification(tx, second, "a", "SUCCESS", "UNKNOWN", "CANCELLED")
+        await add_past_suppression(tx, second, "e", "RATE_LIMITED")
+        await add_past_suppression(tx, second, "f", "DUPLICATE")
+        await add_past_suppression(tx, second, "g", "USER_OPTED_OUT")
         # Of another event.
         other = await add_message(tx, await add_event(tx))
-        await tell(tx, other, "a", "SUCCESS")
-        await withhold(tx, other, "b", "DUPLICATE")
+        await add_past_notification(tx, other, "a", "SUCCESS")
+        await add_past_suppression(tx, other, "b", "DUPLICATE")
         counts = (await progress_of(tx, event_id)).counts
     assert counts == Counts(
         notified=5,
@@ -92,8 +98,8 @@ async def test_counts_that_are_kept_are_read_instead_of_rows(store: Store) -> No
         )
         await keep_counts(tx, second, {"": {"NOTIFIED": 10, "NO_ADDRESS": 5}, "PUSH": {"MADE": 10, "SUCCESS": 4}})
         # Rows that would be counted as well if they were looked at.
-        await tell(tx, first, "a", "FAIL", "READY", "SENDING")
-        await withhold(tx, first, "b", "DUPLICATE")
+        await add_past_notification(tx, first, "a", "FAIL", "READY", "SENDING")
+        await add_past_suppression(tx, first, "b", "DUPLICATE")
         counts = (await progress_of(tx, event_id)).counts
     assert counts == Counts(
         notified=900_010,
@@ -113,8 +119,8 @@ async def test_kept_and_counted_numbers_of_one_event_are_added(store: Store) -> 
         few = await add_message(tx, event_id, 1)
         await keep_counts(tx, many, {"": {"NOTIFIED": 20_000, "DUPLICATE": 7}, "PUSH": {"MADE": 20_000, "SUCCESS": 19_000}})
         await keep_counts(tx, few, {"": {"NOTIFIED": 5}, "PUSH": {"MADE": 5}})  # not read: it is not bulk
-        await tell(tx, few, "a", "SUCCESS", "READY", "SENDING")
-        await withhold(tx, few, "b", "DUPLICATE")
+        await add_past_notification(tx, few, "a", "SUCCESS", "READY", "SENDING")
+        await add_past_suppression(tx, few, "b", "DUPLICATE")
         counts = (await progress_of(tx, event_id)).counts
     assert counts == Counts(20_001, {"DUPLICATE": 8}, {"PUSH": {"READY": 1_001, "SENDING": 1, "SUCCESS": 19_001}})
 
@@ -127,7 +133,7 @@ async def test_no_number_is_negative(store: Store) -> None:
             tx, await add_message(tx, event_id, is_bulk=True), {"PUSH": {"MADE": 10, "SUCCESS": 8, "FAIL": 3, "UNKNOWN": 0}}
         )
         few = await add_message(tx, event_id, 1)
-        await tell(tx, few, "a", "READY", "READY")
+        await add_past_notification(tx, few, "a", "READY", "READY")
         counts = (await progress_of(tx, event_id)).counts
     assert counts == Counts(1, {}, {"PUSH": {"READY": 2, "SUCCESS": 8, "FAIL": 3}})
 
@@ -172,7 +178,7 @@ async def test_time_is_counted_from_the_first_message_by_the_stores_clock(store:
         event_id = await add_event(tx)
         for notice, seconds in enumerate((50, 100, 10)):
             message_id = await add_message(tx, event_id, notice, seconds_ago=seconds)
-            await tell(tx, message_id, "a", "SUCCESS", "FAIL", "READY", "CANCELLED")
+            await add_past_notification(tx, message_id, "a", "SUCCESS", "FAIL", "READY", "CANCELLED")
         progress = await progress_of(tx, event_id)
         (row,) = await tx.fetch(in_both(lambda d: f"SELECT {d.now} AS now")())
     assert progress.seconds is not None
@@ -223,10 +229,10 @@ async def test_due_times_are_spread_by_member_so_the_last_members_tell_the_end(s
         for notice in range(2):
             message_id = await add_message(tx, event_id, notice)
             for member_id in ("a", "b", "c"):
-                await tell(tx, message_id, member_id, "READY")
+                await add_past_notification(tx, message_id, member_id, "READY")
             # In the inbox alone, and one that has ended.
-            await tell(tx, message_id, "d")
-            await tell(tx, message_id, "e", "SUCCESS")
+            await add_past_notification(tx, message_id, "d")
+            await add_past_notification(tx, message_id, "e", "SUCCESS")
         for member_id, due_at in due_times.items():
             await set_columns(tx, "deliveries", {"member_id": member_id}, due=due_at)
         progress = await progress_of(tx, event_id)
@@ -353,8 +359,8 @@ async def test_everything_is_found_by_an_index(store: Store) -> None:
     """Also when one message has nearly all rows of a table."""
     async with store.transaction() as tx:
         event_id = await add_event(tx)
-        await tell_many(tx, await add_message(tx, new_id()), 10_000)
-        await tell(tx, await add_message(tx, event_id), "a", "SUCCESS")
+        await add_many_recipients(tx, await add_message(tx, new_id()), 10_000)
+        await add_past_notification(tx, await add_message(tx, event_id), "a", "SUCCESS")
         await add_delivery_for_each(tx, "notifications", status="SUCCESS")
         await add_for_each(tx, "events", "notifications", created_at=NOW)
         counts = {"message_id": Sql("notification_id + 10"), "channel": "PUSH", "category": "MADE", "count": 1}
@@ -379,17 +385,17 @@ async def test_progress_of_a_running_campaign_reads_the_rows_of_its_last_members
         return
     async with store.transaction() as tx:
         before = await add_event(tx)
-        await tell(tx, await add_message(tx, before), "a", "SUCCESS")
+        await add_past_notification(tx, await add_message(tx, before), "a", "SUCCESS")
         over = await add_message(tx, before, 1, is_bulk=True)
-        await tell_many(tx, over, RUNNING)
-        await send_many(tx, over, "SUCCESS")
+        await add_many_recipients(tx, over, RUNNING)
+        await add_many_deliveries(tx, over, "SUCCESS")
     await keep_statistics(store)
     async with store.transaction() as tx:
         campaign = await add_event(tx)
         for notice in range(2):
             message_id = await add_message(tx, campaign, notice, is_bulk=True)
-            await tell_many(tx, message_id, RUNNING)
-            await send_many(tx, message_id, "READY")
+            await add_many_recipients(tx, message_id, RUNNING)
+            await add_many_deliveries(tx, message_id, "READY")
     if is_analysed:
         async with store.single() as tx:
             await tx.execute(same("ANALYZE")())

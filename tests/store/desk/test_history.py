@@ -18,7 +18,15 @@ from bongsu.store import Share, Store, Transaction
 from bongsu.store.core.query import same
 from bongsu.store.desk import history
 from bongsu.store.desk.history import Filters, HistoryRow, PageCursor, Status
-from tests.support.notifications import BOTH, NOON, babble, say, tell, tell_many, withhold
+from tests.support.notifications import (
+    BOTH,
+    NOON,
+    add_many_notifications,
+    add_many_recipients,
+    add_past_message,
+    add_past_notification,
+    add_past_suppression,
+)
 from tests.support.plans import generic_plan
 from tests.support.rows import Sql, add_delivery_for_each
 
@@ -70,17 +78,17 @@ async def some_past(tx: Transaction) -> list[Known]:
     for hours in range(40):
         # An event may speak in several languages, and so in several messages.
         event_id, type_name = events[hours % 30], dice.choice(["PRICE_DROP", "POST_LIKE", "NOTICE"])
-        message_id = await say(tx, type_name, NOON + hours * HOUR, event_id=event_id, locale=f"l{hours}")
+        message_id = await add_past_message(tx, type_name, NOON + hours * HOUR, event_id=event_id, locale=f"l{hours}")
         for member_id in dice.sample(["a", "b", "c", "ㄱ", "\U0010ffff", "~"], dice.randrange(7)):
             kind = dice.choice([*states, "IN_APP", "RATE_LIMITED", "USER_OPTED_OUT"])
             channels, status = frozenset(BOTH), states.get(kind, kind)
             if kind in states:
-                await tell(tx, message_id, member_id, kind, at=NOON + hours * HOUR)
+                await add_past_notification(tx, message_id, member_id, kind, at=NOON + hours * HOUR)
             elif kind == "IN_APP":
-                await tell(tx, message_id, member_id, at=NOON + hours * HOUR)
+                await add_past_notification(tx, message_id, member_id, at=NOON + hours * HOUR)
                 channels, status = frozenset({Channel.IN_APP}), "SENT"
             else:
-                await withhold(tx, message_id, member_id, kind)
+                await add_past_suppression(tx, message_id, member_id, kind)
             known.append(Known(message_id, member_id, type_name, event_id, hours, status, channels))
     return sorted(known, key=lambda one: (one.message_id, one.member_id), reverse=True)
 
@@ -135,9 +143,9 @@ async def test_many_that_wait_are_found_as_few_are(store: Store, monkeypatch: py
 async def test_a_row_says_all_there_is(store: Store) -> None:
     async with store.transaction() as tx:
         event_id = new_id()
-        message_id = await say(tx, event_id=event_id)
-        notification_id = await tell(tx, message_id, "a", "FAIL", code="UNREGISTERED", attempts=3)
-        await withhold(tx, message_id, "b", "DUPLICATE")
+        message_id = await add_past_message(tx, event_id=event_id)
+        notification_id = await add_past_notification(tx, message_id, "a", "FAIL", code="UNREGISTERED", attempts=3)
+        await add_past_suppression(tx, message_id, "b", "DUPLICATE")
         (not_told, told), _ = await history.find_page(tx, Filters())
     assert (told.message_id, told.member_id, told.notification_id) == (message_id, "a", notification_id)
     assert (told.event_id, told.type, told.subject, told.locale) == (event_id, "PRICE_DROP", "product-1", "ko")
@@ -167,10 +175,10 @@ async def test_what_is_under_way_or_unknown_is_never_called_settled(store: Store
     subsets = list(chain.from_iterable(combinations(every, size) for size in range(len(every) + 1)))
     async with store.transaction() as tx:
         for in_app in (True, False):
-            message_id = await say(tx)
+            message_id = await add_past_message(tx)
             channels = BOTH if in_app else (Channel.PUSH,)
             for number, states in enumerate(subsets):
-                await tell(tx, message_id, f"m-{number:02d}", *states, channels=channels)
+                await add_past_notification(tx, message_id, f"m-{number:02d}", *states, channels=channels)
             rows, _ = await history.find_page(tx, Filters(), limit=len(subsets))
             expected = [outcome(states) for states in subsets]
             assert [row.status.value for row in reversed(rows)] == expected
@@ -190,16 +198,16 @@ PAGE = 20
 
 async def long_past(tx: Transaction) -> HistoryRow:
     """Many small messages, then one for many members, then small ones again. A row of the large one."""
-    await babble(tx, "busy", MANY, NOON)
+    await add_many_notifications(tx, "busy", MANY, NOON)
     event_id = new_id()
     for minute in range(60):
         at = NOON + timedelta(minutes=60 + minute)
-        message_id = await say(tx, "POST_LIKE", at, subject=str(minute))
-        await tell(tx, message_id, "m-000007", at=at)
+        message_id = await add_past_message(tx, "POST_LIKE", at, subject=str(minute))
+        await add_past_notification(tx, message_id, "m-000007", at=at)
         if minute == 50:
-            await tell_many(tx, await say(tx, "NOTICE", at, event_id=event_id), MANY, at)
+            await add_many_recipients(tx, await add_past_message(tx, "NOTICE", at, event_id=event_id), MANY, at)
     for member_id in ("u-1", "u-2", "u-3"):
-        await tell(tx, message_id, member_id, "UNKNOWN", "FAIL", "UNKNOWN")
+        await add_past_notification(tx, message_id, member_id, "UNKNOWN", "FAIL", "UNKNOWN")
     await tx.execute(same("ANALYZE")())
     (row,), _ = await history.find_page(tx, Filters(event_id=event_id), limit=1)
     return row

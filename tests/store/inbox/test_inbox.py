@@ -15,7 +15,7 @@ from bongsu.store import Query, Store, Transaction, members
 from bongsu.store import inbox as statements
 from bongsu.store.core.query import LARGEST_ID, same
 from bongsu.store.inbox import MarkedRead
-from tests.support.inbox import pile_up, tell, unread_rows
+from tests.support.inbox import add_unread, add_unread_without_messages, unread_rows
 from tests.support.recorder import Recorder, postgres_plans, sqlite_plan
 
 EVERYTHING = PageQuery(limit=100)
@@ -33,7 +33,7 @@ class Listener:
 
 async def notify(store: Store, member_id: str, count: int = 1) -> list[int]:
     async with store.transaction() as tx:
-        return await tell(tx, member_id, count)
+        return await add_unread(tx, member_id, count)
 
 
 async def counts(store: Store, member_id: str) -> tuple[int, int]:
@@ -201,9 +201,9 @@ async def plans(tx: Transaction, query: Query) -> list[str]:
 async def test_the_inbox_is_read_by_its_indexes(store: Store) -> None:
     async with store.transaction() as tx:
         await members.ensure_members(tx, [f"m-{number}" for number in range(OTHERS)])
-        await pile_up(tx, "m", 10_000)
+        await add_unread_without_messages(tx, "m", 10_000)
         await statements.mark_read(tx, "m", 0, 9_000)
-        await tell(tx, "other", 8_000)
+        await add_unread(tx, "other", 8_000)
     async with store.transaction() as tx:
         await tx.execute(same("ANALYZE")())
     is_postgres = store.dialect.name == "postgresql"
@@ -230,7 +230,7 @@ async def test_a_hundred_thousand_unread_are_counted_by_one_row_and_read_in_chun
     listener = Listener()
     async with store.transaction() as tx:
         await members.ensure_members(tx, [f"m-{number}" for number in range(OTHERS)])
-        await pile_up(tx, "m", 100_000)
+        await add_unread_without_messages(tx, "m", 100_000)
     async with store.transaction() as tx:
         await tx.execute(same("ANALYZE bongsu_members")())
     assert await Inbox(store).unread_count("m") == UnreadCount(unread=100_000)

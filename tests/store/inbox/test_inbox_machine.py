@@ -19,7 +19,7 @@ from bongsu.api.inbox import Inbox, InboxPage, PageQuery, ReadAll, UnreadCount
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from bongsu.store.core.query import same
-from tests.support.inbox import tell, unread_rows
+from tests.support.inbox import add_unread, unread_rows
 
 _T = TypeVar("_T")
 MEMBERS = ("a", "b")
@@ -69,7 +69,7 @@ class InboxMachine(RuleBasedStateMachine):
 
     async def notify(self, member: str, count: int) -> list[int]:
         async with self.store.transaction() as tx:
-            return await tell(tx, member, count)
+            return await add_unread(tx, member, count)
 
     @rule(member=members, count=st.integers(1, 5))
     def notifications_arrive(self, member: str, count: int) -> None:

@@ -23,7 +23,15 @@ from bongsu.store.deliveries import RANKS
 from bongsu.store.members import find_member, find_preferences, put_member, put_preferences
 from bongsu.store.members.channels import declare_channels, load_channels
 from bongsu.store.members.devices import put_device
-from tests.support.decisions import decide, deliveries, fates, rows, run, said, says
+from tests.support.decisions import (
+    decide,
+    delivery_channels,
+    results_by_member,
+    rows,
+    rules_notifying,
+    run_sql,
+    trigger_event,
+)
 from tests.support.rows import add_member
 
 OWN = ("ALIMTALK", "KITE")
@@ -95,7 +103,7 @@ async def test_addresses_and_preferences_are_found_as_they_were_put(declared: St
         await put_member(tx, "m", Member())
         assert await find_member(tx, "m") == Member()
         await put_member(tx, "m", member)
-    await run(declared, "DELETE FROM bongsu_members WHERE member_id = 'm'")
+    await run_sql(declared, "DELETE FROM bongsu_members WHERE member_id = 'm'")
     assert await rows(declared, "SELECT * FROM bongsu_addresses") == []
 
 
@@ -103,8 +111,8 @@ async def test_a_claim_has_the_address_of_the_moment(declared: Store, settings: 
     async with declared.transaction() as tx:
         await put_member(tx, "m", Member(addresses={"ALIMTALK": "0101"}))
         await put_member(tx, "gone", Member(addresses={"ALIMTALK": "0102"}))
-    rules = says(Listed(("gone", "m")), NoticeType("SAID", ("ALIMTALK",)))
-    await decide(declared, settings, rules, said())
+    rules = rules_notifying(Listed(("gone", "m")), NoticeType("SAID", ("ALIMTALK",)))
+    await decide(declared, settings, rules, trigger_event())
     async with declared.transaction() as tx:
         await put_member(tx, "m", Member(addresses={"ALIMTALK": "0109", "KITE": "north"}))
         await put_member(tx, "gone", Member(phone="0103"))
@@ -182,14 +190,19 @@ async def _check(stores: Stores, found: dict[str, Person], asked: frozenset[str]
     async with store.transaction() as tx:
         for member_id, one in found.items():
             await _put(tx, member_id, one)
-    await decide(store, stores.settings, says(Listed(tuple(found)), NoticeType("SAID", tuple(sorted(asked)))), said())
+    await decide(
+        store,
+        stores.settings,
+        rules_notifying(Listed(tuple(found)), NoticeType("SAID", tuple(sorted(asked)))),
+        trigger_event(),
+    )
     expected = {member_id: one.fate(asked) for member_id, one in found.items()}
-    assert {member_id: [*fate] for member_id, fate in (await fates(store)).items()} == {
+    assert {member_id: [*fate] for member_id, fate in (await results_by_member(store)).items()} == {
         member_id: [fate] for member_id, (fate, _) in expected.items()
     }
     sent = [(member_id, channel) for member_id, (_, names) in sorted(expected.items()) for channel in names]
-    assert await deliveries(store) == sent
-    await run(
+    assert await delivery_channels(store) == sent
+    await run_sql(
         store, *(f"DELETE FROM bongsu_{table}" for table in ("deliveries", "notifications", "suppressions", "members"))
     )
 

@@ -21,8 +21,8 @@ from bongsu.settings import Settings
 from bongsu.store import Store, outbox
 from bongsu.store import deliveries as statements
 from bongsu.store.ranks import RANKS
-from tests.support.decisions import Clock, ClockedDecider, decide, members, rows, said, says
-from tests.support.random_events import PUSHED, fill, rules, some_event
+from tests.support.decisions import Clock, ClockedDecider, add_members, decide, rows, rules_notifying, trigger_event
+from tests.support.random_events import PUSHED, add_crowd, random_event, rules
 from tests.support.rows import NOW, Sql, set_columns
 
 CHUNK = 7
@@ -63,10 +63,10 @@ async def check(store: Store, after: str) -> Counter[str]:
 
 async def test_a_small_audience_has_no_counts_and_a_large_one_has(store: Store, settings: Settings) -> None:
     who = tuple(f"m-{number}" for number in range(CHUNK + 1))
-    await members(store, *who, device=True)
-    await decide(store, settings, says(Listed(who[:CHUNK])), said("few"), chunk=CHUNK)
+    await add_members(store, *who, device=True)
+    await decide(store, settings, rules_notifying(Listed(who[:CHUNK])), trigger_event("few"), chunk=CHUNK)
     assert await kept(store) == {}
-    await decide(store, settings, says(Listed(who)), said("many"), chunk=CHUNK)
+    await decide(store, settings, rules_notifying(Listed(who)), trigger_event("many"), chunk=CHUNK)
     assert Counter(what for _, _, what in await kept(store)) == {"NOTIFIED": 1, "IN_INBOX": 1}
     assert set((await kept(store)).values()) == {CHUNK + 1}
 
@@ -125,8 +125,8 @@ async def recover(store: Store) -> str:
 async def test_counts_equal_the_rows_whatever_happens(store: Store, settings: Settings, seed: int) -> None:
     dice = random.Random(seed)
     quick = settings.model_copy(update={"retry_base_seconds": 0.001, "poll_seconds": 0.001, "max_retries": 1})
-    await fill(store)
-    await decide_with_crashes(store, quick, dice, [some_event(dice) for _ in range(30)])
+    await add_crowd(store)
+    await decide_with_crashes(store, quick, dice, [random_event(dice) for _ in range(30)])
     # Of both guarantees.
     await set_columns(store, "messages", "message_id % 2 = 0", guarantee="at_least_once")
     decided = await check(store, "deciding")
@@ -170,8 +170,8 @@ async def test_counts_equal_the_rows_whatever_happens(store: Store, settings: Se
 
 async def test_a_result_that_comes_too_late_is_not_counted(store: Store, settings: Settings) -> None:
     who = [f"m-{number}" for number in range(CHUNK + 1)]
-    await members(store, *who, device=True)
-    await decide(store, settings, says(Everyone(), PUSHED), said(), chunk=CHUNK)
+    await add_members(store, *who, device=True)
+    await decide(store, settings, rules_notifying(Everyone(), PUSHED), trigger_event(), chunk=CHUNK)
     first, *_ = sorted(await statements.claim(store, Channel.PUSH, RANKS, 100, -1, "slow"))
     again, *_ = sorted(await statements.claim(store, Channel.PUSH, RANKS, 100, 60, "next"))
     assert (first.delivery_id, first.epoch + 1) == (again.delivery_id, again.epoch)
