@@ -26,7 +26,7 @@ from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.desk.event_progress import EventProgress, PageCursor
 from bongsu.store.outbox import EventRow
 
-# Between two looks of `--watch`. Each costs the store a few index reads, or up to 10,000 for an event of one step.
+# Between two looks of `--watch`. Each costs the store a few index reads, or those of all members of an event of one step.
 WATCH_SECONDS = 1.0
 
 _COLOURS = {

@@ -69,8 +69,8 @@ class EventWorker(Loop):
         self._on_decided = on_decided
         self._worker = process_name()
         self.selects = AudienceSelects(store, settings.audience_timeout_seconds, decider.chunk, self.wake)
-        # Claimed and not finished: at most a batch, as many with large audiences or a SELECT to wait for, and one with a
-        # large payload. If this process dies, their leases end and others claim them.
+        # Claimed and not finished: at most a batch, as many again with large audiences or a SELECT to wait for, and
+        # MOST_LARGE with a large payload. If this process dies, their leases end and others claim them.
         self._in_progress: list[EventInProgress] = []
         # Claims to end as if they had never been made, by after how many seconds their events are due again.
         self._to_give_back: dict[float, list[ClaimedEvent]] = {}
@@ -113,7 +113,7 @@ class EventWorker(Loop):
 
     async def _claim(self) -> list[ClaimedEvent]:
         """Events with large audiences take no room from the others, which are decided between two of their steps. Nor do
-        those that wait for a SELECT. Those with a large payload are claimed one at a time."""
+        those that wait for a SELECT. Those with a large payload are claimed one at a time, up to MOST_LARGE."""
         large = [event for event in self._in_progress if event.is_long or not event.is_ready]
         if len(large) > BATCH:
             # They wait in the store, where other workers may take them.

@@ -55,9 +55,9 @@ class ChannelSpec:
 
 
 # FCM lets a project send 10,000 a second and takes about 100 ms for each: a thousand are being sent, and half as many again
-# are waiting to be recorded. E-mail and SMS have four slots for each connection or thread (8 of smtp.py, 16 of
-# sms_apprise.py): while one is sent on it, others are claimed and recorded. More would only wait, and for as long as they
-# are claimed no other process can send them.
+# are waiting to be recorded. E-mail and SMS by Apprise have four slots for each connection or thread (8 of smtp.py, 16 of
+# apprise_sender.py): while one is sent on it, others are claimed and recorded. More would only wait, and for as long as they
+# are claimed no other process can send them. SMS by an HTTP gateway has a connection for each slot.
 BUILT_IN = (
     ChannelSpec(Channel.PUSH, 1, Address.DEVICES, "device", 1_536, label="push", setting="BONGSU_FCM_CREDENTIALS"),
     ChannelSpec(Channel.SMS, 2, Address.PHONE, "phone", 64, label="SMS", setting="BONGSU_SMS_URL"),

@@ -2,7 +2,8 @@
 
 A Loop ticks while ticks find work, then waits for a wake or the poll interval. With `pause_seconds` it also waits after a
 tick that found work, to gather more for the next. A tick that crashes is logged, counted and backed off; the loop goes on.
-One whose transaction the database rolled back is repeated after a moment. Nothing else in Bongsu has a `while True`.
+One whose transaction the database rolled back is repeated after a moment. Nothing that runs in the background has a
+`while True` of its own.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Loop(ABC):
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait after a tick that found work, woken or not, so that the next tick has a larger batch."""
+        """How long to wait after a tick that found work, woken or not, so that the next tick has a larger batch (debounce)."""
         return 0.0
 
     def wake(self) -> None:

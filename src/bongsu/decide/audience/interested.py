@@ -12,7 +12,7 @@ from bongsu.store.core.query import Transaction
 from bongsu.store.decisions import recipients
 from bongsu.store.decisions.recipients import Interest
 
-# Audiences that are looked up in one step, at most. A hundred members each fill a step.
+# Audiences that are looked up in one step, at most. With forty members each they fill a step.
 MOST_TOGETHER = 128
 
 

@@ -19,7 +19,7 @@ from bongsu.store.decisions.user_select import blamed_on_the_select, portions_qu
 
 _EVENT_ID = {"event_id": "uuid"}
 _PORTION = {"event_id": "uuid", "notice_index": "integer", "last_member_id": "text", "member_ids": "text"}
-# Rows in one statement. Each has as many members as a step, about 150 KB of JSON.
+# Rows in one statement. Each has as many members as a step, about 75 KB of JSON.
 STORED_TOGETHER = 16
 
 

@@ -32,7 +32,7 @@ from bongsu.store.outbox.progress import save_cursors
 
 _PUSH, _IN_APP = BITS[Channel.PUSH], BITS[Channel.IN_APP]
 
-# Recipients as one JSON object: member ids by notice index. The planner expects ten thousand rows of it, a full step.
+# Recipients as one JSON object: member ids by notice index. The planner expects ten thousand rows of it: two full steps.
 RECIPIENTS = """
         SELECT CAST(notice.key AS integer) AS notice_index, member.member_id
         FROM json_each(CAST($1 AS json)) AS notice(key, member_ids)

@@ -1,6 +1,6 @@
 """The next members of an audience, in id order, by one look at an index however large the audience is.
 
-Each statement returns the ids as one value: ten thousand rows of one column would take Python longer to read than the
+Each statement returns the ids as one value: thousands of rows of one column would take Python longer to read than the
 database to find.
 """
 

@@ -19,8 +19,8 @@ ABANDONED = "the lease ended without an outcome: it may have arrived"
 
 
 class DeliveryStatus(StrEnum):
-    """READY until it is claimed to be sent; SENDING until the result is recorded; then one of the final ones. CANCELLED:
-    its event was cancelled before it was claimed."""
+    """READY until it is claimed to be sent, and again before a retry; SENDING until the result is recorded; then one of the
+    others. CANCELLED: its event was cancelled before it was claimed, or before it was retried. docs/STATES.md"""
 
     READY = "READY"
     SENDING = "SENDING"

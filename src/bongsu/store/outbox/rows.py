@@ -12,9 +12,9 @@ from bongsu.model import Event, EventStatus, utc_now
 from bongsu.model.payload import no_payload, read_payload
 from bongsu.store.core.query import Dialect, Row, as_uuid
 
-# A worker that crashes takes a whole batch of claims with it, so the count of claims alone would condemn the events beside
-# the one that crashes it. From the third crash on an event is a suspect and claimed alone; after three crashes alone it is
-# the culprit.
+# A worker that crashes ends all claims of its batch without a result, so a high count of claims does not prove that this
+# event crashes it (poison message). From the third such claim on, an event is a suspect and is claimed alone. After three
+# more crashes, alone, it ends as FAILED.
 SUSPECT_AFTER = 3
 DEATHS_ALONE = 3
 
@@ -85,7 +85,7 @@ class ClaimedEvent(NamedTuple):
     attempts: int
     claim_count: int
     unreadable: str | None = None
-    # Its payload is long: it is claimed alone, and decoded outside the event loop.
+    # Its payload is long: a claim takes one such event at most, and decodes it outside the event loop.
     is_large: bool = False
 
     @property
