@@ -1,4 +1,4 @@
-"""Bongsu: an event goes in, the right people hear about it, once."""
+"""Bongsu: an event goes in, and the right people are notified of it once."""
 
 from bongsu.ingress.publish import Published, publish
 from bongsu.model import (

@@ -75,9 +75,8 @@ class Messages:
             for (notice_index, locale), message_id in ids.items()
             if message_id in needed and message_id not in events[notice_index].messages.values()
         ]
-        products = sorted(
-            {one for notice_index, _, _ in new if (one := events[notice_index].current_notice.product_id) is not None}
-        )
+        notices = [events[notice_index].current_notice for notice_index, _, _ in new]
+        products = sorted({notice.product_id for notice in notices if notice.product_id is not None})
         names = await decisions.find_product_names(tx, products) if products else {}
         written = []
         for notice_index, locale, message_id in new:

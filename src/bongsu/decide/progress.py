@@ -93,7 +93,7 @@ class EventInProgress:
     def list_audience(self, member_ids: Sequence[str]) -> None:
         """The audience of the current notice is exactly these members."""
         self.notices = [
-            _with_list(one, member_ids) if number == self.notice else one for number, one in enumerate(self.notices)
+            _with_list(notice, member_ids) if index == self.notice else notice for index, notice in enumerate(self.notices)
         ]
 
     def position_after(self, cursor: str | None) -> tuple[int, str]:

@@ -66,8 +66,8 @@ class Decider:
     async def decide_step(self, events: Sequence[EventInProgress]) -> Decision:
         """Decide one bounded step of these events. Everything commits together or not at all.
 
-        Events there was no room for are not in the decision. Of each event only the current notice is decided, so that one
-        cursor says how far the event has come.
+        Events that did not fit into the step are not in the decision. Of each event only the current notice is decided, so
+        that one cursor is enough for the event.
         """
         try:
             return await self._decide(events)
@@ -127,10 +127,10 @@ class Decider:
         decision.rows = rows
         decision.new_messages = await self._messages.render_new(tx, events, ids, needed, notified, bulk, held.now)
         decision.used_again = sorted(notified & {message_id for event in events for message_id in event.own_messages})
-        for one in rows.counts:
-            decision.counts[events[one.notice_index].current_notice.type.name, one.reason] += one.recipients
-            if one.reason is None:
-                decision.notified[events[one.notice_index].event_id] += one.recipients
+        for count in rows.counts:
+            decision.counts[events[count.notice_index].current_notice.type.name, count.reason] += count.recipients
+            if count.reason is None:
+                decision.notified[events[count.notice_index].event_id] += count.recipients
 
     async def _step_profiles(self, tx: Transaction, recipients: Recipients) -> Sequence[Profile]:
         """The profiles of the step's members; with others that are known, if these are few beside the members."""
@@ -185,9 +185,9 @@ class Decider:
     ) -> DecisionInputs:
         keys = self._number_keys(events)
         paced = [
-            one
+            notice
             for notice_index in recipients.members
-            if (one := _paced_notice(notice_index, events[notice_index])) is not None
+            if (notice := _paced_notice(notice_index, events[notice_index])) is not None
         ]
         return DecisionInputs(
             notices=[
@@ -214,8 +214,9 @@ class Decider:
     def _active_times(
         self, paced: Sequence[PacedNotice], recipients: Recipients, profiles: Sequence[Profile], now: datetime
     ) -> list[ActiveTime]:
-        first = min(one.seconds * one.before for one in paced)
-        last = max(one.seconds * (one.before + len(recipients.members[one.notice_index])) for one in paced)
+        """When members may be sent to, from the first paced delivery of this step to the last."""
+        first = min(notice.seconds * notice.before for notice in paced)
+        last = max(notice.seconds * (notice.before + len(recipients.members[notice.notice_index])) for notice in paced)
         return self._profiles.active_rows(profiles, now, first, last)
 
     def _number_keys(self, events: Sequence[EventInProgress]) -> list[int]:

@@ -1,8 +1,9 @@
-"""Whose turn it is: which events the worker decides next, so that none waits for ever. Pure.
+"""Fair scheduling: which events the worker decides next, so that none starves. Pure.
 
-Each round has two steps. The first is for all small events together: in it lists come first, and one audience of another
-kind follows only if they leave room. The second is for one event alone: a large one, which takes many rounds, or the small
-one that the lists left no room for. These two kinds take turns, and so do the large ones among each other.
+A large event is one whose audience did not fit into a step. Each round has two steps. The first is for all small events
+together: in it lists come first, and one audience of another kind follows only if they leave room. The second is for one
+event alone: a large one, which takes many rounds, or the small one that the lists left no room for. These two kinds take
+turns, and so do the large ones among each other.
 """
 
 from __future__ import annotations

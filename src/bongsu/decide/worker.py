@@ -33,15 +33,16 @@ from bongsu.store.outbox import ClaimedEvent, EventResult
 BATCH = 500
 # The traceback's last line is what an operator reads; the whole of it is in the log.
 ERROR_LIMIT = 1_000
-# After a step, events gather for so long: a step of two costs hardly more than a step of one. An event that finds the worker
-# idle is decided at once. Shorter → more CPU for each event at a hundred a second; longer → pages show them later.
+# Debounce: after a step, events gather for so long, because a step of two costs hardly more than a step of one. An event
+# that finds the worker idle is decided at once. Shorter → more CPU for each event at a hundred a second; longer → pages
+# show them later.
 PAUSE_SECONDS = 0.02
 # Events with a large payload in progress at a time. Each keeps its payload and perhaps 100,000 ids in memory.
 MOST_LARGE = 4
-# Large events beyond a batch are given back for so long. Shorter → a worker with thousands of them claims the same ones
-# again and again; longer → they wait although it is done with the others.
+# Events with large audiences beyond a batch are given back for so long. Shorter → a worker with thousands of them claims the
+# same ones again and again; longer → they wait although it is done with the others.
 LARGE_WAIT_SECONDS = 5.0
-# Event types without a rule that were logged. More than these are made up by the sender.
+# Event types without a rule are logged once each, up to so many: a sender that makes up types must not fill memory.
 MOST_UNHANDLED = 1_000
 
 
@@ -89,18 +90,19 @@ class EventWorker(Loop):
         return 0.0 if is_more else min(PAUSE_SECONDS, self._settings.poll_seconds)
 
     async def tick(self) -> int:
+        """Claim events and decide one step of each; return how many events had a step."""
         await self._give_back()
         await self._renew_leases()
         await self._end_selects()
-        steps = await self._begin_in_order(await self._claim())
-        steps += await self._continue()
-        if not steps or time.monotonic() >= self._suspects_at:
+        events = await self._begin_in_order(await self._claim())
+        events += await self._continue()
+        if not events or time.monotonic() >= self._suspects_at:
             # In a claim and a step of its own: if it crashes this process too, it takes no other event with it.
             suspects = await self._claim_suspect()
-            steps += await self._begin(suspects)
+            events += await self._begin(suspects)
             self._is_more_due |= bool(suspects)
             self._suspects_at = time.monotonic() + self._settings.poll_seconds
-        return steps
+        return events
 
     async def stop(self) -> None:
         await super().stop()
@@ -112,33 +114,33 @@ class EventWorker(Loop):
     # --- claims -------------------------------------------------------------------------------------------------------
 
     async def _claim(self) -> list[ClaimedEvent]:
-        """Events with large audiences take no room from the others, which are decided between two of their steps. Nor do
-        those that wait for a SELECT. Those with a large payload are claimed one at a time, up to MOST_LARGE."""
-        large = [event for event in self._in_progress if event.is_long or not event.is_ready]
-        if len(large) > BATCH:
+        """Events with large audiences do not count towards the batch, because others are decided between two of their steps.
+        Nor do those that wait for a SELECT. Those with a large payload are claimed one at a time, up to MOST_LARGE."""
+        uncounted = [event for event in self._in_progress if event.is_long or not event.is_ready]
+        if len(uncounted) > BATCH:
             # They wait in the store, where other workers may take them.
-            self._release([event.claimed for event in large[BATCH:]], LARGE_WAIT_SECONDS)
+            self._release([event.claimed for event in uncounted[BATCH:]], LARGE_WAIT_SECONDS)
             await self._give_back()
-        room = BATCH - (len(self._in_progress) - len(large))
-        if room <= 0:
+        free = BATCH - (len(self._in_progress) - len(uncounted))
+        if free <= 0:
             return []
         with_large_payload = [event for event in self._in_progress if event.claimed.is_large]
         # The next one when the last has had its first step: it may be critical, and a campaign takes long.
-        is_next_large = len(with_large_payload) < MOST_LARGE and all(event in large for event in with_large_payload)
+        is_next_large = len(with_large_payload) < MOST_LARGE and all(event in uncounted for event in with_large_payload)
         lease, types = self._lease.seconds, self._rules.critical_types
         async with self._store.single() as tx:
-            claimed = await outbox.claim(tx, room, lease, self._worker, types, int(is_next_large))
+            claimed = await outbox.claim(tx, free, lease, self._worker, types, int(is_next_large))
         are_large = [claim.is_large for claim in claimed]
-        self._is_more_due = any(are_large) or are_large.count(False) == room
+        self._is_more_due = any(are_large) or are_large.count(False) == free
         return claimed
 
     async def _claim_critical(self) -> list[ClaimedEvent]:
         """Between two steps: those that can give critical notices wait for no more than one step of others."""
-        types, room = self._rules.critical_types, 2 * BATCH - len(self._in_progress)
-        if not types or room <= 0:
+        types, free = self._rules.critical_types, 2 * BATCH - len(self._in_progress)
+        if not types or free <= 0:
             return []
         async with self._store.single() as tx:
-            return await outbox.claim_critical(tx, min(room, BATCH), self._lease.seconds, self._worker, types)
+            return await outbox.claim_critical(tx, min(free, BATCH), self._lease.seconds, self._worker, types)
 
     async def _claim_suspect(self) -> list[ClaimedEvent]:
         async with self._store.single() as tx:
@@ -156,6 +158,7 @@ class EventWorker(Loop):
         self._lease.renewed(now)
 
     def _release(self, claimed: Sequence[ClaimedEvent], after_seconds: float) -> None:
+        """Stop deciding these events. The next `_give_back` ends their claims."""
         self._to_give_back.setdefault(after_seconds, []).extend(claimed)
         self.selects.cancel([(claim.event.event_id, claim.epoch) for claim in claimed])
         gone = {claim.event.event_id for claim in claimed}
@@ -175,7 +178,7 @@ class EventWorker(Loop):
     # --- steps --------------------------------------------------------------------------------------------------------
 
     async def _begin_in_order(self, claimed: Sequence[ClaimedEvent]) -> int:
-        """In steps of their own: first those that can give critical notices, last the large one."""
+        """In steps of their own: first those that can give critical notices, last the one with a large payload."""
         parts: list[list[ClaimedEvent]] = [[], [], []]
         for claim in claimed:
             parts[2 if claim.is_large else 0 if self._rules.is_critical(claim.event.event_type) else 1].append(claim)
@@ -210,7 +213,7 @@ class EventWorker(Loop):
             await self._resume(events)
             await self._record(ended)
         except StoreError:
-            self._release([one for one, _ in ended], self._settings.retry_base_seconds)
+            self._release([claim for claim, _ in ended], self._settings.retry_base_seconds)
             self._release_all()
             raise
         if events:

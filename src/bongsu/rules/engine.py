@@ -1,6 +1,6 @@
-"""The tiny engine: which rules there are for an event's type, and what they say of it.
+"""The rule engine: which rules handle an event type, and the notices they give for an event.
 
-Nothing in here knows the built-in catalogue: that is written with `Rules`, as a user's own rules are.
+It does not know the built-in catalogue, which is written with the same `Rules` as a user's own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 class Rules:
-    """A set of rules and of the notice types they speak in. `Rules(these, those)` has the rules of both."""
+    """A set of rules, their notice types and the user's own senders. `Rules(these, those)` has those of both."""
 
     def __init__(self, *included: Rules) -> None:
         # Each with whether it can give critical notices, as far as that is declared.
@@ -36,17 +36,17 @@ class Rules:
         self._types: dict[str, NoticeType] = {}
         self._senders: dict[str, Sender] = {}
         self._concurrency: dict[str, int] = {}
-        for one in included:
-            for event_type, rules in one._rules.items():
+        for other in included:
+            for event_type, rules in other._rules.items():
                 self._rules[event_type].extend(rules)
-            self._critical |= one._critical
-            for declared in one._types.values():
+            self._critical |= other._critical
+            for declared in other._types.values():
                 self._declare(declared)
-            for channel, sender in one._senders.items():
-                self._appoint(channel, sender, one._concurrency.get(channel))
+            for channel, sender in other._senders.items():
+                self._set_sender(channel, sender, other._concurrency.get(channel))
 
     def rule(self, event_type: str, *, critical: bool | None = None) -> Callable[[_Rule], _Rule]:
-        """`@app.rule("order.shipped")`: have this function asked about every event of that type.
+        """`@app.rule("order.shipped")`: call this function for every event of that type.
 
         `critical=True`: it can give critical notices, so events of that type are decided before others. Not declared: from
         the first critical notice it gives on.
@@ -103,7 +103,7 @@ class Rules:
         if self._types.setdefault(declared.name, declared) != declared:
             raise BadApp(f"Notice type {declared.name} is declared twice, and differently: give yours another name")
 
-    def _appoint(self, channel: str, sender: Sender, concurrency: int | None) -> None:
+    def _set_sender(self, channel: str, sender: Sender, concurrency: int | None) -> None:
         if self._senders.setdefault(channel, sender) is not sender:
             raise BadApp(f"Channel {channel} has two senders: a message goes out once, so choose one")
         if concurrency is not None:
@@ -127,10 +127,10 @@ class Rules:
     @property
     def declared_channels(self) -> frozenset[str]:
         """The channels that are not built in."""
-        return frozenset(self._senders) - {one.name for one in BUILT_IN}
+        return frozenset(self._senders) - {spec.name for spec in BUILT_IN}
 
     def knows(self, event_type: str) -> bool:
-        """Whether any rule is about such events, even if it says nothing of them."""
+        """Whether any rule handles this event type. It may still give no notice for an event."""
         return event_type in self._rules
 
     @property
@@ -142,10 +142,10 @@ class Rules:
         return event_type in self._critical
 
     def detect(self, event: Event) -> list[Notice]:
-        """What is to be said because of this event. An event no rule is about gives rise to nothing."""
+        """The notices that the rules give for this event; none if no rule handles its type."""
         notices = []
         for rule, critical in self._rules.get(event.event_type, ()):
-            given = list(_said(rule, event))
+            given = list(_notices_of(rule, event))
             if critical is None and any(notice.type.is_critical for notice in given):
                 self._critical.add(event.event_type)
             notices += given
@@ -169,37 +169,38 @@ class App(Rules):
             if not inspect.iscoroutinefunction(getattr(sender, verb, None)):
                 raise BadApp(f"The sender of {name} has no async {verb}")
         # Also finds a misspelt name, which would declare a channel that nothing is ever sent on.
-        if (says := getattr(sender, "channel", None)) != name:
-            raise BadApp(f"The sender of {name} has channel = {says!r}: write channel = {str(name)!r} in its class")
+        if (declared := getattr(sender, "channel", None)) != name:
+            raise BadApp(f"The sender of {name} has channel = {declared!r}: write channel = {str(name)!r} in its class")
         if concurrency is not None and concurrency < 1:
             raise BadApp(f"Channel {name} has concurrency={concurrency}: give 1 or more, or leave it out")
-        self._appoint(str(name), sender, concurrency)
+        self._set_sender(str(name), sender, concurrency)
 
 
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not CHANNEL_NAME.fullmatch(name):
         raise BadApp(f"{name!r} cannot name a channel: take letters, digits and _, at most 32, a letter first")
-    built_in = {one.name: one for one in BUILT_IN}
+    built_in = {spec.name: spec for spec in BUILT_IN}
     if name.upper() in built_in and name not in built_in:
         raise BadApp(f"Channel {name} is too much like {name.upper()}: write that, or take another name")
     if name in built_in and built_in[name].address is Address.NONE:
-        others = ", ".join(one for one in built_in if one != name)
+        others = ", ".join(other for other in built_in if other != name)
         raise BadApp(f"{name} is the inbox itself and has no sender: choose one of {others}, or a name of your own")
 
 
-def _said(rule: Rule, event: Event) -> Iterator[Notice]:
-    said = rule(event)
-    if said is None:
+def _notices_of(rule: Rule, event: Event) -> Iterator[Notice]:
+    """The notices of one rule, checked. Without a subject of its own, a notice is about its ref_id or its event."""
+    given = rule(event)
+    if given is None:
         return
-    notices = [said] if isinstance(said, Notice) else said
+    notices = [given] if isinstance(given, Notice) else given
     if not isinstance(notices, Iterable):
         raise TypeError(f"rule {_name(rule)} gave {notices!r:.100} instead of notices")
     for notice in notices:
         if not isinstance(notice, Notice):
             raise TypeError(f"rule {_name(rule)} gave {notice!r:.100} instead of a Notice")
         if not isinstance(notice.audience, Audience):
-            said = f"rule {_name(rule)} names {notice.audience!r:.100} as its audience"
-            raise TypeError(f"{said}: write Listed, Interested, Everyone or Selected")
+            found = f"rule {_name(rule)} names {notice.audience!r:.100} as its audience"
+            raise TypeError(f"{found}: write Listed, Interested, Everyone or Selected")
         yield notice if notice.subject else replace(notice, subject=notice.ref_id or str(event.event_id))
 
 

@@ -49,7 +49,7 @@ class Loop(ABC):
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait after a tick that found work, woken or not, so that the next tick has a larger batch (debounce)."""
+        """Debounce: how long to wait after a tick that found work, woken or not, so that the next one has a larger batch."""
         return 0.0
 
     def wake(self) -> None:
