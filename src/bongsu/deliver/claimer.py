@@ -19,7 +19,7 @@ from bongsu.store.ranks import CRITICAL, CRITICAL_BULK, RANKS, SHARED_PART, SHAR
 # Claim when this part of the slots is free, and as many; the dispatcher records when this part of them has results.
 # Statements then are about many rows.
 SHARE = 4
-# How often one is claimed while the channel is held. Longer → a channel that is well again is noticed later.
+# How often one is claimed while the channel is held. Longer → a provider that has recovered is noticed later.
 PROBE_SECONDS = 1.0
 
 
@@ -63,16 +63,16 @@ class Claimer:
         else:
             claimed = await self._claim_free(used, lease_seconds, now)
         if claimed is None and now - self._asked_at >= self._contact.gap_seconds / 3:
-            # All slots are taken for long. It asks for nothing, so that the store is known to have answered all the time.
+            # All slots have been in use for long: claim nothing, only to see that the store answers (`Contact`).
             await self._claim_ranks((CRITICAL,), 0, lease_seconds)
         return claimed
 
     async def _claim_free(self, used: int, lease_seconds: float, now: float) -> list[ClaimedDelivery] | None:
-        """As the slots allow that are free."""
+        """A portion if so many of the shared slots are free, else critical deliveries into their own slots."""
         portion = max(1, self._slots // SHARE)
         shared = slots_for(RANKS[-1], self._slots)
-        is_look = self._is_more_due or now >= self._look_at
-        if is_look and shared - (used - len(self._in_own_slots)) >= portion:
+        is_due = self._is_more_due or now >= self._look_at
+        if is_due and shared - (used - len(self._in_own_slots)) >= portion:
             return await self._claim_in_turn(portion, lease_seconds, now)
         if self._is_critical_due or now >= self._look_for_critical_at:
             return await self._claim_critical(lease_seconds, now)

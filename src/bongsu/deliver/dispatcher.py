@@ -39,8 +39,8 @@ from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, DeliveryStatus, Success
 from bongsu.store.messages.content import Contents, MessageCache, MessageContent
 
-# Results are recorded after this time at the latest, however few they are. Shorter → more CPU for each delivery at a hundred
-# a second; longer → more of them are UNKNOWN or sent again after a crash.
+# Debounce: results are recorded after this time at the latest, however few they are. Shorter → more CPU for each delivery at
+# a hundred a second; longer → more of them are UNKNOWN or sent again after a crash.
 LINGER_SECONDS = 0.03
 # After an outage of the store in which leases may have ended, abandoned deliveries are claimed only after this time: by then
 # every live process has tried to record what it knows and to renew its leases. One that has just started knows nothing of
@@ -138,12 +138,12 @@ class Dispatcher(Loop):
         if not self._is_behind and self._is_to_record and self._recording is None:
             # At the same time: the next deliveries are sent while the results of the last ones are recorded. They are taken
             # now, so that their leases are not renewed by another transaction meanwhile.
-            recording = self._record_taken(self._take_results())
+            recording = self._record(self._take_results())
             self._recording = asyncio.create_task(recording, name=f"bongsu-{self.name}-record")
             self._recording.add_done_callback(lambda _task: self._go_on())
         await self._renew_leases()
         moved += await self._claim_and_send()
-        moved += await self._recorded()
+        moved += await self._finish_recording()
         if not moved and (self._sending or self._results or self._recording):
             await self._wait_for_outcome()
         return moved + len(self._results) + (self._recording is not None)
@@ -203,12 +203,12 @@ class Dispatcher(Loop):
     async def _claim(self) -> list[ClaimedDelivery]:
         used = len(self._sending) + len(self._results) + len(self._being_recorded)
         claimed = await self._claimer.claim(used, self._lease.seconds, is_held=self._sender.is_held)
-        return self._without_held(claimed or [])
+        return self._without_own(claimed or [])
 
-    def _without_held(self, claimed: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
-        """Those that this process does not hold yet. What it holds goes on under the newer claim.
+    def _without_own(self, claimed: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
+        """Without those that this dispatcher is sending or recording already: these go on under the newer claim.
 
-        Renewing in time makes this rare: for example, the machine slept and leases ended unnoticed.
+        Renewing in time makes this rare: for example, the machine was suspended and leases ended unnoticed.
         """
         again = {delivery.delivery_id: delivery for delivery in claimed if delivery.status == DeliveryStatus.SENDING}
         if not again:
@@ -223,7 +223,7 @@ class Dispatcher(Loop):
     # --- send ---------------------------------------------------------------------------------------------------------
 
     async def _send(self, claimed: Sequence[ClaimedDelivery], claimed_at: float) -> None:
-        """Send those that can go: the claim that says so is committed."""
+        """Send those that can go: their claim has committed SENDING."""
         if not claimed:
             return
         try:
@@ -334,18 +334,18 @@ class Dispatcher(Loop):
     # --- record -------------------------------------------------------------------------------------------------------
 
     async def _record_before_claiming(self) -> int:
-        """Results that the store has taken, or did not take before. While it takes none, their leases are renewed: it may
-        take the claims of others all the same."""
+        """Finish the recording under way, and repeat one that failed. While the store takes no results, their leases are
+        renewed: it may take the claims of others all the same."""
         try:
-            recorded = await self._recorded()
-            return recorded + (await self._record() if self._is_behind else 0)
+            recorded = await self._finish_recording()
+            return recorded + (await self._record(self._take_results()) if self._is_behind else 0)
         except StoreError:
             with contextlib.suppress(StoreError):
                 await self._renew_all()
             raise
 
-    async def _recorded(self) -> int:
-        """How many the recording task has recorded, if it is done. Raises what it raised."""
+    async def _finish_recording(self) -> int:
+        """How many results the recording task has stored, if it is done. Raises what it raised."""
         if self._recording is None or not self._recording.done():
             return 0
         recording, self._recording = self._recording, None
@@ -355,11 +355,8 @@ class Dispatcher(Loop):
         """Wait for what is being recorded, and record the others."""
         if self._recording is not None:
             await asyncio.wait({self._recording})
-            await self._recorded()
-        await self._record()
-
-    async def _record(self) -> int:
-        return await self._record_taken(self._take_results())
+            await self._finish_recording()
+        await self._record(self._take_results())
 
     def _take_results(self) -> list[DeliveryResult | Success]:
         """The results so far, to be recorded now."""
@@ -372,15 +369,17 @@ class Dispatcher(Loop):
         self._being_recorded = results
         return results
 
-    async def _record_taken(self, results: list[DeliveryResult | Success]) -> int:
+    async def _record(self, results: list[DeliveryResult | Success]) -> int:
+        """Store results that were taken; return how many."""
         try:
             if results:
-                await self._record_all(results)
+                await self._store_results(results)
         finally:
             self._being_recorded = []
         return len(results)
 
-    async def _record_all(self, results: list[DeliveryResult | Success]) -> None:
+    async def _store_results(self, results: list[DeliveryResult | Success]) -> None:
+        """In one transaction. If one of them cannot be stored, one by one."""
         try:
             recorded = await statements.record(self._store, self.channel, results)
         except Exception as error:
@@ -391,7 +390,7 @@ class Dispatcher(Loop):
                 self._is_behind = isinstance(error, StoreError)
                 raise
             # One of them cannot be stored; the others can.
-            await self._record_each(results)
+            await self._store_one_by_one(results)
             return
         self._is_behind = False
         self._claimer.free(result.delivery_id for result in results)
@@ -401,11 +400,11 @@ class Dispatcher(Loop):
             self._is_to_record = True
         self._report([result for result in results if result.delivery_id in recorded])
 
-    async def _record_each(self, results: list[DeliveryResult | Success]) -> None:
+    async def _store_one_by_one(self, results: list[DeliveryResult | Success]) -> None:
         failed: Exception | None = None
         for result in results:
             try:
-                await self._record_all([result])
+                await self._store_results([result])
             except Exception as error:
                 failed = error
         if failed is not None:

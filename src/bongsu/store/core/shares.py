@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-# No statement of ours runs long: what does is stuck, and stuck transactions keep vacuum from the hot tables.
+# All our statements are short. One that runs longer hangs, and a transaction that hangs keeps VACUUM from cleaning up.
 STATEMENT_SECONDS = 30.0
 
 
 class Share(StrEnum):
     # Storing events that come in.
     INGEST = "ingest"
-    # Requests of members, which would rather be refused than wait.
+    # Requests of members: refused after a moment, because the caller can try again.
     MEMBERS = "members"
     # Requests of operators, /api/admin/*: they read much, and members' requests must not wait for that.
     OPERATORS = "operators"
@@ -38,9 +38,9 @@ AUDIENCE_READERS = 2
 
 # Two cores of database serve about twenty busy connections well; more would queue there instead of here. Each share has its
 # own, so that one slow table (an index being built, a forgotten transaction) does not stop what has nothing to do with it.
-# A member's call would rather be refused after a moment; a worker's statement has nothing better to do than to wait. But
-# not as long as a statement may take: then waiting for a lock could not be told from being slow. Callers that send events
-# hear after 3 s that a lock is held: they can send again, and most give up after 5 or 10 s. An operator's page takes a
+# A member's call is refused after a moment; a worker's statement waits longer, because nobody waits for its answer. The wait
+# for a lock ends before a statement's own limit, so that the error shows which of the two it was. Callers that send events
+# get an error after 3 s if a lock is held: they can send again, and most give up after 5 or 10 s. An operator's page takes a
 # fraction of a second; one that takes 5 s is stopped, and its connection is free for the next.
 SHARES = {
     Share.INGEST: Limits(connections=4, wait_seconds=10, lock_seconds=3),

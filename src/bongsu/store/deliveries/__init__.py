@@ -2,12 +2,12 @@
 
 A delivery that waits is READY, or SENDING until its lease ends: its due time is then the end of the lease. So new, retried
 and abandoned deliveries are found by one condition over one index. A claim makes SENDING what can go, and is committed
-before anything is sent: a SENDING delivery whose lease has ended may have been sent. Every claim raises the epoch, nothing
-lowers it, and only the newest claim can be recorded (docs/decisions/0012-a-claim-commits-sending.md).
+before anything is sent: a SENDING delivery whose lease has ended may have been sent. Fencing: every claim raises the epoch,
+nothing lowers it, and only the newest claim can be recorded (docs/decisions/0012-a-claim-commits-sending.md).
 
 A claim is open while its epoch is the newest and `leased_by` is set: claiming sets it, recording and the recovery job clear
-it. This is tested instead of the status so that PostgreSQL finds the rows by their ids and is not drawn to the index of
-everything that waits.
+it. This is tested instead of the status so that PostgreSQL finds the rows by their ids and not by the index of everything
+that waits.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ async def claim(
 ) -> list[ClaimedDelivery]:
     """Lease due deliveries, those of an earlier rank first. What can go is SENDING: it is committed, and may be sent.
 
-    Abandoned ones are SENDING with an owner whose lease has ended. The contact says whether they are claimed too, and until
-    when the store has to begin; it learns when the store did. Without one, all of them are claimed whenever that is.
+    Abandoned ones are SENDING with an owner whose lease has ended. `contact` decides whether they are claimed too, has the
+    deadline for the store to begin, and is given the time when it did. Without one, they are claimed, and at any time.
     """
     begins_by, with_abandoned = (contact.begins_by, contact.with_abandoned) if contact else (ALWAYS, True)
     asked = Table(RANK, [(rank,) for rank in ranks])

@@ -1,8 +1,8 @@
-"""Since when the store has taken the claims of a dispatcher without a gap, by the store's own clock. Pure.
+"""Contact with the store: since when it has taken the claims of a dispatcher without a gap, by the store's clock. Pure.
 
-A lease that has ended is no proof that its owner is dead: the store may have been away, read-only or frozen, and the owner
-is about to record or to renew. Whoever claims therefore says until when the store has to begin the claim. A claim that was
-on its way when the store stopped answering is begun later than that and leases nothing, whether or not its sender still
+A lease that has ended does not prove that its owner is dead: the store may have been away, read-only or frozen, and the
+owner is about to record or to renew. So every claim has a deadline (`begins_by`): if the store begins it later, it leases
+nothing. That is the case for a claim that was on its way when the store stopped answering, whether or not its sender still
 waits for it. After such a gap, abandoned deliveries are claimed only when the store has answered for a grace period again.
 """
 

@@ -164,8 +164,8 @@ async def is_any_stale(tx: Transaction, channel: str, rank: int) -> bool:
 async def settle_abandoned(tx: Transaction, limit: int, contact: Contact | None = None) -> Counter[tuple[str, str]]:
     """End claims whose leases ended while sending; return how many of a channel are UNKNOWN or READY, to be sent again.
 
-    The contact says until when the store has to begin it, and learns that the store answered: after a gap, live dispatchers
-    have to record and renew first. With a limit of 0 it only learns; a read-only store refuses that too.
+    `contact` has the deadline for the store to begin, and is given the time when it did: after a gap, live dispatchers have
+    to record and renew first. A limit of 0 only updates the contact; a read-only store refuses that too.
     """
     rows = await tx.fetch(SETTLE_ABANDONED(limit, contact.begins_by if contact else ALWAYS))
     if contact is not None:

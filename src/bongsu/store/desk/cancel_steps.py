@@ -1,6 +1,6 @@
 """The steps of a cancellation: end the waiting deliveries of the next members and, if asked, withdraw their inbox rows.
 
-Any process may do a step; the row of the cancellation says how far they have come.
+Any process may do a step. The row of the cancellation has their cursor: the message and the last member that are done.
 
 Locks in one order: the cancellation; then either members by id, or those deliveries that nobody else has locked. Never both
 in one transaction: a member's call must not wait for a step that waits for a dispatcher.
@@ -44,7 +44,7 @@ class Step:
 class Part:
     """The members whose rows a step changes: of a message, behind `after` up to `last`, and what was changed already.
 
-    `begin` and `end` are how far the cancellation's row says the steps have come, before this one and after it.
+    `begin` and `end` are the cursor of the cancellation before this step and after it.
     """
 
     event_id: UUID
@@ -120,7 +120,7 @@ _NOTIFICATIONS = """(
             WHERE x.message_id = $1 AND x.member_id > $2 AND x.member_id <= $3 OFFSET 0) AS n"""
 
 # Ends those that wait, and lets none that has failed be retried. Returns them as they are then. Locks their rows; skips
-# locked ones, whose dispatcher finds them cancelled: to wait for it would keep what it is about to record.
+# locked ones, whose dispatcher finds them cancelled: waiting for it here could deadlock with what it is about to record.
 _CANCEL_DELIVERIES = Statement(
     postgres=f"""
     WITH free AS MATERIALIZED (
@@ -160,8 +160,8 @@ _FIND_SKIPPED = Statement(
 # The planner sees how many members lie between the two, and looks up the rows of so few by their keys.
 _PLAN_BY_VALUES = Statement(postgres="SET LOCAL plan_cache_mode = force_custom_plan", sqlite="SELECT 1")
 
-# The row of the cancellation of event $1, if the steps have come to message $2, member $3, and no further. Locks it; skips
-# it if another process is doing a step of it.
+# The row of the cancellation of event $1, if its cursor is still message $2, member $3. Locks it; skips it if another
+# process is doing a step of it.
 _TAKE_AGAIN = in_both(
     lambda d: (
         f"""
@@ -170,7 +170,7 @@ _TAKE_AGAIN = in_both(
     )
 )
 
-# Saves how far the steps have come: message $2, member $3; $4 says whether that was all.
+# Saves the cursor: message $2, member $3; $4 is whether that was all.
 _SAVE = in_both(
     lambda d: (
         f"""

@@ -1,8 +1,8 @@
 """The outbox, bongsu_events: add, claim, record, look up.
 
 An event is PENDING and due, or PENDING and leased (its due time is the end of the lease), or finished. So new, retrying and
-abandoned events are found by one predicate over one index. Every claim raises the epoch, and only the claim with the newest
-epoch can record a result: a worker whose lease has expired changes nothing.
+abandoned events are found by one predicate over one index. Fencing: every claim raises the epoch, and only the claim with
+the newest epoch can record a result, so a worker whose lease has expired changes nothing.
 """
 
 from bongsu.store.outbox.claims import claim, claim_critical, claim_suspect, give_back, record, record_query, renew

@@ -109,7 +109,7 @@ RENEW = in_both(
 async def claim(
     tx: Transaction, limit: int, lease_seconds: float, worker: str, critical_types: Sequence[str] = (), large: int = 1
 ) -> list[ClaimedEvent]:
-    """The oldest due events, those of critical types before others; of large ones, beyond the limit, at most `large`.
+    """The oldest due events, those of critical types before others; besides, up to `large` events with a large payload.
 
     A fifth of them are the oldest of all types, so that no event waits for ever behind critical ones.
     """
