@@ -59,17 +59,17 @@ class Gate:
         raise _nothing(request)
 
     def _check_origin(self, request: Request) -> None:
-        """A browser sends the cookie whoever asks, and says who: pages of sites we do not know get nothing by it."""
+        """CSRF: a browser sends the cookie with requests of any page. Only our own and configured origins may use it."""
         origin = request.headers.get("origin")
         if origin is None or origin in self._origins:
             return
-        # By host and port alone: behind a proxy that ends TLS, we are not told the scheme.
+        # By host and port alone: behind a proxy that ends TLS, the scheme is not known here.
         if not (own := request.headers.get("host")) or urlsplit(origin).netloc.lower() != own.lower():
             raise WrongKind("The cookie came from a page of another site: add its origin to BONGSU_CORS_ORIGINS")
 
 
 def key_ending(request: Request) -> str:
-    """Which key a server call came with, for the record: enough to tell keys apart, too little to call with."""
+    """The end of the key of a server call, for the record: enough to distinguish keys, too little to call with."""
     return f"key:{(_from_headers(request) or '')[-4:]}"
 
 
@@ -82,5 +82,5 @@ def _from_headers(request: Request) -> str | None:
 
 def _nothing(request: Request) -> BadKey:
     scheme = request.headers.get("authorization", "").partition(" ")[0]
-    # Not what it says: without the word before it, it may be the key itself.
+    # The header's content is not shown: without the word Bearer, it may be the key itself.
     return BadKey("Authorization does not begin with Bearer" if scheme and scheme.lower() != "bearer" else "No key was sent")

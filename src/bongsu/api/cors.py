@@ -1,4 +1,4 @@
-"""CORS: pages of the origins that were named may make member calls and load the bell. Pages of others are told nothing."""
+"""CORS: pages of the origins that were named may make member calls and load the bell. Others get no CORS headers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED = (
 METHODS = "GET, POST, PUT, DELETE"
 HEADERS = "Authorization, Content-Type, Last-Event-ID, X-Request-ID"
 # How long a browser remembers that it may ask: the most that Chromium keeps is two hours. A page of an origin that is no
-# longer named gets nothing all the same, because each answer says again who may read it.
+# longer named gets nothing all the same, because each answer names again who may read it.
 REMEMBERED_SECONDS = 7200
 
 

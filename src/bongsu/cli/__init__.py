@@ -1,1 +1,1 @@
-"""The commands, and how they print what the desk and the store say."""
+"""The commands, and how they print what the desk and the store return."""

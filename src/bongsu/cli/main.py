@@ -1,4 +1,4 @@
-"""The verbs of the command line. Each reads the settings, does one thing, and says in one line what to do when it cannot."""
+"""The commands. Each reads the settings, does one thing, and prints in one line what to do when it cannot."""
 
 from __future__ import annotations
 
@@ -148,12 +148,12 @@ def migrate() -> None:
         finally:
             await store.close()
 
-    place, before, after = run(work())
+    location, before, after = run(work())
     if before == after:
-        out.print(f"{escape(place)} is up to date at revision {after}.", highlight=False, soft_wrap=True)
+        out.print(f"{escape(location)} is up to date at revision {after}.", highlight=False, soft_wrap=True)
     else:
         out.print(
-            f"[green]Migrated[/] {place} from {before or 'nothing'} to revision {after}.", highlight=False, soft_wrap=True
+            f"[green]Migrated[/] {location} from {before or 'nothing'} to revision {after}.", highlight=False, soft_wrap=True
         )
 
 

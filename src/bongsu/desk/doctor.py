@@ -1,4 +1,4 @@
-"""bongsu doctor: checks everything this process would need, and says what to do about what is wrong."""
+"""bongsu doctor: checks everything this process would need, and prints what to do about each problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding: bytes from outside become what they should be, or a Rejected that says why not.
+"""Decoding: bytes from outside become an Event or a Behavior, or a Rejected with the reason.
 
 There is no HTTP in it: request bodies, NDJSON lines and broker messages are decoded alike. pydantic alone decides what is
 rejected and why. An event that is plainly valid is read by msgspec, in half the time; whatever msgspec is not sure of goes

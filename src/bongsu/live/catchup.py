@@ -36,7 +36,7 @@ PIECE = 100
 
 
 class CatchUp(Loop):
-    """A mark says that a member may have something new. Marks are a set: a member marked often is read once.
+    """A mark means that a member may have something new. Marks are a set: a member marked often is read once.
 
     When the store fails, all members are marked: what was committed meanwhile is sent when it is back, signal or not.
     """

@@ -9,7 +9,7 @@ notification it has sent, and three things bring new ones:
 - a ping: they are read as well, so a lost signal costs one ping interval at most.
 
 So nothing is sent twice or out of order, in whatever order signals arrive. What is withdrawn moves no cursor: a cursor only
-says up to where a stream has been sent everything that is in the inbox.
+records up to where a stream has been sent everything that is in the inbox.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class RedisRegistry(Loop):
         self._redis = redis_client(url, retries=1)
         self._signals = signals
         self._limit = settings.sse_max_connections
-        # No stream lives this long: an older entry is wrong, whatever its instance's lease says.
+        # No stream stays open this long: an older entry is wrong, even if its instance has a lease.
         self._lifetime = max(1, round(2 * settings.sse_timeout_seconds))
         self._instance = os.urandom(6).hex()
         self._count = 0

@@ -1,6 +1,6 @@
 """Claims that a dead process left on the embedded store.
 
-A claim is held until its lease ends, because a server cannot know whether a process on another machine still lives. An
+A claim is held until its lease ends, because a server cannot know whether a process on another machine still runs. An
 embedded store is a file of this machine: while the service runs it holds a shared lock beside the file. A start that can
 have that lock alone is the only process there is, so every open claim is a dead one's, and need not wait for its lease.
 """

@@ -1,4 +1,4 @@
-"""Every way in which a driver says that the store cannot be used, translated once into our own errors."""
+"""Every error by which a driver reports that the store cannot be used, translated once into our own errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BY_STATE: dict[str, type[BongsuError]] = {
     "53": StoreUnreachable,  # out of connections, memory, disk
     "57P": StoreUnreachable,  # shutting down or starting
     "58": StoreUnreachable,  # the server's own I/O failed
-    "XX": StoreUnreachable,  # a fault of the server: on a full disk it cannot open a connection, say
+    "XX": StoreUnreachable,  # a fault of the server: for example, on a full disk it cannot open a connection
     "28": StoreLoginRefused,
     "3D": StoreLoginRefused,  # no such database
 }
@@ -51,7 +51,7 @@ _BY_SQLITE_CODE: dict[int, type[BongsuError]] = {
     sqlite3.SQLITE_CORRUPT: StoreDamaged,
 }
 
-# What asyncpg says of a connection that was lost between two statements, and of a pool that was closed.
+# Parts of asyncpg's messages about a connection lost between two statements, and about a closed pool.
 _LOST = ("is closed", "is closing", "released back to the pool", "closed in the middle")
 
 
@@ -69,7 +69,7 @@ def translated(location: str) -> Iterator[None]:
 def _translation(error: Exception) -> type[BongsuError] | None:
     match error:
         case sqlite3.Error():
-            # The low byte is the kind, the rest its finer points.
+            # The low byte is the primary result code, the rest the extended one.
             return _BY_SQLITE_CODE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
         case OSError() | asyncpg.InternalClientError():
             # Refused, unreachable, timed out, a name that does not resolve; or the driver lost its place in an answer that

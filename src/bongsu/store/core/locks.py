@@ -1,4 +1,4 @@
-"""Locks on names, held until the transaction ends. Work on the same name waits for its turn."""
+"""Advisory locks on names, held until the transaction ends. Work on the same name waits for its turn."""
 
 from __future__ import annotations
 

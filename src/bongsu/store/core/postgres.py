@@ -1,4 +1,4 @@
-"""PostgreSQL: its words, and connections from asyncpg's pool."""
+"""PostgreSQL: its SQL dialect, and connections from asyncpg's pool."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bongsu.store.core.shares import SHARES, STATEMENT_SECONDS, Limits, Share
 CONNECT_SECONDS = 5.0
 # A connection that was not used for so long is closed: several processes may share few slots of a server.
 IDLE_SECONDS = 10.0
-# A server that does not answer a goodbye within this time is not waited for.
+# How long a close waits for the server to end a connection.
 CLOSE_SECONDS = 2.0
 
 
@@ -27,7 +27,7 @@ _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncp
 
 
 class Postgres:
-    """The dialect's words."""
+    """The SQL of PostgreSQL where the two dialects differ."""
 
     name = "postgresql"
     # Not clock_timestamp(), which is volatile and keeps the planner from using an index. Transactions here are short.
@@ -152,7 +152,7 @@ class PostgresDatabase:
                 max_inactive_connection_lifetime=IDLE_SECONDS,
                 connection_class=_PooledConnection,
                 timeout=CONNECT_SECONDS,
-                # The server's own limit should speak first; this one is for a server that no longer speaks.
+                # Later than the server's own limit: this one is for a server that does not answer.
                 command_timeout=_statement_seconds(limits) + 5,
                 server_settings=_server_settings(share, limits),
             )
@@ -185,7 +185,7 @@ class PostgresDatabase:
         return True
 
     def terminate(self) -> None:
-        """Close all connections at once, without a goodbye to the server: every statement under way fails."""
+        """Drop all connections at once, without waiting for the server: every statement under way fails."""
         self._is_closed = True
         for pool in self._pools.values():
             pool.terminate()
@@ -258,13 +258,13 @@ async def _roll_back(driver: Any) -> None:
 
 
 def _terminate(driver: Any) -> None:
-    # A connection that was lost has left the pool by itself, and says so.
+    # A connection that was lost has left the pool by itself, and raises.
     with contextlib.suppress(asyncpg.InterfaceError):
         driver.terminate()
 
 
 def _arguments(parameters: tuple[Any, ...]) -> Sequence[Any]:
-    return [one.to_json() if type(one) is Table else one for one in parameters]
+    return [value.to_json() if type(value) is Table else value for value in parameters]
 
 
 def _row_count(status: str) -> int:

@@ -1,4 +1,4 @@
-"""What runs on the store: a Statement in the words of both databases, a Query with parameters, a Transaction to run it in.
+"""What runs on the store: a Statement in SQL of both databases, a Query with parameters, a Transaction to run it in.
 
 Parameters are written `$1`, `$2`, … on both databases: PostgreSQL counts them, to SQLite they are names. Values are given in
 that order as Python's own (datetime and UUID included). Many rows travel as one `Table`, which is one parameter.
@@ -17,12 +17,12 @@ import orjson
 # The largest id of both databases. Pages that go backwards begin below it.
 LARGEST_ID = 2**63 - 1
 
-# Column names and their types, in PostgreSQL's words.
+# Column names and their types as PostgreSQL names them.
 Columns = Mapping[str, str]
 
 
 class Dialect(Protocol):
-    """The words in which PostgreSQL and SQLite differ. Where a statement's shape differs, it is written twice instead."""
+    """SQL that PostgreSQL and SQLite write differently. Where a statement's shape differs, it is written twice instead."""
 
     @property
     def name(self) -> str: ...
@@ -62,7 +62,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[Any]]
 
     def to_json(self, convert: Callable[[Any], Any] | None = None) -> str:
-        """`convert` makes the dialect's own of each value, where JSON's is not it."""
+        """`convert` gives the form in which the dialect stores a value, where that is not JSON's."""
         rows: Sequence[Any] = self.rows if convert is None else [[convert(value) for value in row] for row in self.rows]
         text = orjson.dumps(rows, default=_plain).decode()
         if "\\u0000" in text and any("\0" in value for row in self.rows for value in row if isinstance(value, str)):
@@ -88,7 +88,7 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement in the words of both databases. Calling it with its parameters makes a Query."""
+    """One statement in SQL of both databases. Calling it with its parameters makes a Query."""
 
     postgres: str
     sqlite: str
@@ -120,7 +120,7 @@ class Transaction(Protocol):
 
 
 def in_both(write: Callable[[Dialect], str]) -> Statement:
-    """A statement of one shape: written once, with the dialect's words in it."""
+    """A statement of one shape: written once, with the expressions of each dialect in it."""
     # Imported here because both modules need this one.
     from bongsu.store.core.postgres import POSTGRES  # noqa: PLC0415
     from bongsu.store.core.sqlite import SQLITE  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""SQLite: its words, and connections of Python's sqlite3, each with a thread of its own.
+"""SQLite: its SQL dialect, and connections of Python's sqlite3, each with a thread of its own.
 
 There is one writer. Within this process writers queue for it in order; between processes BEGIN IMMEDIATE asks for it before
 anything is read, so a transaction that has begun never fails for being late.
@@ -27,7 +27,7 @@ from bongsu.store.core.sqlite_thread import SqliteThread
 READERS = 4
 # Of operators alone, so that members' requests never wait for their pages.
 OPERATORS_READERS = 2
-# How long SQLite itself waits for another process that writes. Its waiting is not fair, so we ask again until the share's
+# How long SQLite itself waits for another process that writes. Its waiting is not fair, so we try again until the share's
 # own limit. Short, because what has waited longer than that limit for its turn still tries once.
 BUSY_MILLISECONDS = 100
 # No share waits longer for another process: the writer that waits keeps all others of this process waiting.
@@ -44,7 +44,10 @@ _T = TypeVar("_T")
 
 
 class Sqlite:
-    """The dialect's words. Times are whole microseconds since 1970 (UTC): exact, sortable and cheap to compare."""
+    """The SQL of SQLite where the two dialects differ.
+
+    Times are whole microseconds since 1970 (UTC): exact, sortable and cheap to compare.
+    """
 
     name = "sqlite"
     now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
@@ -90,7 +93,7 @@ class SqliteDatabase:
 
     @contextlib.asynccontextmanager
     async def transaction(self, share: Share) -> AsyncIterator[Transaction]:
-        # What it waits for its turn counts: those before it may have waited for the same lock.
+        # Made before its turn, so that the time it queues counts: those before it may have waited for the same lock.
         patience = self._patience(share, writes=True)
         async with self._writing(share):
             connection = _Connection(self._writer, self.location, patience, begins=True)
@@ -110,7 +113,7 @@ class SqliteDatabase:
             try:
                 yield _Connection(self._writer, self.location, patience)
             except asyncio.CancelledError:
-                # The turn is not the next one's before the thread is done with what was cancelled.
+                # The next writer must not begin before the thread is done with what was cancelled.
                 await self._writer.roll_back()
                 raise
 
@@ -236,8 +239,8 @@ class WriteLock:
 
 
 class Patience:
-    """How long a statement waits for another process that writes, and how long it may run itself. Both are over when the
-    caller is cancelled."""
+    """The time limits of a statement: how long it waits for another process that writes, and how long it may run itself.
+    Both end when the caller is cancelled."""
 
     def __init__(self, lock: WriteLock, lock_seconds: float, statement_seconds: float | None) -> None:
         self._lock = lock
@@ -332,7 +335,8 @@ def _commit(connection: sqlite3.Connection, _patience: Patience, _begins: bool) 
 
 def _parameters(given: tuple[Any, ...]) -> dict[str, Any]:
     """By the number of each, which is its name."""
-    return {str(number): _as_json(one) if type(one) is Table else _stored(one) for number, one in enumerate(given, 1)}
+    values = (_as_json(value) if type(value) is Table else _stored(value) for value in given)
+    return {str(number): value for number, value in enumerate(values, 1)}
 
 
 def to_microseconds(moment: datetime) -> int:
@@ -351,7 +355,7 @@ def _as_json(table: Table) -> str:
 
 
 def _open(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    # isolation_level None: we say BEGIN ourselves; the module's own would be a deferred one. All calls come from one thread.
+    # isolation_level None: we run BEGIN ourselves; the module's own would be a deferred one. All calls come from one thread.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     # SQLite keeps whatever bytes a writer calls text. One such row must not make a whole batch unreadable.

@@ -23,9 +23,9 @@ _T = TypeVar("_T")
 
 
 async def repeat_if_rolled_back(work: Callable[[], Awaitable[_T]]) -> _T:
-    """Work that is one transaction; once more if the database rolled it back, as the victim of a deadlock, say.
+    """Run work that is one transaction; once more if the database rolled it back, for example as the victim of a deadlock.
 
-    Nothing of it was stored then. The log has it because we lock in one order: a deadlock is a defect, or another program's.
+    Nothing of it was stored then. It is logged, because we lock in one order: a deadlock is a defect, or another program's.
     """
     try:
         return await work()
@@ -36,7 +36,7 @@ async def repeat_if_rolled_back(work: Callable[[], Awaitable[_T]]) -> _T:
 
 
 class Store:
-    """Open it once per process; close it last. `share` says for which kind of work it is used."""
+    """Open it once per process; close it last. `share` is the kind of work it is used for."""
 
     def __init__(self, database: PostgresDatabase | SqliteDatabase, share: Share = Share.WORK) -> None:
         self.database = database

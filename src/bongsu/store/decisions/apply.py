@@ -98,11 +98,11 @@ async def _apply_on_sqlite(tx: Transaction, decided: DecisionRows, changes: Step
 
 def _counts(decided: DecisionRows, made: _Made) -> Counter[tuple[int, str, str]]:
     """What the step adds to the counts of its messages. Those that are not counted are left out when they are stored."""
-    counts = Counter({(message_id, channel, MADE): count for (message_id, channel), count in made.items()})
-    for one in decided.counts:
-        if one.message_id is not None:
-            counts[one.message_id, "", one.reason or NOTIFIED] += one.recipients
-            counts[one.message_id, "", IN_INBOX] += one.in_inbox
+    counts = Counter({(message_id, channel, MADE): number for (message_id, channel), number in made.items()})
+    for count in decided.counts:
+        if count.message_id is not None:
+            counts[count.message_id, "", count.reason or NOTIFIED] += count.recipients
+            counts[count.message_id, "", IN_INBOX] += count.in_inbox
     return counts
 
 

@@ -97,7 +97,7 @@ async def store_portions(tx: Transaction, key: NoticeKey, portions: Sequence[Por
     """Replaces what an earlier claim of the event has stored. The caller has locked the event."""
     await tx.execute(FORGET_NOTICE(*key))
     for start in range(0, len(portions), STORED_TOGETHER):
-        rows = [(*key, *one) for one in portions[start : start + STORED_TOGETHER]]
+        rows = [(*key, *portion) for portion in portions[start : start + STORED_TOGETHER]]
         await tx.execute(STORE(Table(_PORTION, rows)))
 
 
@@ -106,7 +106,9 @@ async def find(tx: Transaction, key: NoticeKey, after: str) -> Snapshot | None:
     row = await fetch_one(tx, FIND(*key, after))
     if row is None:
         return None
-    return Snapshot(sorted(one for one in orjson.loads(row["member_ids"]) if one > after), bool(row["is_last"]))
+    return Snapshot(
+        sorted(member_id for member_id in orjson.loads(row["member_ids"]) if member_id > after), bool(row["is_last"])
+    )
 
 
 async def drop(tx: Transaction, key: NoticeKey, until: str) -> None:
@@ -116,4 +118,4 @@ async def drop(tx: Transaction, key: NoticeKey, until: str) -> None:
 
 async def forget(tx: Transaction, event_ids: Sequence[UUID]) -> None:
     """Remove the snapshots of failed events: a replay, perhaps with a corrected rule, runs the SELECT again."""
-    await tx.execute(FORGET(Table(_EVENT_ID, [(one,) for one in event_ids])))
+    await tx.execute(FORGET(Table(_EVENT_ID, [(event_id,) for event_id in event_ids])))

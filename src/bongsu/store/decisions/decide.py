@@ -95,7 +95,7 @@ def _query(decide: Statement, recipients: Recipients, inputs: DecisionInputs) ->
         Table(PROFILE, inputs.profiles),
         Table(CONTENT, inputs.contents),
         Table(DEDUP_KEY, inputs.keys),
-        Table(MESSAGE_ID, [(one,) for one in inputs.own_messages]),
+        Table(MESSAGE_ID, [(message_id,) for message_id in inputs.own_messages]),
         inputs.now,
         inputs.daily_limit,
     )
@@ -111,7 +111,7 @@ async def find_profiles(tx: Transaction, recipients: Recipients) -> list[Profile
 
 
 async def find_product_names(tx: Transaction, product_ids: Sequence[str]) -> dict[str, str]:
-    rows = await tx.fetch(FIND_PRODUCT_NAMES(Table(_PRODUCT_ID, [(one,) for one in product_ids])))
+    rows = await tx.fetch(FIND_PRODUCT_NAMES(Table(_PRODUCT_ID, [(product_id,) for product_id in product_ids])))
     return {row["product_id"]: row["name"] for row in rows}
 
 

@@ -228,9 +228,9 @@ class DecisionRows:
     @property
     def is_incomplete(self) -> bool:
         """Some members or profiles are missing: see find_missing_members and find_profiles."""
-        return any(one.reason == MISSING for one in self.counts)
+        return any(count.reason == MISSING for count in self.counts)
 
     @property
     def notified_messages(self) -> set[int]:
         """Messages of which some member gets a notification."""
-        return {one.message_id for one in self.counts if one.reason is None and one.message_id is not None}
+        return {count.message_id for count in self.counts if count.reason is None and count.message_id is not None}

@@ -221,8 +221,10 @@ async def claim(
             rows = await tx.fetch(CLAIM(channel, asked, limit, with_abandoned, begins_by))
             found = [_as_claimed(row) for row in rows if row[0] is not None]
             if found:
-                leased = Table(_LEASED, [(one.delivery_id, one.epoch, one.claim_count, one.can_go) for one in found])
-                await tx.execute(LEASE(leased, float(lease_seconds), worker))
+                leased = [
+                    (delivery.delivery_id, delivery.epoch, delivery.claim_count, delivery.can_go) for delivery in found
+                ]
+                await tx.execute(LEASE(Table(_LEASED, leased), float(lease_seconds), worker))
     if contact is not None:
         contact.answered(store.dialect.time(rows[0]["now"]))
     return found
@@ -249,22 +251,22 @@ async def record(store: Store, channel: str, results: Sequence[DeliveryResult | 
 
     A result that was to be tried again becomes CANCELLED if the event was cancelled meanwhile.
     """
-    successes = [one for one in results if isinstance(one, Success)]
-    others = [one for one in results if isinstance(one, DeliveryResult)]
-    are_counted = any(one.bulk_message is not None for one in results)
+    successes = [result for result in results if isinstance(result, Success)]
+    others = [result for result in results if isinstance(result, DeliveryResult)]
+    are_counted = any(result.bulk_message is not None for result in results)
     # Successes alone are one statement, unless a claim was lost: then its attempt is added by another.
     async with store.transaction() if others or are_counted else store.single() as tx:
         if successes and others:
             # Each statement locks in the order of ids; both together would not.
-            await tx.execute(LOCK_CLAIMS(Table(_CLAIM, [(one.delivery_id, one.epoch) for one in results])))
+            await tx.execute(LOCK_CLAIMS(Table(_CLAIM, [(result.delivery_id, result.epoch) for result in results])))
         now = time.monotonic()
         recorded = await _record_successes(tx, successes, now)
         recorded |= await _record_others(tx, others)
         # Also those whose claims were lost: something was sent all the same.
-        await _add_attempts(tx, [*others, *(one for one in successes if one.delivery_id not in recorded)], now)
-        await _invalidate_devices(tx, {one.invalid_device for one in others if one.invalid_device is not None})
+        await _add_attempts(tx, [*others, *(result for result in successes if result.delivery_id not in recorded)], now)
+        await _invalidate_devices(tx, {result.invalid_device for result in others if result.invalid_device is not None})
         if are_counted:
-            ended = [(one.bulk_message, channel, _status(one)) for one in results if one.delivery_id in recorded]
+            ended = [(result.bulk_message, channel, _status(result)) for result in results if result.delivery_id in recorded]
             await count_ended(tx, ended)
     return recorded
 
@@ -276,7 +278,10 @@ def _status(result: DeliveryResult | Success) -> str:
 async def _record_successes(tx: Transaction, successes: Sequence[Success], now: float) -> set[int]:
     if not successes:
         return set()
-    rows = [(one.delivery_id, one.epoch, now - one.began, one.millis, one.reference, one.is_simulated) for one in successes]
+    rows = [
+        (result.delivery_id, result.epoch, now - result.began, result.millis, result.reference, result.is_simulated)
+        for result in successes
+    ]
     return {row["delivery_id"] for row in await tx.fetch(RECORD_SUCCESSES(Table(_SUCCESS, rows)))}
 
 
@@ -285,21 +290,21 @@ async def _record_others(tx: Transaction, results: Sequence[DeliveryResult]) -> 
     if not results:
         return set()
     rows = [
-        (one.delivery_id, one.epoch, one.status.value, one.code, one.detail, float(one.after_seconds), int(one.is_attempt),
-         one.is_retryable, one.is_simulated, one.reference)
-        for one in results
+        (result.delivery_id, result.epoch, result.status.value, result.code, result.detail, float(result.after_seconds),
+         int(result.is_attempt), result.is_retryable, result.is_simulated, result.reference)
+        for result in results
     ]  # fmt: skip
     stored = {row["delivery_id"]: row["status"] for row in await tx.fetch(RECORD_OTHERS(Table(_RESULT, rows)))}
-    for one in results:
-        one.status = DeliveryStatus(stored.get(one.delivery_id, one.status))
+    for result in results:
+        result.status = DeliveryStatus(stored.get(result.delivery_id, result.status))
     return set(stored)
 
 
 async def _add_attempts(tx: Transaction, results: Sequence[DeliveryResult | Success], now: float) -> None:
     rows = [
-        (one.delivery_id, one.epoch, now - one.began, one.millis, _attempt_code(one))
-        for one in sorted(results, key=attrgetter("delivery_id"))
-        if one.began is not None
+        (result.delivery_id, result.epoch, now - result.began, result.millis, _attempt_code(result))
+        for result in sorted(results, key=attrgetter("delivery_id"))
+        if result.began is not None
     ]
     if rows:
         await tx.execute(ADD_ATTEMPTS(Table(_ATTEMPT, rows)))

@@ -27,7 +27,7 @@ _IN_APP = BITS[Channel.IN_APP]
 
 @dataclass(frozen=True)
 class Cancellation:
-    """What was asked for, and what the answer says: deliveries that were stopped or had gone out, inbox rows withdrawn."""
+    """What was asked for, and the counts of the answer: deliveries stopped, deliveries sent before, inbox rows withdrawn."""
 
     event_id: UUID
     requested_at: datetime
@@ -128,8 +128,9 @@ _FIND_RETRYABLE = in_both(
     )
 )
 
-# The same of a message ($1) with many recipients, from its kept counts. They do not tell what waits from what is being sent,
-# which is counted by the index of that: few, however many wait. In one statement: what is recorded meanwhile counts once.
+# The same of a message ($1) with many recipients, from its kept counts. These do not distinguish what waits from what is
+# being sent, which is counted by its own index: few, however many wait. In one statement: what is recorded meanwhile counts
+# once.
 _COUNT_MANY = in_both(
     lambda d: (
         f"""

@@ -81,7 +81,7 @@ class EventProgress:
     # Since its first message was written; None if it has none.
     seconds: float | None = None
     cancellation: Cancellation | None = None
-    # When the last of the waiting deliveries is due, as far as the last members tell.
+    # When the last of the waiting deliveries is due, estimated from the last members.
     last_due: datetime | None = None
 
     @property
@@ -103,7 +103,7 @@ class EventProgress:
 
 def end_at_rate(progress: EventProgress, rate: float | None) -> datetime | None:
     """When what waits will have an outcome at that rate, and not before the last of it is due. None if nothing waits, or
-    neither says anything."""
+    neither is known."""
     waiting = progress.counts.waiting
     if not waiting:
         return None

@@ -208,12 +208,12 @@ async def find_new(tx: Transaction, cursors: Mapping[str, int], limit: int) -> l
 async def find_unread_counts(tx: Transaction, member_ids: Sequence[str]) -> dict[str, int]:
     """Of the members that are known. Read the time before it (`find_now`): in each of thousands of rows it would cost more
     than the counts."""
-    rows = await tx.fetch(_FIND_UNREAD_COUNTS(Table(_MEMBER_ID, [(one,) for one in member_ids])))
+    rows = await tx.fetch(_FIND_UNREAD_COUNTS(Table(_MEMBER_ID, [(member_id,) for member_id in member_ids])))
     return {row["member_id"]: row["unread"] for row in rows}
 
 
-# Of these members, their notification of message $2 if it is not in the inbox: it was withdrawn, or never was there, which
-# nothing tells apart. By the unique index (message_id, member_id).
+# Of these members, their notification of message $2 if it is not in the inbox: it was withdrawn, or never was there. The
+# row does not show which. By the unique index (message_id, member_id).
 _FIND_WITHDRAWN = Statement(
     postgres=f"""
         SELECT given.member_id, n.notification_id
@@ -231,7 +231,7 @@ _FIND_WITHDRAWN = Statement(
 
 async def find_withdrawn(tx: Transaction, message_id: int, member_ids: Sequence[str]) -> dict[int, str]:
     """Notifications of the message that these members do not have in the inbox (any more), by id, with their members."""
-    rows = await tx.fetch(_FIND_WITHDRAWN(Table(_MEMBER_ID, [(one,) for one in member_ids]), message_id))
+    rows = await tx.fetch(_FIND_WITHDRAWN(Table(_MEMBER_ID, [(member_id,) for member_id in member_ids]), message_id))
     return {row["notification_id"]: row["member_id"] for row in rows}
 
 
@@ -319,4 +319,4 @@ async def find_recipients(tx: Transaction, message_ids: Sequence[int]) -> list[R
 
 
 def _message_ids(message_ids: Sequence[int]) -> Table:
-    return Table(_MESSAGE_ID, [(one,) for one in message_ids])
+    return Table(_MESSAGE_ID, [(message_id,) for message_id in message_ids])

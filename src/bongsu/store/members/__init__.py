@@ -69,7 +69,7 @@ _FIND_OTHER_MEMBER = in_both(
 
 async def ensure_members(tx: Transaction, member_ids: Iterable[str]) -> None:
     """Insert the members that are not stored yet, with no address and default preferences."""
-    ids = [(one,) for one in sorted(set(member_ids))]
+    ids = [(member_id,) for member_id in sorted(set(member_ids))]
     if ids:
         await tx.execute(_ENSURE_MEMBERS(Table(_MEMBER_ID, ids)))
 

@@ -52,7 +52,7 @@ async def find_product(tx: Transaction, product_id: str) -> Product | None:
 
 async def add_behaviors(tx: Transaction, behaviors: Sequence[Behavior]) -> None:
     """Store them; members that are not known yet are created."""
-    await ensure_members(tx, (one.user_id for one in behaviors))
-    rows = [(one.product_id, one.user_id, one.action.value, one.at) for one in behaviors]
+    await ensure_members(tx, (behavior.user_id for behavior in behaviors))
+    rows = [(behavior.product_id, behavior.user_id, behavior.action.value, behavior.at) for behavior in behaviors]
     if rows:
         await tx.execute(_ADD_BEHAVIORS(Table(_BEHAVIOR, rows)))

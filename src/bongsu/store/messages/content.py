@@ -151,5 +151,5 @@ def _from_row(dialect: Dialect, row: Row) -> MessageContent:
 
 
 def _by_our_clock(expires_at: datetime | None, now: datetime) -> datetime | None:
-    """As much time is left as the store says."""
+    """The expiry by this process's clock: as far ahead as it is by the store's."""
     return None if expires_at is None else utc_now() + (expires_at - now)

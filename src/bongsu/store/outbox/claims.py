@@ -113,7 +113,7 @@ async def claim(
 
     A fifth of them are the oldest of all types, so that no event waits for ever behind critical ones.
     """
-    types = Table(EVENT_TYPE, [(one,) for one in critical_types])
+    types = Table(EVENT_TYPE, [(event_type,) for event_type in critical_types])
     return await _claim(tx, CLAIM_DUE(types, limit - limit // 5, limit, large, float(lease_seconds), worker))
 
 
@@ -121,7 +121,7 @@ async def claim_critical(
     tx: Transaction, limit: int, lease_seconds: float, worker: str, critical_types: Sequence[str]
 ) -> list[ClaimedEvent]:
     """The oldest due events of these types only, without large ones."""
-    types = Table(EVENT_TYPE, [(one,) for one in critical_types])
+    types = Table(EVENT_TYPE, [(event_type,) for event_type in critical_types])
     return await _claim(tx, CLAIM_DUE(types, limit, 0, 0, float(lease_seconds), worker))
 
 
@@ -145,7 +145,7 @@ async def _claim(tx: Transaction, query: Query) -> list[ClaimedEvent]:
 
 
 def results_table(results: Sequence[EventResult]) -> Table:
-    rows = [(one.event_id, one.epoch, one.status, one.error, float(one.after_seconds)) for one in results]
+    rows = [(result.event_id, result.epoch, result.status, result.error, float(result.after_seconds)) for result in results]
     return Table(RESULT, rows)
 
 
@@ -158,13 +158,13 @@ async def record(tx: Transaction, results: Sequence[EventResult]) -> set[UUID]:
     rows = await tx.fetch(record_query(results))
     # Nearly always all of them, and then their ids need not be read.
     if len(rows) == len(results):
-        return {one.event_id for one in results}
+        return {result.event_id for result in results}
     return {as_uuid(row["event_id"]) for row in rows}
 
 
 async def give_back(tx: Transaction, claimed: Sequence[ClaimedEvent], after_seconds: float) -> None:
     """End claims that came to nothing for a reason outside the events: they do not count against them."""
-    rows = [(one.event.event_id, one.epoch) for one in claimed]
+    rows = [(claim.event.event_id, claim.epoch) for claim in claimed]
     await tx.execute(GIVE_BACK(Table(CLAIM, rows), float(after_seconds)))
 
 

@@ -85,15 +85,14 @@ def insert_values(database: str, style: str, count: int, *, returning: bool) -> 
     last = "CAST(CAST({} AS text) AS jsonb)" if database == "postgresql" else "{}"
     row = ", ".join([*["{}"] * (width - 1), last])
     rows = ", ".join(f"({row})" for _ in range(count))
-    places = [f"${number}" if style == "$" else style for number in range(1, width * count + 1)]
-    text = (
-        f"INSERT INTO bongsu_events ({', '.join(NEW_EVENT)}) VALUES {rows.format(*places)} ON CONFLICT (event_id) DO NOTHING"
-    )
+    placeholders = [f"${number}" if style == "$" else style for number in range(1, width * count + 1)]
+    values = rows.format(*placeholders)
+    text = f"INSERT INTO bongsu_events ({', '.join(NEW_EVENT)}) VALUES {values} ON CONFLICT (event_id) DO NOTHING"
     return f"{text} RETURNING event_id" if returning else text
 
 
 def values_for(database: str, events: Sequence[Event]) -> list[Any]:
-    """Its parameters."""
+    """The parameters of `insert_values`."""
     rows = as_rows(events)
     if database == "postgresql":
         return [value for row in rows for value in row[: len(NEW_EVENT)]]

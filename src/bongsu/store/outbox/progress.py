@@ -92,8 +92,8 @@ async def find_begun(tx: Transaction, event_ids: Sequence[UUID]) -> dict[UUID, B
     """Of these events, those for which an earlier claim has saved a cursor."""
     begun: dict[UUID, Begun] = {}
     for row in await tx.fetch(FIND_BEGUN(Table(_ID, [(event_id,) for event_id in event_ids]))):
-        one = begun.setdefault(as_uuid(row["event_id"]), Begun(row["fanout_cursor"], {}, Counter()))
+        event = begun.setdefault(as_uuid(row["event_id"]), Begun(row["fanout_cursor"], {}, Counter()))
         if row["message_id"] is not None:
-            one.messages[row["notice_index"], row["locale"]] = row["message_id"]
-            one.notified[row["notice_index"]] += row["notified"]
+            event.messages[row["notice_index"], row["locale"]] = row["message_id"]
+            event.notified[row["notice_index"]] += row["notified"]
     return begun

@@ -27,7 +27,7 @@ class State(StrEnum):
 class Breaker:
     """Each call takes the time, in seconds of any clock that does not run backwards. `key` identifies a send."""
 
-    # The limit is how long a push may wait after its provider is well again. Longer → fewer deliveries use up an attempt as
+    # The limit is how long a push may wait after its provider has recovered. Longer → fewer deliveries use up an attempt as
     # a probe during a long outage, and fewer are claimed in vain.
     def __init__(self, failures: int = 10, open_seconds: float = 1.0, most_open_seconds: float = 5.0) -> None:
         # In a row, because a provider that fails every third call is better retried than left alone.

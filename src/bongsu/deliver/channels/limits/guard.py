@@ -35,7 +35,7 @@ def is_failure(outcome: Outcome) -> bool:
 
 
 def is_answer(outcome: Outcome) -> bool:
-    """Whether it proves that the provider let us in."""
+    """Whether it proves that the provider accepted our credentials."""
     return not is_failure(outcome)
 
 

@@ -28,7 +28,7 @@ class Pace:
         """Take the next turn; the seconds until it is this send's turn. One that is first has its turn now, and those who
         come after it wait for one more."""
         flow = self._refill(now)
-        # After a minute's quiet the provider has forgotten us, and a flood would be a surprise again.
+        # After a minute without sends the ramp begins again: providers throttle a sudden burst.
         is_quiet = now - self._last > MINUTE and self._tokens >= 0
         if self._is_to_begin or is_quiet:
             flow = self._flow * self._share(0.0)

@@ -11,7 +11,7 @@ class TokenGuard:
     def __init__(self, least: int = 20, share: float = 0.2, recent: int = 500, seconds: float = 600.0) -> None:
         # Fewer than this many are what any list of old tokens has.
         self._least = least
-        # Released at half the share, so that it does not flutter at the edge.
+        # Hysteresis: switched off at half the share, so that it does not toggle around the limit.
         self._share = share
         self._recent = recent
         self._seconds = seconds

@@ -123,7 +123,7 @@ def is_failure(outcome: Outcome) -> bool:
 
 
 def is_answer(outcome: Outcome) -> bool:
-    """Whether FCM answered, and so has let us in; an ordinary 503 too."""
+    """Whether FCM answered, and so accepts our credentials; an ordinary 503 too."""
     match outcome:
         case Unknown() | Retry(is_held=True) | Retry(code="UNREACHABLE"):
             return False

@@ -87,7 +87,7 @@ class Push:
         self._clock = clock
         self._guard = Guard(self.channel, clock=clock, breaker=breaker, is_failure=is_failure, is_answer=is_answer)
         self._token_guard = token_guard or TokenGuard()
-        # A simulator is not surprised by a flood: no ramp there, and no busy hours.
+        # A simulator does not throttle bursts: no ramp there, and no busy quarter hours.
         self._is_google = not settings.fcm_url
         self._pace = pace or Pace(per_minute, ramp_seconds=60.0 if self._is_google else 0.0)
         self._quota = None if store is None else Quota(store, self.channel, f"fcm {project}", per_minute, clock)
@@ -255,10 +255,9 @@ class Push:
         call.on_outcome(outcome)
 
     def _keep_suspect_token(self, gone: Gone) -> Outcome:
-        """Many dead tokens at once are not dead tokens."""
+        """If many tokens are refused at once, they are kept: the payload or the project is wrong, not the devices."""
         is_suspect = gone.code in SUSPECT
         if self._token_guard.saw(self._clock(), is_suspect):
-            # The payload or the project is wrong, not the devices.
             self._log.error("many tokens refused, keeping them", code=gone.code, detail=gone.detail)
         if is_suspect and self._token_guard.is_on:
             return Refused(gone.code, f"the token is kept, too many are refused at once: {gone.detail}")

@@ -11,7 +11,7 @@ import orjson
 from bongsu.deliver.channels.http.retry_after import LONGEST_ASKED, retry_after
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
 
-# A gateway that asks for patience without saying how much gets this.
+# How long to wait if a gateway asks for a wait without a time.
 BUSY_SECONDS = 10.0
 # A daily allowance does not come back within minutes.
 QUOTA_SECONDS = 3600.0
