@@ -45,6 +45,15 @@ class StoreLoginRefused(StoreError):
     """The server refuses the login, or has no such database. Correct BONGSU_DATABASE_URL."""
 
 
+class StoreRefused(StoreError):
+    """The database denies permission. Give the user of BONGSU_DATABASE_URL the right to use, and for `bongsu migrate` to
+    create, tables in its schema."""
+
+
+class StoreDamaged(StoreError):
+    """The SQLite file cannot be used as it is: the disk is full or read-only, or the file is not a database."""
+
+
 class StoreNotMigrated(StoreError):
     """The tables are missing or old. Run `bongsu migrate` with the same BONGSU_DATABASE_URL."""
 
@@ -103,15 +112,6 @@ class TooBusy(BongsuError):
 
 class PublishInterrupted(BongsuError):
     """The store went away in the middle of the file. Run the same command again: what is stored is not stored twice."""
-
-
-class StoreRefused(StoreError):
-    """The database denies permission. Give the user of BONGSU_DATABASE_URL the right to use, and for `bongsu migrate` to
-    create, tables in its schema."""
-
-
-class StoreDamaged(StoreError):
-    """The SQLite file cannot be used as it is: the disk is full or read-only, or the file is not a database."""
 
 
 class AddressTaken(BongsuError):

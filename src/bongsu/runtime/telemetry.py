@@ -25,8 +25,8 @@ EVENTS_FINISHED = Counter("bongsu_events_finished", "Events that were finished, 
 EVENTS_UNHANDLED = Counter("bongsu_events_unhandled", "Events of a type that no rule handles")
 EVENTS_RETRIED = Counter("bongsu_events_retried", "Events put back after a rule or a decision failed")
 CLOCK_SKEW = Gauge("bongsu_clock_skew_seconds", "Seconds by which this process's clock is ahead of the store's")
-NOTIFICATIONS = Counter("bongsu_notifications", "Notifications written to inboxes", ["type"])
-DELIVERIES = Counter("bongsu_deliveries", "Delivery attempts by resulting status and code", ["channel", "status", "code"])
+NOTIFICATIONS = Counter("bongsu_notifications", "Members notified, by type", ["type"])
+DELIVERIES = Counter("bongsu_deliveries", "Results recorded for deliveries, held ones too", ["channel", "status", "code"])
 SENDS = Histogram(
     "bongsu_send_seconds", "Response time of providers by outcome", ["channel", "outcome"], buckets=_SEND_SECONDS
 )
