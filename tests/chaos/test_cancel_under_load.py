@@ -26,7 +26,7 @@ from tests.test_serve import KEY
 pytestmark = [pytest.mark.timeout(600), pytest.mark.parametrize("settings", ["postgresql"], indirect=True)]
 
 MEMBERS = 100 * int(os.environ.get("CHAOS_MEMBERS", "60"))
-CAMPAIGNS = 2 * int(os.environ.get("CHAOS_SEEDS", "2"))
+CAMPAIGNS = 12 if "CHAOS_SEEDS" in os.environ else 4
 READERS = 4
 
 

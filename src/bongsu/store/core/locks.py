@@ -1,4 +1,4 @@
-"""Advisory locks on names, held until the transaction ends. Work on the same name waits for its turn."""
+"""Locks held until the transaction ends: on names, and on rows of open claims in the order of ids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Query, Statement, Table
+from bongsu.store.core.query import Columns, Dialect, Query, Statement, Table
 
 NAMES = {"number": "bigint"}
 
@@ -25,3 +25,17 @@ def as_table(names: Iterable[str]) -> Table:
     """PostgreSQL locks numbers. They are sorted so that two transactions with the same names cannot deadlock."""
     numbers = {int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True) for name in names}
     return Table(NAMES, [(number,) for number in sorted(numbers)])
+
+
+def open_claims(d: Dialect, table: str, key: str, columns: Columns) -> str:
+    """A table expression `given` over the `Table` that is the first parameter: those of its rows whose claims are open.
+
+    On PostgreSQL it locks their rows in the order of ids, so that two statements cannot deadlock: an UPDATE that joins a
+    table locks in whatever order the planner joins them. SQLite has one writer.
+    """
+    if d.name != "postgresql":
+        return d.table("given", columns, 1)
+    return f"""(
+        SELECT listed.* FROM {d.table("listed", columns, 1)} CROSS JOIN {table} AS open_claim
+        WHERE open_claim.{key} = listed.{key} AND open_claim.epoch = listed.epoch AND open_claim.leased_by IS NOT NULL
+        ORDER BY open_claim.{key} FOR NO KEY UPDATE OF open_claim) AS given"""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Collection, Sequence
 from operator import attrgetter
 
+from bongsu.store.core.locks import open_claims
 from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import Columns, Dialect, Row, Statement, Table, Transaction, in_both
 from bongsu.store.core.store import Store
@@ -75,18 +76,7 @@ _DEVICE = {"member_id": "text", "device_id": "text", "token": "text"}
 
 
 def _open_claims(d: Dialect, columns: Columns) -> str:
-    """A table expression over the `Table` that is the first parameter: those of its rows whose claims are open.
-
-    On PostgreSQL it locks their deliveries in the order of ids, so that two statements cannot deadlock: an UPDATE that joins
-    a table locks in whatever order the planner joins them. SQLite has one writer.
-    """
-    if d.name != "postgresql":
-        return d.table("given", columns, 1)
-    return f"""(
-        SELECT listed.* FROM {d.table("listed", columns, 1)} CROSS JOIN bongsu_deliveries AS open_claim
-        WHERE open_claim.delivery_id = listed.delivery_id AND open_claim.epoch = listed.epoch
-              AND open_claim.leased_by IS NOT NULL
-        ORDER BY open_claim.delivery_id FOR NO KEY UPDATE OF open_claim) AS given"""
+    return open_claims(d, "bongsu_deliveries", "delivery_id", columns)
 
 
 # Leases due deliveries on PostgreSQL; on SQLite it only finds them. See postgres.py and sqlite.py.

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from uuid import UUID
 
+from bongsu.store.core.locks import open_claims
 from bongsu.store.core.query import Columns, Dialect, Query, Statement, Table, Transaction, as_uuid, in_both
 from bongsu.store.outbox import postgres, sqlite
 from bongsu.store.outbox.rows import (
@@ -47,17 +48,7 @@ CLAIM_SUSPECT = in_both(
 
 
 def _open_claims(d: Dialect, columns: Columns) -> str:
-    """A table expression over the `Table` that is the first parameter: those of its rows whose claims are open.
-
-    On PostgreSQL it locks their events in the order of ids: an UPDATE that joins a table locks in whatever order the planner
-    joins them, and two of them could deadlock. SQLite has one writer.
-    """
-    if d.name != "postgresql":
-        return d.table("given", columns, 1)
-    return f"""(
-        SELECT listed.* FROM {d.table("listed", columns, 1)} CROSS JOIN bongsu_events AS open_claim
-        WHERE open_claim.event_id = listed.event_id AND open_claim.epoch = listed.epoch AND open_claim.leased_by IS NOT NULL
-        ORDER BY open_claim.event_id FOR NO KEY UPDATE OF open_claim) AS given"""
+    return open_claims(d, "bongsu_events", "event_id", columns)
 
 
 def record_results(d: Dialect, results: str) -> str:
