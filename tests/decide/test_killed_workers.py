@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -13,11 +12,12 @@ from bongsu.store import Store, outbox
 from tests.decide.killed_worker import work
 from tests.support.decisions import rows
 from tests.support.killed_processes import kill_at_random
+from tests.support.long_runs import seeds
 from tests.support.processes import forks
 from tests.support.random_events import DAILY_LIMIT, add_crowd, check_decisions, random_event
 
 # `make chaos` runs many more.
-SEEDS = range(1, 2 + int(os.environ.get("CHAOS_SEEDS", "1")))
+SEEDS = seeds(1)
 PROCESSES = 3
 EVENTS_AT_FIRST = 60
 EVENTS_PER_END = 8

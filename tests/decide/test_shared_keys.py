@@ -136,7 +136,7 @@ def test_events_decided_together_end_as_if_decided_one_by_one(settings: Settings
         store = Store.open(settings)
         runner.run(migrate(store))
 
-        @hypothesis.settings(max_examples=60, deadline=None)
+        @hypothesis.settings(max_examples=examples(25), deadline=None)
         @hypothesis.given(st.lists(st.lists(SAID, min_size=1, max_size=8), min_size=1, max_size=2))
         def check(batches: list[list[Said]]) -> None:
             assert runner.run(decided(store, settings, next(examples), batches)) == expected(batches)
