@@ -36,7 +36,7 @@ lint: $(VENV)/dev.stamp
 docs: $(VENV)/dev.stamp
 	$(BIN)/python -m bongsu.store.schema.document > docs/SCHEMA.md
 
-# The tests that kill and break, with many more seeds and longer faults: about forty minutes.
+# The tests that kill and break and those of random schedules, with many more seeds and longer faults: about an hour.
 chaos: $(VENV)/dev.stamp
 	CHAOS_SEEDS=30 CHAOS_MEMBERS=200 CHAOS_FAULT_SECONDS=60 $(BIN)/python -m pytest tests/chaos tests/deliver/test_killed_dispatchers.py tests/decide/test_killed_workers.py tests/desk/test_killed_cancels.py \
 		tests/live/test_schedules.py tests/live/test_instances.py tests/live/test_ghosts.py \

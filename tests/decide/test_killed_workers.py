@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 
 import pytest
 
+from bongsu.errors import StoreBusy
 from bongsu.model import Event
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
@@ -76,5 +78,10 @@ async def finished_well(store: Store, events: list[Event]) -> None:
 
 
 async def add(store: Store, events: list[Event]) -> None:
-    async with store.transaction() as tx:
-        await outbox.add(tx, events)
+    """As a caller does: where the workers keep the file locked for too long, it tries again."""
+    is_stored = False
+    while not is_stored:
+        with suppress(StoreBusy):
+            async with store.transaction() as tx:
+                await outbox.add(tx, events)
+            is_stored = True
