@@ -82,7 +82,9 @@ class ForkedProcess:
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         outputs = [forks.Pipe(duplex=False) for _ in range(2)]
         writers = [writer for _, writer in outputs]
-        self._process = forks.Process(target=_run_piped, args=(arguments, dict(environment), *writers), daemon=True)
+        self._process = forks.Process(
+            target=_run_piped, args=(arguments, dict(environment), Path.cwd(), *writers), daemon=True
+        )
         self._process.start()
         for writer in writers:
             writer.close()
@@ -112,7 +114,12 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def _run_piped(arguments: Sequence[str], environment: dict[str, str], stdout: Connection, stderr: Connection) -> None:
+def _run_piped(
+    arguments: Sequence[str], environment: dict[str, str], folder: Path, stdout: Connection, stderr: Connection
+) -> None:
+    # A user's own modules are found in the folder where the service is started.
+    os.chdir(folder)
+    sys.path.insert(0, "")
     nothing = os.open(os.devnull, os.O_RDONLY)
     streams = [nothing, os.dup(stdout.fileno()), os.dup(stderr.fileno())]
     stdout.close()
@@ -162,11 +169,11 @@ def serving(
     environment: Mapping[str, str], *arguments: str, program: Sequence[str] | None = None, is_ready: bool = True
 ) -> Iterator[Served]:
     """Serve on a free port until the block ends. Ready when it begins, or only started. With a program of its own, or with
-    an environment that is more than settings, it is started as a user would; else it is forked."""
+    an environment for the interpreter or the loader, it is started as a user would; else it is forked."""
     arguments = ("serve", "--port", "0", *arguments)
     environment = {"PATH": os.environ["PATH"], **environment}
     process: subprocess.Popen[str] | ForkedProcess
-    if program is None and all(name == "PATH" or name.startswith("BONGSU_") for name in environment):
+    if program is None and not any(name.startswith(("LD_", "PYTHON")) for name in environment):
         process = ForkedProcess(arguments, environment)
     else:
         command = [*(program or BONGSU), *arguments]
