@@ -8,13 +8,19 @@ BIN := $(VENV)/bin
 run: $(VENV)/run.stamp
 	$(BIN)/bongsu serve --demo
 
-# Four at a time, because many of them wait; each with servers of its own. A file's tests stay together.
+# Without compiled files every process that the tests start would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Four at a time, because many of them wait; each with servers of its own. A file's tests stay together, and the longest files
+# begin first (tests/support/long_runs.py).
+SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
+
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n 4 --dist loadfile
+	$(BIN)/python -m pytest -n 4 $(SIDE_BY_SIDE)
 
 # For the edit loop, under a minute: SQLite, and no other server or process.
 quick: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest --quick -n 2 --dist loadfile
+	$(BIN)/python -m pytest --quick -n 2 $(SIDE_BY_SIDE)
 
 install: $(VENV)/dev.stamp
 
@@ -30,10 +36,13 @@ lint: $(VENV)/dev.stamp
 docs: $(VENV)/dev.stamp
 	$(BIN)/python -m bongsu.store.schema.document > docs/SCHEMA.md
 
-# The tests that kill and break, with many more seeds and longer faults: about forty minutes.
+# The tests that kill and break and those of random schedules, with many more seeds and longer faults: about an hour.
 chaos: $(VENV)/dev.stamp
 	CHAOS_SEEDS=30 CHAOS_MEMBERS=200 CHAOS_FAULT_SECONDS=60 $(BIN)/python -m pytest tests/chaos tests/deliver/test_killed_dispatchers.py tests/decide/test_killed_workers.py tests/desk/test_killed_cancels.py \
-		tests/live/test_schedules.py tests/live/test_instances.py tests/live/test_ghosts.py
+		tests/live/test_schedules.py tests/live/test_instances.py tests/live/test_ghosts.py \
+		tests/decide/test_bulk.py tests/decide/test_shared_keys.py tests/store/messages/test_counts.py tests/store/members/test_channels.py \
+		tests/store/outbox/test_event_machine.py tests/store/deliveries/test_delivery_machine.py \
+		tests/store/inbox/test_inbox_machine.py tests/store/desk/test_cancel_machine.py
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m bench

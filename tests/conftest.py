@@ -16,6 +16,7 @@ import pytest
 from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
+from tests.support.long_runs import LONG_FILES
 from tests.support.quick import is_quick
 from tests.support.servers import (
     PostgresServer,
@@ -47,6 +48,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--quick"):
         config.hook.pytest_deselected(items=[test for test in items if not is_quick(test)])
         items[:] = [test for test in items if is_quick(test)]
+    # With more than one process, what takes longest begins first: at the end no process waits for it. See the Makefile.
+    places = {name: place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda test: places.get(test.nodeid.partition("::")[0], len(places)))
 
 
 @pytest.fixture(scope="session", autouse=True)

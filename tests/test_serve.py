@@ -148,7 +148,8 @@ def test_the_database_restarted_under_a_running_service_heals_without_help(tmp_p
 
 def test_the_embedded_store_needs_no_settings_at_all(tmp_path: Path) -> None:
     environment = {"BONGSU_DATA_DIR": str(tmp_path / "data")}
-    with serving(environment) as served:
+    # Started as a user starts it, and not forked from a process that has imported more than it imports itself.
+    with serving(environment, program=BONGSU) as served:
         key = bongsu("apikey", environment=environment).stdout.strip()
         with served.client(Authorization=f"Bearer {key}") as client:
             assert client.post("/api/events", json={"eventType": "x"}).status_code == 202

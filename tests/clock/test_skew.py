@@ -150,6 +150,8 @@ async def test_a_stop_does_not_wait_long_for_a_locked_row(
     async with asyncio.timeout(10), other.transaction() as tx:
         await make_older(tx, process_name(), 1.0)
         await monitor.stop()
+        # It has ended while the row was locked, and so without removing it.
+        assert await names(store) == [process_name()]
     await other.close()
 
 

@@ -38,6 +38,7 @@ from tests.support.decisions import (
     set_preferences,
     trigger_event,
 )
+from tests.support.long_runs import examples
 from tests.support.rows import NOW, add_device_for_each, set_columns
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
@@ -184,7 +185,7 @@ def active_minutes(start: datetime, zone: ZoneInfo, quiet: Quiet) -> Iterator[da
         moment += MINUTE
 
 
-@hypothesis_settings(max_examples=200, deadline=None)
+@hypothesis_settings(max_examples=examples(70), deadline=None)
 @given(
     start=MINUTES_OF_DAY,
     end=MINUTES_OF_DAY,

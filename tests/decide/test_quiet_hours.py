@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from bongsu.decide.quiet_hours import Quiet, local_day, quiet_until
+from tests.support.long_runs import examples
 
 SEOUL, NEW_YORK = ZoneInfo("Asia/Seoul"), ZoneInfo("America/New_York")
 # Half an hour of daylight saving, a day left out altogether, odd offsets, midnight that does not exist.
@@ -81,7 +82,7 @@ def test_quiet_hours_follow_the_wall_clock_when_it_is_set(now: str, start: str, 
     assert quiet_until(at(now), NEW_YORK, hours) == (until and at(until))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(minutes=MINUTES, zone=some.sampled_from(ZONES).map(ZoneInfo), start=MINUTES_OF_DAY, end=MINUTES_OF_DAY)
 def test_the_end_is_the_first_minute_a_watcher_of_the_clock_would_name(
     minutes: int, zone: ZoneInfo, start: int, end: int

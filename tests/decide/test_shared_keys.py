@@ -33,6 +33,7 @@ from tests.support.decisions import (
     set_preferences,
     trigger_event,
 )
+from tests.support.long_runs import examples
 
 LIMIT = 3
 KINDS = {
@@ -131,15 +132,15 @@ async def decided(store: Store, settings: Settings, example: int, batches: Seque
 
 @pytest.mark.slow
 def test_events_decided_together_end_as_if_decided_one_by_one(settings: Settings) -> None:
-    examples = count(1)
+    numbers = count(1)
     with asyncio.Runner() as runner:
         store = Store.open(settings)
         runner.run(migrate(store))
 
-        @hypothesis.settings(max_examples=60, deadline=None)
+        @hypothesis.settings(max_examples=examples(25), deadline=None)
         @hypothesis.given(st.lists(st.lists(SAID, min_size=1, max_size=8), min_size=1, max_size=2))
         def check(batches: list[list[Said]]) -> None:
-            assert runner.run(decided(store, settings, next(examples), batches)) == expected(batches)
+            assert runner.run(decided(store, settings, next(numbers), batches)) == expected(batches)
 
         try:
             check()

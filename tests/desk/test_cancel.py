@@ -21,6 +21,8 @@ from tests.support.processes import bongsu, serving
 from tests.test_serve import KEY, eventually
 
 MANY = 4_000
+# Each way once, each database once: tests/api and tests/cli have the others without other processes.
+WAYS = [("sqlite", "cli"), ("postgresql", "http")]
 
 
 def send(client: httpx.Client, members: list[str], **more: Any) -> str:
@@ -38,7 +40,7 @@ def progress(client: httpx.Client, event_id: str) -> dict[str, Any]:
 # --- open pages -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["http", "cli"])
+@pytest.mark.parametrize(("settings", "way"), WAYS, indirect=["settings"])
 async def test_what_is_withdrawn_leaves_the_open_page_the_inbox_and_the_count(
     migrated: dict[str, str], settings: Settings, way: str
 ) -> None:
@@ -84,7 +86,7 @@ def simulator() -> Iterator[Simulator]:
         yield running
 
 
-@pytest.mark.parametrize("way", ["http", "cli"])
+@pytest.mark.parametrize(("settings", "way"), WAYS, indirect=["settings"])
 async def test_a_cancel_in_one_process_stops_the_dispatcher_of_another_without_redis(
     environment: dict[str, str], settings: Settings, simulator: Simulator, way: str
 ) -> None:

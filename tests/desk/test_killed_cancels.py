@@ -23,9 +23,10 @@ from tests.simulator.running import Simulator, simulating
 from tests.support.cancellations import add_events, add_members_with_devices, counts_are_exact, event_status, in_inboxes
 from tests.support.decisions import rows
 from tests.support.killed_processes import kill_at_random
+from tests.support.long_runs import seeds
 from tests.support.processes import WAIT_SECONDS, forks
 
-SEEDS = range(1, 1 + int(os.environ.get("CHAOS_SEEDS", "1")))
+SEEDS = seeds(1)
 MEMBERS = 10 * int(os.environ.get("CHAOS_MEMBERS", "120"))
 DEATHS = 12
 # A fast machine may have cancelled everything before the others; and where it is cancelled early, before any.

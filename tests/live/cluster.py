@@ -20,7 +20,7 @@ from bongsu.store import Store, migrate
 from tests.conftest import KEYS
 from tests.live.client import EventSource
 from tests.live.harness import Ringer, bearer, ringing
-from tests.support.processes import BONGSU, Served, serving
+from tests.support.processes import Served, serving
 from tests.support.servers import PostgresServer, RedisServer, start_redis
 
 
@@ -28,7 +28,7 @@ from tests.support.servers import PostgresServer, RedisServer, start_redis
 class Cluster:
     settings: Settings
     redis: RedisServer
-    program: Sequence[str]
+    program: Sequence[str] | None
     # Where readers go, one after the other. Changed when a gateway is replaced.
     addresses: list[str] = field(default_factory=list)
     gateways: list[Served] = field(default_factory=list)
@@ -102,7 +102,7 @@ def cluster_on(
         data_dir=folder, database_url=url, redis_url=server.url, sse_ping_seconds=ping_seconds, poll_seconds=0.05, **KEYS
     )
     asyncio.run(_migrate(settings))
-    cluster = Cluster(settings, server, BONGSU if lease_seconds == LEASE_SECONDS else _leased_for(lease_seconds))
+    cluster = Cluster(settings, server, None if lease_seconds == LEASE_SECONDS else _leased_for(lease_seconds))
     try:
         cluster.start(count)
         yield cluster

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -23,6 +24,11 @@ forks.set_forkserver_preload(
     [
         "tests.support.processes",
         "tests.decide.killed_worker",
+        "tests.deliver.killed_dispatcher",
+        "tests.desk.killed_campaign",
+        "tests.simulator.running",
+        "bongsu.service",
+        "bongsu.simulator",
         "bongsu.cli.main",
         "bongsu.cli.publish",
         "bongsu.cli.doctor_view",
@@ -52,22 +58,79 @@ def bongsu(*arguments: str, environment: Mapping[str, str], stdin: str | None = 
 
 
 def _run(arguments: tuple[str, ...], environment: dict[str, str], streams: list[Path]) -> None:
+    _become_bongsu(arguments, environment, [os.open(path, os.O_RDWR | os.O_CREAT) for path in streams])
+
+
+def _become_bongsu(arguments: Sequence[str], environment: dict[str, str], streams: Sequence[int]) -> None:
+    """Be as a process started with this command line, this environment and these descriptors for its standard streams."""
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["bongsu", *arguments]
-    for number, path in enumerate(streams):
-        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
     # The consoles were made when the module was imported, around the streams of the process we were forked from.
-    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
     from bongsu.cli import main as cli
 
     cli.main()
 
 
+class ForkedProcess:
+    """Bongsu in a process forked from one that has imported everything: an import takes more CPU than most tests that
+    need a process. It has those members of subprocess.Popen that the tests use."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        outputs = [forks.Pipe(duplex=False) for _ in range(2)]
+        writers = [writer for _, writer in outputs]
+        self._process = forks.Process(
+            target=_run_piped, args=(arguments, dict(environment), Path.cwd(), *writers), daemon=True
+        )
+        self._process.start()
+        for writer in writers:
+            writer.close()
+        self.stdout, self.stderr = (os.fdopen(os.dup(reader.fileno())) for reader, _ in outputs)
+        for reader, _ in outputs:
+            reader.close()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("bongsu", timeout or 0)
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _run_piped(
+    arguments: Sequence[str], environment: dict[str, str], folder: Path, stdout: Connection, stderr: Connection
+) -> None:
+    # A user's own modules are found in the folder where the service is started.
+    os.chdir(folder)
+    sys.path.insert(0, "")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    streams = [nothing, os.dup(stdout.fileno()), os.dup(stderr.fileno())]
+    stdout.close()
+    stderr.close()
+    _become_bongsu(arguments, environment, streams)
+
+
 class Served:
     """A running `bongsu serve`."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str] | ForkedProcess) -> None:
         self.process = process
         self.lines: list[dict[str, Any]] = []
         self._queue: Queue[dict[str, Any] | None] = Queue()
@@ -103,16 +166,18 @@ class Served:
 
 @contextlib.contextmanager
 def serving(
-    environment: Mapping[str, str], *arguments: str, program: Sequence[str] = BONGSU, is_ready: bool = True
+    environment: Mapping[str, str], *arguments: str, program: Sequence[str] | None = None, is_ready: bool = True
 ) -> Iterator[Served]:
-    """Serve on a free port until the block ends. Ready when it begins, or only started."""
-    process = subprocess.Popen(
-        [*program, "serve", "--port", "0", *arguments],
-        env={"PATH": os.environ["PATH"], **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    """Serve on a free port until the block ends. Ready when it begins, or only started. With a program of its own, or with
+    an environment for the interpreter or the loader, it is started as a user would; else it is forked."""
+    arguments = ("serve", "--port", "0", *arguments)
+    environment = {"PATH": os.environ["PATH"], **environment}
+    process: subprocess.Popen[str] | ForkedProcess
+    if program is None and not any(name.startswith(("LD_", "PYTHON")) for name in environment):
+        process = ForkedProcess(arguments, environment)
+    else:
+        command = [*(program or BONGSU), *arguments]
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     served = Served(process)
     try:
         if is_ready:

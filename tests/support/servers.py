@@ -213,7 +213,10 @@ class PostgresServer(_Server):
         name = DATABASE_PREFIX + secrets.token_hex(8)
         _tests[name] = os.environ.get("PYTEST_CURRENT_TEST", "no test")
         # From template0, with C, text sorts alike on found and on private servers.
-        options = "" if template else " ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'"
+        options: LiteralString = "" if template else " ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'"
+        if self.owned and self._operator().info.server_version >= 150000:
+            # Copying files takes two checkpoints, which cost nothing where nothing is synced, and half the CPU.
+            options += " STRATEGY file_copy"
         self._run("CREATE DATABASE {} TEMPLATE {}" + options, name, _database_name(template or "template0"))
         return urlsplit(self.url)._replace(path=f"/{name}").geturl()
 
@@ -224,9 +227,23 @@ class PostgresServer(_Server):
             raise ValueError(f"{name!r} is not from create_database: on a found server it may be somebody's data")
         self._run("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
 
+    def stop(self) -> None:
+        if self._connection:
+            self._connection.close()
+        super().stop()
+
+    _connection: psycopg.Connection | None = None
+
+    def _operator(self) -> psycopg.Connection:
+        """One connection for all databases that are created and dropped, as long as the server keeps it."""
+        with suppress(psycopg.OperationalError):
+            if self._connection and self._connection.execute("SELECT 1"):
+                return self._connection
+        self._connection = psycopg.connect(self.url, autocommit=True)
+        return self._connection
+
     def _run(self, statement: LiteralString, *names: str) -> None:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+        self._operator().execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
 
 
 class RedisServer(_Server):

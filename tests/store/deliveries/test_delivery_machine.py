@@ -30,6 +30,7 @@ from bongsu.store.deliveries.recovery import MOST_ROUNDS
 from bongsu.store.members.devices import put_device
 from bongsu.store.ranks import RANKS
 from tests.support.deliveries import add_delivery_in_state, add_guaranteed_message
+from tests.support.long_runs import examples
 from tests.support.rows import set_columns
 
 _T = TypeVar("_T")
@@ -275,7 +276,7 @@ def test_deliveries_behave_like_their_model(
     try:
         run_state_machine_as_test(
             DeliveryMachine,
-            settings=settings(max_examples=8, stateful_step_count=25, deadline=None, suppress_health_check=checks),
+            settings=settings(max_examples=examples(8), stateful_step_count=25, deadline=None, suppress_health_check=checks),
         )
     finally:
         loop.run_until_complete(store.close())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bongsu.model import Channel
-from bongsu.store import Statement, Store, Transaction, deliveries
+from bongsu.store import Store, Transaction, deliveries
 from bongsu.store.core.query import same
 from bongsu.store.deliveries import DeliveryResult, DeliveryStatus, Success, recovery
 from bongsu.store.deliveries.contact import ALWAYS
@@ -57,18 +57,18 @@ async def test_a_claim_reads_only_what_is_due(full: Store) -> None:
         assert "Sort" not in plan
 
 
-@pytest.mark.parametrize("name", ["RENEW", "RECORD_SUCCESSES", "RECORD_OTHERS", "LEASE"])
-async def test_claims_are_found_by_their_ids(full: Store, name: str) -> None:
-    statement: Statement = getattr(deliveries, name)
-    plan = await generic_plan(full, statement)
-    if full.dialect.name == "sqlite":
-        assert "SEARCH bongsu_deliveries USING INTEGER PRIMARY KEY (rowid=?)" in plan
-        assert "SCAN bongsu_deliveries" not in plan
-    else:
-        assert "using bongsu_deliveries_pkey" in plan
-        assert "bongsu_deliveries_due" not in plan
-        # There is one message: it may be read either way.
-        assert "Seq Scan on bongsu_deliveries" not in plan
+async def test_claims_are_found_by_their_ids(full: Store) -> None:
+    statements = (deliveries.RENEW, deliveries.RECORD_SUCCESSES, deliveries.RECORD_OTHERS, deliveries.LEASE)
+    for statement in statements:
+        plan = await generic_plan(full, statement)
+        if full.dialect.name == "sqlite":
+            assert "SEARCH bongsu_deliveries USING INTEGER PRIMARY KEY (rowid=?)" in plan
+            assert "SCAN bongsu_deliveries" not in plan
+        else:
+            assert "using bongsu_deliveries_pkey" in plan
+            assert "bongsu_deliveries_due" not in plan
+            # There is one message: it may be read either way.
+            assert "Seq Scan on bongsu_deliveries" not in plan
 
 
 async def test_abandoned_claims_are_found_among_many_that_wait(store: Store) -> None:
@@ -92,15 +92,15 @@ async def test_abandoned_claims_are_found_among_many_that_wait(store: Store) -> 
         assert (await recovery.settle_abandoned(tx, 1_000)).total() == 3
 
 
-@pytest.mark.parametrize("name", ["EXPIRE_STALE", "FIND_STALE"])
-async def test_the_recovery_job_reads_only_what_waits(full: Store, name: str) -> None:
-    plan = await generic_plan(full, getattr(recovery, name))
-    if full.dialect.name == "sqlite":
-        assert "USING INDEX bongsu_deliveries_due (channel=? AND rank=? AND due" in plan
-        assert "SCAN d" not in plan
-    else:
-        assert "using bongsu_deliveries_due" in plan
-        assert "Seq Scan on bongsu_deliveries" not in plan
+async def test_the_recovery_job_reads_only_what_waits(full: Store) -> None:
+    for statement in (recovery.EXPIRE_STALE, recovery.FIND_STALE):
+        plan = await generic_plan(full, statement)
+        if full.dialect.name == "sqlite":
+            assert "USING INDEX bongsu_deliveries_due (channel=? AND rank=? AND due" in plan
+            assert "SCAN d" not in plan
+        else:
+            assert "using bongsu_deliveries_due" in plan
+            assert "Seq Scan on bongsu_deliveries" not in plan
 
 
 class _InTransaction:

@@ -36,6 +36,7 @@ from bongsu.store.desk.cancellations import Cancellation, NothingLeft
 from bongsu.store.ranks import RANKS
 from tests.support.cancellations import add_members_with_devices, expected_counts, kept_counts
 from tests.support.decisions import Clock, ClockedDecider, rows, unread_is_exact
+from tests.support.long_runs import examples
 from tests.support.rows import set_columns
 
 _T = TypeVar("_T")
@@ -299,7 +300,9 @@ def test_whatever_the_order_counts_are_exact_and_nothing_cancelled_is_sent(
     try:
         run_state_machine_as_test(
             CancelMachine,
-            settings=settings(max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=checks),
+            settings=settings(
+                max_examples=examples(10), stateful_step_count=30, deadline=None, suppress_health_check=checks
+            ),
         )
     finally:
         loop.run_until_complete(CancelMachine.store.close())

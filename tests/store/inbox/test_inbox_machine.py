@@ -20,6 +20,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from bongsu.store.core.query import same
 from tests.support.inbox import add_unread, unread_rows
+from tests.support.long_runs import examples
 
 _T = TypeVar("_T")
 MEMBERS = ("a", "b")
@@ -164,7 +165,7 @@ def test_the_inbox_behaves_like_its_model(
     try:
         run_state_machine_as_test(
             InboxMachine,
-            settings=settings(max_examples=8, stateful_step_count=25, deadline=None, suppress_health_check=checks),
+            settings=settings(max_examples=examples(8), stateful_step_count=25, deadline=None, suppress_health_check=checks),
         )
     finally:
         loop.run_until_complete(store.close())

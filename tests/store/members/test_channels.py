@@ -32,6 +32,7 @@ from tests.support.decisions import (
     run_sql,
     trigger_event,
 )
+from tests.support.long_runs import examples
 from tests.support.rows import add_member
 
 OWN = ("ALIMTALK", "KITE")
@@ -177,7 +178,7 @@ def test_each_channel_reaches_those_who_want_it_and_have_an_address(
 ) -> None:
     monkeypatch.setattr(decide_statements, "FEW", few)
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(people, st.frozensets(st.sampled_from(NAMES), min_size=1))
     def check(found: list[Person], asked: frozenset[str]) -> None:
         stores.loop.run_until_complete(_check(stores, {f"m-{place}": one for place, one in enumerate(found)}, asked))

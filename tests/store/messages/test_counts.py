@@ -22,6 +22,7 @@ from bongsu.store import Store, outbox
 from bongsu.store import deliveries as statements
 from bongsu.store.ranks import RANKS
 from tests.support.decisions import Clock, ClockedDecider, add_members, decide, rows, rules_notifying, trigger_event
+from tests.support.long_runs import seeds
 from tests.support.random_events import PUSHED, add_crowd, random_event, rules
 from tests.support.rows import NOW, Sql, set_columns
 
@@ -121,7 +122,7 @@ async def recover(store: Store) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2))
 async def test_counts_equal_the_rows_whatever_happens(store: Store, settings: Settings, seed: int) -> None:
     dice = random.Random(seed)
     quick = settings.model_copy(update={"retry_base_seconds": 0.001, "poll_seconds": 0.001, "max_retries": 1})

@@ -20,6 +20,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, migrate, outbox
 from bongsu.store.core.query import as_uuid, same
 from bongsu.store.outbox import SUSPECT_AFTER, ClaimedEvent, EventResult
+from tests.support.long_runs import examples
 from tests.support.rows import NOW, set_columns
 
 _T = TypeVar("_T")
@@ -176,7 +177,9 @@ def test_the_outbox_behaves_like_its_model(database: str, request: pytest.Fixtur
     try:
         run_state_machine_as_test(
             OutboxMachine,
-            settings=settings(max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=checks),
+            settings=settings(
+                max_examples=examples(12), stateful_step_count=25, deadline=None, suppress_health_check=checks
+            ),
         )
     finally:
         loop.run_until_complete(store.close())
