@@ -122,7 +122,7 @@ async def _from_starlette(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     detail = str(error.detail)
     if error.status_code in (404, 405):
-        detail = f"There is no {request.method} {request.url.path} here: /docs shows what there is"
+        detail = f"There is no {request.method} {request.scope['path']} here: /docs shows what there is"
     answer = problem(error.status_code, detail)
     answer.headers.update(error.headers or {})
     return answer

@@ -15,7 +15,7 @@ def router(gate: Gate, settings: Settings) -> APIRouter:
     routes = APIRouter(tags=["inbox"])
 
     def put(request: Request, response: Response, value: str, seconds: int) -> None:
-        is_secure = request.url.scheme == "https"
+        is_secure = request.scope["scheme"] == "https"
         # Pages of another site get to use it only if they were named, and browsers allow that over https alone.
         is_shared = is_secure and request.headers.get("origin") in settings.origins
         response.set_cookie(

@@ -15,11 +15,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bongsu.api import cors
 from bongsu.api.auth import Gate
+from bongsu.api.http_protocol import TRANSPORT, HttpProtocol
 from bongsu.api.problems import ProblemError, problems
 from bongsu.errors import BongsuError
 from bongsu.live.gateway import Gateway
 from bongsu.live.sse import Reader
-from bongsu.live.stream import TRANSPORT
 from bongsu.store.core.query import LARGEST_ID
 
 PATH = "/api/notifications/stream"
@@ -57,6 +57,9 @@ class StreamsFirst:
         if scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "GET":
             reader = self._reader(scope)
             if reader is not None:
+                protocol = reader.transport.get_protocol()
+                assert isinstance(protocol, HttpProtocol)
+                protocol.drop_input()
                 await self._gateway.serve_sse(reader, receive, send)
                 return
         await self._app(scope, receive, send)
