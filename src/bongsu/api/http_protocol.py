@@ -201,8 +201,8 @@ class HttpProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._is_dropping_input and not self.pipeline:
+        super().on_response_complete()  # which starts the next request that waits
+        if self._is_dropping_input and self._answering is not None and self._answering.response_complete:
             self.transport.close()
         if self.transport.is_closing():
             self._await_reader()
@@ -212,7 +212,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_dropping_input = True
         self._cancel_timer()
         cycle = self._answering if self._answering and not self._answering.response_complete else None
-        if cycle is not None and (self._is_in_head or cycle is not self.cycle):
+        if cycle is not None and (self._is_in_head or cycle is not self.cycle or not cycle.more_body):
             return  # those before it are still answered
         is_answered = cycle.response_started if cycle is not None else self._is_in_answered_body()
         if cycle is not None:

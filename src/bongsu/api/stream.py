@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bongsu.api import cors
-from bongsu.api.auth import Gate
+from bongsu.api.auth import Gate, is_by_cookie
 from bongsu.api.http_protocol import TRANSPORT, HttpProtocol
 from bongsu.api.problems import ProblemError, problems
 from bongsu.errors import BongsuError
@@ -75,7 +75,7 @@ class StreamsFirst:
         except BongsuError:
             return None
         headers = cors.permissions(request.headers.get("origin"), self._origins)
-        return Reader(member_id, expires_at, _last_event_id(request), transport, headers)
+        return Reader(member_id, expires_at, _last_event_id(request), transport, is_by_cookie(request), headers)
 
 
 def _last_event_id(request: Request) -> int | None:

@@ -44,6 +44,7 @@ class Stream:
         "cursor",
         "end_reason",
         "has_missed",
+        "is_by_cookie",
         "is_ended",
         "is_live",
         "last_step",
@@ -62,6 +63,8 @@ class Stream:
         # Live once it has caught up with the store. What is new before that it has missed, and reads from the store.
         self.is_live = False
         self.has_missed = False
+        # Opened with the session cookie: it ends when the member logs out.
+        self.is_by_cookie = False
         self.is_ended = False
         self.end_reason = ""
         # Its slots in the PingSchedule, and what limits its lifetime.
