@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
@@ -23,16 +24,18 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture(params=[Terminal, io.StringIO], ids=["terminal", "file"])
-def stderr(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    written: io.StringIO = request.param()
-    monkeypatch.setattr("sys.stderr", written)
-    handlers, level = logging.root.handlers[:], logging.root.level
-    telemetry.configure_logs()
-    yield written
-    logging.root.handlers[:] = handlers
-    logging.root.setLevel(level)
-    structlog.reset_defaults()
+@contextlib.contextmanager
+def logging_to(stderr: io.StringIO) -> Iterator[None]:
+    """Not a fixture: pytest has a stderr of its own for each phase of a test."""
+    handlers, level, config = logging.root.handlers[:], logging.root.level, structlog.get_config()
+    try:
+        with contextlib.redirect_stderr(stderr):
+            telemetry.configure_logs()
+            yield
+    finally:
+        logging.root.handlers[:] = handlers
+        logging.root.setLevel(level)
+        structlog.configure(**config)
 
 
 def shown(stderr: io.StringIO) -> str:
@@ -47,25 +50,29 @@ def crash() -> None:
     raise ValueError(HOSTILE)
 
 
+@pytest.mark.parametrize("stderr", [Terminal(), io.StringIO()], ids=["terminal", "file"])
 def test_text_from_outside_is_escaped_wherever_it_is_in_a_line(stderr: io.StringIO) -> None:
-    telemetry.log("test").info(HOSTILE, path=HOSTILE, nested={"a": [HOSTILE]}, **{HOSTILE: 1})
-    logging.getLogger("test").warning("%s", HOSTILE)
+    with logging_to(stderr):
+        telemetry.log("test").info(HOSTILE, path=HOSTILE, nested={"a": [HOSTILE]}, **{HOSTILE: 1})
+        logging.getLogger("test").warning("%s", HOSTILE)
     assert controls(shown(stderr)) == {"\n"}
     assert stderr.getvalue().count("\n") == 2
     assert "é한" in stderr.getvalue()
 
 
+@pytest.mark.parametrize("stderr", [Terminal(), io.StringIO()], ids=["terminal", "file"])
 def test_text_from_outside_is_escaped_in_a_traceback(stderr: io.StringIO) -> None:
-    try:
-        crash()
-    except ValueError:
-        telemetry.log("test").exception("crashed")
-        logging.getLogger("test").exception("crashed")
+    with logging_to(stderr):
+        try:
+            crash()
+        except ValueError:
+            telemetry.log("test").exception("crashed")
+            logging.getLogger("test").exception("crashed")
     assert controls(shown(stderr)) == {"\n"}
     assert stderr.getvalue().count("Traceback") == 2
 
 
-@pytest.mark.parametrize("stderr", [io.StringIO], indirect=True)
-def test_a_line_of_json_still_has_every_character(stderr: io.StringIO) -> None:
-    telemetry.log("test").info("request", path=HOSTILE)
+def test_a_line_of_json_still_has_every_character() -> None:
+    with logging_to(stderr := io.StringIO()):
+        telemetry.log("test").info("request", path=HOSTILE)
     assert json.loads(stderr.getvalue())["path"] == HOSTILE
