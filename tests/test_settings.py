@@ -93,6 +93,10 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
         ("TRANSPORT", "pigeon", "must be 'store' or 'kafka'"),
         ("OUTBOX_URLS", "mysql://shop", "must be name=url, comma separated"),
         ("CHAT_RATE", "0", "greater than or equal to 1"),
+        ("MAX_HEADER_BYTES", "100", "greater than or equal to 4096"),
+        ("MAX_HEADERS", "5", "greater than or equal to 20"),
+        ("REQUEST_TIMEOUT_SECONDS", "0", "greater than 0"),
+        ("MAX_CONNECTIONS_PER_ADDRESS", "-1", "greater than or equal to 0"),
     ],
 )
 def test_a_bad_value_is_refused_in_one_line_that_names_it(name: str, value: str, says: str) -> None:

@@ -50,6 +50,10 @@ class StoreRefused(StoreError):
     create, tables in its schema."""
 
 
+class StoreFull(StoreUnreachable):
+    """The disk under the store is full. Make room on it; nothing was stored."""
+
+
 class StoreDamaged(StoreError):
     """The SQLite file cannot be used as it is: the disk is full or read-only, or the file is not a database."""
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from bongsu import demo
 from bongsu.api.app import build_api
+from bongsu.api.http_protocol import HttpLimits
 from bongsu.api.server import bind, serving
 from bongsu.clock import Job, build_jobs, clock
 from bongsu.clock.skew import SkewMonitor
@@ -173,7 +174,8 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
         for part in (intake, gateway):
             if part is not None:
                 await stack.enter_async_context(running(part))
-        yield await stack.enter_async_context(serving(app, listener, gateway.drain if gateway else None))
+        drain = gateway.drain if gateway else None
+        yield await stack.enter_async_context(serving(app, listener, drain, HttpLimits.of(settings)))
 
 
 @contextlib.asynccontextmanager

@@ -177,6 +177,12 @@ class Settings(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65535)
     cors_origins: Annotated[Listed, AfterValidator(_origins)] = ""
+    # Below 4 KB the cookies and tokens of ordinary requests would be refused.
+    max_header_bytes: int = Field(32_768, ge=4_096, le=1_048_576)
+    max_headers: int = Field(100, ge=20, le=1_000)
+    request_timeout_seconds: Seconds = 30
+    keep_alive_seconds: Seconds = 5
+    max_connections_per_address: int = Field(1_000, ge=0)
     timezone: Zone = "Asia/Seoul"
     price_drop_threshold: float = Field(10, ge=0, le=100, allow_inf_nan=False)
     # A century; more would overflow a date.

@@ -77,7 +77,7 @@ async def test_a_full_disk_is_answered_as_unavailable(
 
         monkeypatch.setattr(sqlite, "_fetch", fail)
         monkeypatch.setattr(sqlite, "_execute", fail)
-        assert_unavailable(await call_all(api, member_token), "store-damaged")
+        assert_unavailable(await call_all(api, member_token), "store-full")
         return
 
     async def refuse(*_: object, **__: object) -> None:
@@ -85,7 +85,7 @@ async def test_a_full_disk_is_answered_as_unavailable(
 
     monkeypatch.setattr(postgres._PooledConnection, "fetch", refuse)
     monkeypatch.setattr(postgres._PooledConnection, "execute", refuse)
-    assert_unavailable(await call_all(api, member_token), "store-unreachable")
+    assert_unavailable(await call_all(api, member_token), "store-full")
 
 
 TABLES = ("members", "preferences", "devices", "products", "behaviors", "notifications", "messages")

@@ -135,6 +135,7 @@ async def live_on(store: Store, settings: Settings) -> AsyncIterator[Live]:
             keys,
             settings,
             lambda: False,
+            signals,
             gateway=gateway,
             on_read=functools.partial(announce_read, signals),
         )

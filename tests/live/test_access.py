@@ -130,3 +130,77 @@ async def test_a_process_without_streams_makes_the_cookie_too(live: Live) -> Non
         app = build_api(live.store, intake, keys, live.settings, lambda: False)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://bongsu") as caller:
             await session(caller, live)
+
+
+# --- logging out ------------------------------------------------------------------------------------------------------
+
+
+async def test_logging_out_ends_the_streams_that_were_opened_with_the_cookie(live: Live, caller: httpx.AsyncClient) -> None:
+    cookie = {"Cookie": f"bongsu_session={token(live.settings, 'm-1')}"}
+    # Of the same browser, opened before its token was renewed.
+    earlier = {"Cookie": f"bongsu_session={token(live.settings, 'm-1', hours=2)}"}
+    other = {"Cookie": f"bongsu_session={token(live.settings, 'm-2')}"}
+    async with (
+        live.open(headers=cookie) as page,
+        live.open(headers=earlier) as before,
+        live.open() as app,
+        live.open(headers=other) as somebody,
+    ):
+        for one in (page, before, app, somebody):
+            await one.until_live()
+        assert (await caller.delete("/api/session", headers=cookie)).status_code == 204
+        for one in (page, before):
+            assert await one.until_seen("bye") == [{"reason": "logout"}]
+        # Those that were not ended are sent what comes after it.
+        await app.until_told(await live.ring("m-1"))
+        await somebody.until_told(await live.ring("m-2"))
+        assert app.seen("bye") == somebody.seen("bye") == []
+        assert (app.connections, somebody.connections) == (1, 1)
+
+
+async def test_logging_out_without_a_valid_session_ends_nothing(live: Live, caller: httpx.AsyncClient) -> None:
+    async with live.open(headers={"Cookie": f"bongsu_session={token(live.settings, 'm-1')}"}) as page:
+        await page.until_live()
+        for value in ("", "nonsense", "server-key-of-the-tests", "[", '"\\', token(live.settings, "m-1", hours=-1)):
+            answer = await caller.delete("/api/session", headers={"Cookie": f"bongsu_session={value}"})
+            assert answer.status_code == 204
+        await page.until_told(await live.ring("m-1"))
+        assert page.connections == 1
+
+
+# --- headers that cannot be parsed ------------------------------------------------------------------------------------
+
+NO_HOSTS = ["[", "[::1", "a]b", "x:y", "%", "", "http://["]
+
+
+async def test_an_origin_that_is_none_is_another_site(live: Live, caller: httpx.AsyncClient) -> None:
+    cookie = f"bongsu_session={token(live.settings, 'm-1')}"
+    for path in (PATH, "/api/notifications", "/api/admin/stats"):
+        for origin in ("null", "", "http://\u00e9", *NO_HOSTS, *(f"http://{host}" for host in NO_HOSTS)):
+            headers = [("Cookie", cookie), ("Origin", origin.encode("latin-1"))]
+            answer = await caller.get(path, headers=headers)  # type: ignore[arg-type]
+            assert answer.status_code == 403, (path, origin)
+            assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_host_that_is_none_changes_no_answer(live: Live, caller: httpx.AsyncClient) -> None:
+    calls = {
+        ("GET", "/no/such/path"): 404,
+        ("PATCH", "/api/notifications"): 405,
+        ("POST", "/api/session"): 204,
+        ("DELETE", "/api/session"): 204,
+        ("GET", "/api/notifications"): 200,
+        ("GET", "/"): 307,
+        ("GET", "/docs"): 200,
+        ("GET", "/docs/assets/none"): 404,
+    }
+    for host in NO_HOSTS:
+        for (method, path), status in calls.items():
+            answer = await caller.request(method, path, headers={**bearer(live.settings, "m-1"), "Host": host})
+            assert answer.status_code == status, (host, method, path)
+
+
+async def test_a_host_that_is_none_has_no_pages_of_its_own(live: Live, caller: httpx.AsyncClient) -> None:
+    cookie = f"bongsu_session={token(live.settings, 'm-1')}"
+    answer = await caller.get(PATH, headers={"Cookie": cookie, "Origin": "http://[x", "Host": "["})
+    assert answer.status_code == 403

@@ -14,7 +14,7 @@ from bongsu.runtime import loop
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.inbox import live as live_statements
-from tests.live.client import ask
+from tests.live.client import PATH, ask
 from tests.live.harness import Live, bearer, increasing, live_on, write
 
 Embedded = tuple[Store, Settings]
@@ -260,3 +260,37 @@ async def _visit(live: Live, number: int) -> None:
         if number % 2:
             await page.until_live()
             assert increasing(page.told)
+
+
+# --- other requests on its connection ---------------------------------------------------------------------------------
+
+BEHIND = {
+    "a request": b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+    "many requests": b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000,
+    "half a request": b"POST /api/events HTTP/1.1\r\nHost: x\r\nContent-Le",
+    "garbage": b"\x00\xff" * 100_000,
+}
+
+
+@pytest.mark.parametrize("is_together", [True, False], ids=["together", "later"])
+@pytest.mark.parametrize("behind", BEHIND)
+async def test_a_stream_ends_with_its_connection_whatever_else_was_sent_on_it(
+    embedded: Embedded, behind: str, is_together: bool
+) -> None:
+    async with live_on(*with_settings(embedded)) as live:
+        host, _, port = live.address.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        authorization = bearer(live.settings, "m-1")["Authorization"]
+        request = f"GET {PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization}\r\n\r\n".encode()
+        writer.write(request + BEHIND[behind] if is_together else request)
+        await reader.readuntil(b"\nid: 0\n\n")
+        if not is_together:
+            writer.write(BEHIND[behind])
+        # It is a stream like any other meanwhile.
+        [told] = await live.ring()
+        await reader.readuntil(b"id: %d\n" % told)
+        assert len(live.gateway.hub) == 1
+        writer.close()
+        async with asyncio.timeout(20):
+            while len(live.gateway.hub):
+                await asyncio.sleep(0.01)

@@ -13,11 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
+from bongsu.api.http_protocol import HttpProtocol
 from bongsu.decide.step import CHUNK, Decider
 from bongsu.decide.worker import EventWorker
 from bongsu.errors import StoreUnreachable
 from bongsu.live import announce, catchup, hub
-from bongsu.live.stream import LONG_AGO, StreamingProtocol
+from bongsu.live.stream import LONG_AGO
 from bongsu.model import Event, Listed
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules
@@ -542,6 +543,6 @@ async def test_a_connection_that_has_ended_is_gone_without_being_looked_for(live
         gc.enable()
 
 
-def connections() -> weakref.WeakSet[StreamingProtocol]:
+def connections() -> weakref.WeakSet[HttpProtocol]:
     # By type: some objects of others do not like to be asked what they are.
-    return weakref.WeakSet(one for one in gc.get_objects() if type(one) is StreamingProtocol)
+    return weakref.WeakSet(one for one in gc.get_objects() if type(one) is HttpProtocol)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -31,6 +32,7 @@ from bongsu.clock import Job
 from bongsu.desk.cancel import Cancellations
 from bongsu.desk.dead_letters import StoreDeadLetters
 from bongsu.ingress.intake import Intake
+from bongsu.live.announce import announce_logout
 from bongsu.live.gateway import Gateway
 from bongsu.model import NoticeType
 from bongsu.runtime.keys import Keys
@@ -81,10 +83,13 @@ def build_api(
         app.include_router(jobs.router(gate, settings, operators, scheduled_jobs))
     if intake is not None or gateway is not None:
         # A proxy may send nothing but the stream itself to the gateways.
-        app.include_router(session.router(gate, settings))
+        app.include_router(session.router(gate, settings, partial(announce_logout, signals or LocalSignals())))
     if gateway is not None:
         app.include_router(stream.router(gate))
-    app.include_router(health.router(gate, ingest, operators, is_stopping))
+    # Without Redis the inbox goes on working, and streams say that they are unavailable: only a process that has nothing but
+    # streams is not ready.
+    needs_signals = signals if intake is None and gateway is not None else None
+    app.include_router(health.router(gate, ingest, operators, is_stopping, needs_signals))
     if intake is not None or gateway is not None:
         app.include_router(bell.router())
     if is_demo and intake is not None:

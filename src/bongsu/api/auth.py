@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from urllib.parse import urlsplit
 
 from fastapi import Request
 
@@ -43,6 +42,13 @@ class Gate:
             raise _nothing(request)
         return given, *self._member(given)
 
+    def member_of_session(self, request: Request) -> str | None:
+        """Whose valid token the cookie has, if it has one."""
+        try:
+            return self._member(request.cookies.get(SESSION_COOKIE, ""))[0]
+        except (BadKey, WrongKind):
+            return None
+
     def _member(self, given: str) -> tuple[str, datetime]:
         if self._keys.is_api_key(given):
             raise WrongKind("This call takes a member token, and an API key was sent")
@@ -63,9 +69,16 @@ class Gate:
         origin = request.headers.get("origin")
         if origin is None or origin in self._origins:
             return
-        # By host and port alone: behind a proxy that ends TLS, the scheme is not known here.
-        if not (own := request.headers.get("host")) or urlsplit(origin).netloc.lower() != own.lower():
+        # By host and port alone: behind a proxy that ends TLS, the scheme is not known here. Not parsed: an origin is no more
+        # than scheme, host and port, and whatever else was sent is not ours.
+        own = request.headers.get("host", "").lower()
+        if not own or origin.lower() not in (f"http://{own}", f"https://{own}"):
             raise WrongKind("The cookie came from a page of another site: add its origin to BONGSU_CORS_ORIGINS")
+
+
+def is_by_cookie(request: Request) -> bool:
+    """Whether the key of the request is taken from the cookie."""
+    return _from_headers(request) is None
 
 
 def key_ending(request: Request) -> str:

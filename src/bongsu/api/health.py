@@ -13,8 +13,9 @@ from bongsu.api.auth import Gate
 from bongsu.api.models import ApiModel
 from bongsu.api.problems import ProblemError, problems
 from bongsu.desk.stats import find_stats
-from bongsu.errors import BongsuError
+from bongsu.errors import BongsuError, RedisUnreachable
 from bongsu.runtime import telemetry
+from bongsu.runtime.signals import Signals
 from bongsu.store import Store, check
 
 _log = telemetry.log("bongsu.http")
@@ -27,7 +28,14 @@ class WorkCounts(ApiModel):
     deliveries: dict[str, int] = Field(description="ready, sending, fail, unknown")
 
 
-def router(gate: Gate, store: Store, desk_store: Store, is_stopping: Callable[[], bool]) -> APIRouter:
+def router(
+    gate: Gate,
+    store: Store,
+    desk_store: Store,
+    is_stopping: Callable[[], bool],
+    needs_signals: Signals | None = None,
+) -> APIRouter:
+    """With `needs_signals`, the process is of no use while they do not arrive."""
     routes = APIRouter(tags=["operations"])
 
     @routes.get("/healthz", summary="Liveness", openapi_extra=_OPEN)
@@ -37,10 +45,14 @@ def router(gate: Gate, store: Store, desk_store: Store, is_stopping: Callable[[]
 
     @routes.get("/readyz", summary="Readiness", responses=problems(503), openapi_extra=_OPEN)
     async def readyz() -> dict[str, str]:
-        """503 while the process is stopping, or if the store cannot be reached or is not migrated."""
+        """503 while the process is stopping, if the store cannot be reached, is not migrated or has no room left, and for a
+        process that only serves streams, if Redis cannot be reached."""
         if is_stopping():
             raise ProblemError(503, "The process is stopping")
         try:
+            if needs_signals is not None and not needs_signals.is_connected:
+                raise RedisUnreachable
+            store.check_room()
             await check(store)
         except BongsuError as error:
             # Anyone may ask; where the store is, is for those who can read the log.

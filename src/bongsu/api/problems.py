@@ -12,12 +12,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Mount
 
 from bongsu import errors
 from bongsu.runtime import telemetry
 
 _log = telemetry.log("bongsu.http")
 
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # How many mistakes one answer names. The first few are what the caller will correct; the rest is noise.
 REPORTED_ERRORS = 20
 
@@ -40,6 +42,7 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.StoreNotMigrated: 503,
     errors.StoreRefused: 503,
     errors.StoreDamaged: 503,
+    errors.StoreFull: 503,
     errors.TooBusy: 503,
 }
 
@@ -122,10 +125,20 @@ async def _from_starlette(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     detail = str(error.detail)
     if error.status_code in (404, 405):
-        detail = f"There is no {request.method} {request.url.path} here: /docs shows what there is"
+        detail = f"There is no {request.method} {request.scope['path']} here: /docs shows what there is"
     answer = problem(error.status_code, detail)
     answer.headers.update(error.headers or {})
+    if error.status_code == 405:
+        answer.headers["Allow"] = ", ".join(_allowed(request))
     return answer
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods that the path of a request takes. The framework names those of one route, and a path may have several."""
+    routes = [route for route in request.app.routes if not isinstance(route, Mount)]
+    scopes = {method: {**request.scope, "method": method} for method in METHODS}
+    found = [method for method in METHODS if any(route.matches(scopes[method])[0] is Match.FULL for route in routes)]
+    return found or ["GET", "HEAD"]  # a directory of files
 
 
 async def _from_surprise(_request: Request, error: Exception) -> JSONResponse:

@@ -9,6 +9,7 @@ import time
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bongsu.api.security_headers import with_security_headers
 from bongsu.runtime import telemetry
 
 _log = telemetry.log("bongsu.http")
@@ -38,7 +39,8 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                headers = (*message.get("headers", ()), (b"x-request-id", request_id.encode()))
+                message["headers"] = with_security_headers(headers)
             await send(message)
 
         try:

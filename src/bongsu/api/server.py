@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from bongsu.api.admission import Admission
+from bongsu.api.http_protocol import HttpLimits, HttpProtocol
 from bongsu.errors import AddressTaken
-from bongsu.live.stream import StreamingProtocol
 from bongsu.runtime.process import address_of
 
 # Requests under way get this long to finish after SIGTERM; orchestrators kill at 30 s.
@@ -36,18 +40,27 @@ def bind(host: str, port: int) -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: ASGIApp, listener: socket.socket, drain: Callable[[], Awaitable[None]] | None = None
+    app: ASGIApp,
+    listener: socket.socket,
+    drain: Callable[[], Awaitable[None]] | None = None,
+    limits: HttpLimits = HttpLimits(),  # noqa: B008 (frozen)
 ) -> AsyncIterator[str]:
     """Serve on a bound socket, yield the address. At the end: stop accepting, `drain` what would not end by itself, and let
     requests finish."""
+    # uvicorn would do the same by itself, but not show us whom it trusts.
+    proxied = ProxyHeadersMiddleware(app, os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))  # type: ignore[arg-type]
+    admission = Admission(limits.connections_per_address, proxied.trusted_hosts.__contains__)
     config = uvicorn.Config(
-        app,
+        proxied,
+        proxy_headers=False,
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
-        http=StreamingProtocol,
+        timeout_keep_alive=limits.keep_alive_seconds,  # type: ignore[arg-type]
+        http=partial(HttpProtocol, limits=limits, admission=admission),  # type: ignore[arg-type]
+        ws="none",
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="bongsu-http")

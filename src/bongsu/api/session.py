@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from fastapi import APIRouter, Request, Response
@@ -11,11 +12,11 @@ from bongsu.api.problems import problems
 from bongsu.settings import Settings
 
 
-def router(gate: Gate, settings: Settings) -> APIRouter:
+def router(gate: Gate, settings: Settings, on_logout: Callable[[str], None]) -> APIRouter:
     routes = APIRouter(tags=["inbox"])
 
     def put(request: Request, response: Response, value: str, seconds: int) -> None:
-        is_secure = request.url.scheme == "https"
+        is_secure = request.scope["scheme"] == "https"
         # Pages of another site get to use it only if they were named, and browsers allow that over https alone.
         is_shared = is_secure and request.headers.get("origin") in settings.origins
         response.set_cookie(
@@ -39,7 +40,10 @@ def router(gate: Gate, settings: Settings) -> APIRouter:
 
     @routes.delete("/api/session", status_code=204, summary="End the session", openapi_extra={"security": []})
     async def end(request: Request) -> Response:
-        """Removes the cookie. The token itself stays valid until it expires."""
+        """Removes the cookie, and ends the streams that the member opened with it: pages that still have a cookie come
+        back. The token itself stays valid until it expires."""
+        if (member_id := gate.member_of_session(request)) is not None:
+            on_logout(member_id)
         response = Response(status_code=204)
         put(request, response, "", 0)
         return response

@@ -14,12 +14,12 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bongsu.api import cors
-from bongsu.api.auth import Gate
+from bongsu.api.auth import Gate, is_by_cookie
+from bongsu.api.http_protocol import TRANSPORT, HttpProtocol
 from bongsu.api.problems import ProblemError, problems
 from bongsu.errors import BongsuError
 from bongsu.live.gateway import Gateway
 from bongsu.live.sse import Reader
-from bongsu.live.stream import TRANSPORT
 from bongsu.store.core.query import LARGEST_ID
 
 PATH = "/api/notifications/stream"
@@ -57,6 +57,9 @@ class StreamsFirst:
         if scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "GET":
             reader = self._reader(scope)
             if reader is not None:
+                protocol = reader.transport.get_protocol()
+                assert isinstance(protocol, HttpProtocol)
+                protocol.drop_input()
                 await self._gateway.serve_sse(reader, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -72,7 +75,7 @@ class StreamsFirst:
         except BongsuError:
             return None
         headers = cors.permissions(request.headers.get("origin"), self._origins)
-        return Reader(member_id, expires_at, _last_event_id(request), transport, headers)
+        return Reader(member_id, expires_at, _last_event_id(request), transport, is_by_cookie(request), headers)
 
 
 def _last_event_id(request: Request) -> int | None:

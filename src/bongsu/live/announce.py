@@ -15,6 +15,7 @@ from bongsu.decide.progress import Decision
 from bongsu.errors import StoreError
 from bongsu.live.frames import encode_notifications
 from bongsu.live.messages import (
+    LOGGED_OUT,
     READ_STORE,
     WithdrawnMessage,
     write_messages,
@@ -130,6 +131,11 @@ class Announcer(Loop):
                 few.append(message_id)
                 left -= count
         return few, many
+
+
+def announce_logout(signals: Signals, member_id: str) -> None:
+    """End the streams that the member opened with the session cookie, in every process."""
+    signals.send(member_topic(member_id), LOGGED_OUT)
 
 
 async def announce_read(signals: Signals, member_id: str, _unread: int = 0) -> None:

@@ -24,7 +24,7 @@ from bongsu.errors import RedisUnreachable
 from bongsu.live import frames
 from bongsu.live.catchup import CatchUp
 from bongsu.live.member_streams import MemberStreams
-from bongsu.live.messages import NOTIFICATION, WITHDRAWN, read_notification, read_withdrawn
+from bongsu.live.messages import LOGGED_OUT, NOTIFICATION, WITHDRAWN, read_notification, read_withdrawn
 from bongsu.live.registry import Registry
 from bongsu.live.stream import LONG_AGO, Stream
 from bongsu.runtime import telemetry
@@ -168,6 +168,11 @@ class Hub:
                     telemetry.LIVE_NOTIFICATIONS_SENT.inc()
         elif data and data[:1] == WITHDRAWN:
             self.catch_up.on_withdrawn(member_id, read_withdrawn(data))
+        elif data == LOGGED_OUT:
+            # Which browser it was cannot be told: its token may have been renewed since. The others come back at once.
+            for stream in self.streams_of(member_id):
+                if stream.is_by_cookie:
+                    stream.end(frames.bye("logout", frames.retry_milliseconds()), "logout")
         else:
             self.catch_up.mark([member_id])
 

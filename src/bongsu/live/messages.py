@@ -15,6 +15,8 @@ from bongsu.store.inbox.live import Recipient
 
 NOTIFICATION = b"n"
 WITHDRAWN = b"w"
+# The member has logged out somewhere.
+LOGGED_OUT = b"l"
 READ_STORE = b""
 
 

@@ -28,6 +28,7 @@ ATTACH_SECONDS = 30.0
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
     # The connection ends with the response, so that nothing of an ended stream stays in memory.
@@ -45,6 +46,8 @@ class Reader:
     # The last cursor the reader has seen.
     after: int | None
     transport: asyncio.Transport
+    # Whether the token came in the session cookie.
+    is_by_cookie: bool
     # Headers of the response besides those of every stream.
     headers: list[tuple[bytes, bytes]]
 
@@ -63,6 +66,7 @@ class SseEndpoint:
     async def serve(self, reader: Reader, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *reader.headers]})
         stream = Stream(reader.member_id, self._registry.new_id(), reader.transport, send)
+        stream.is_by_cookie = reader.is_by_cookie
         try:
             await self._open(stream, reader.after, reader.expires_at)
             # Nothing more comes in on this connection but its end, ours or theirs.

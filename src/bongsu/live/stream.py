@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from starlette.types import Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bongsu.live import frames
 from bongsu.runtime import telemetry
@@ -25,19 +24,10 @@ STALLED_BYTES = 1024 * 1024
 # The connection is closed if the reader has not taken the last frame within this time.
 LAST_FRAME_SECONDS = 5.0
 
-TRANSPORT = "bongsu.transport"
 _NO_LINGER = struct.pack("ii", 1, 0)
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _EMPTY: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": True}
 _END: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": False}
-
-
-class StreamingProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with the transport in the scope. Not the protocol itself: that would be a reference cycle."""
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {TRANSPORT: self.transport}  # type: ignore[dict-item]
 
 
 class Stream:
@@ -54,6 +44,7 @@ class Stream:
         "cursor",
         "end_reason",
         "has_missed",
+        "is_by_cookie",
         "is_ended",
         "is_live",
         "last_step",
@@ -72,6 +63,8 @@ class Stream:
         # Live once it has caught up with the store. What is new before that it has missed, and reads from the store.
         self.is_live = False
         self.has_missed = False
+        # Opened with the session cookie: it ends when the member logs out.
+        self.is_by_cookie = False
         self.is_ended = False
         self.end_reason = ""
         # Its slots in the PingSchedule, and what limits its lifetime.

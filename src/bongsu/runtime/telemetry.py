@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import struct
 import sys
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import orjson
 import structlog
@@ -62,7 +64,7 @@ def configure_logs(level: str = "INFO") -> None:
     ]
     # Plain tracebacks: the rich ones print local variables, and with them keys and personal data.
     rendering: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        [_escape_values, structlog.dev.ConsoleRenderer(exception_formatter=_write_traceback)]
         if console
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_as_json)]
     )
@@ -100,6 +102,41 @@ class _Stderr:
 def _as_json(event: dict[str, Any], **_options: Any) -> str:
     # A lone surrogate is not valid UTF-8: json.dumps escapes it.
     try:
-        return orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+        line = orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError:
-        return json.dumps(event, default=repr)
+        line = json.dumps(event, default=repr)
+    # Somebody will read it on a terminal. JSON has an escape for every character, so that nothing is lost by it.
+    return line if line.isprintable() else "".join(map(_json_escape, line))
+
+
+def _json_escape(character: str) -> str:
+    if character.isprintable():
+        return character
+    return "".join(f"\\u{unit[0]:04x}" for unit in struct.iter_unpack(">H", character.encode("utf-16-be")))
+
+
+# --- on a terminal ----------------------------------------------------------------------------------------------------
+
+
+def escape_controls(text: str, *, keep: str = "") -> str:
+    """Text from outside as a terminal may show it: an escape sequence could rewrite the screen, and a bidirectional control
+    could reverse what is read."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep else repr(one)[1:-1] for one in text)
+
+
+def _escape_values(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    # A stack or a traceback has lines; anything that is not text is shown by its repr, which escapes.
+    return {
+        escape_controls(name): escape_controls(value, keep="\n" if name in ("stack", "exception") else "")
+        if isinstance(value, str)
+        else value
+        for name, value in event.items()
+    }
+
+
+def _write_traceback(file: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
+    plain = io.StringIO()
+    structlog.dev.plain_traceback(plain, exc_info)
+    file.write(escape_controls(plain.getvalue(), keep="\n\t"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Iterator
 
 import asyncpg
@@ -13,6 +14,7 @@ from bongsu.errors import (
     BongsuError,
     StoreBusy,
     StoreDamaged,
+    StoreFull,
     StoreLoginRefused,
     StoreNotMigrated,
     StoreRefused,
@@ -32,7 +34,8 @@ _BY_STATE: dict[str, type[BongsuError]] = {
     "57014": StoreTooSlow,  # statement_timeout
     "08": StoreUnreachable,
     "25P03": StoreUnreachable,  # idle_in_transaction_session_timeout
-    "53": StoreUnreachable,  # out of connections, memory, disk
+    "53100": StoreFull,  # disk_full
+    "53": StoreUnreachable,  # out of connections or memory
     "57P": StoreUnreachable,  # shutting down or starting
     "58": StoreUnreachable,  # the server's own I/O failed
     "XX": StoreUnreachable,  # a fault of the server: for example, on a full disk it cannot open a connection
@@ -44,7 +47,7 @@ _BY_SQLITE_CODE: dict[int, type[BongsuError]] = {
     sqlite3.SQLITE_LOCKED: StoreBusy,
     sqlite3.SQLITE_INTERRUPT: StoreTooSlow,
     sqlite3.SQLITE_CANTOPEN: StoreUnreachable,
-    sqlite3.SQLITE_FULL: StoreDamaged,
+    sqlite3.SQLITE_FULL: StoreFull,
     sqlite3.SQLITE_IOERR: StoreDamaged,
     sqlite3.SQLITE_READONLY: StoreDamaged,
     sqlite3.SQLITE_NOTADB: StoreDamaged,
@@ -55,6 +58,15 @@ _BY_SQLITE_CODE: dict[int, type[BongsuError]] = {
 _LOST = ("is closed", "is closing", "released back to the pool", "closed in the middle")
 
 
+class Location(str):
+    """Where a store is, for messages, and when its disk last failed, for readiness."""
+
+    __slots__ = ("failed_at",)
+
+    def __init__(self, _name: str) -> None:
+        self.failed_at: float | None = None
+
+
 @contextlib.contextmanager
 def translated(location: str) -> Iterator[None]:
     """Errors that are about the store become ours; those about a statement are the bugs they look like."""
@@ -63,6 +75,8 @@ def translated(location: str) -> Iterator[None]:
     except (sqlite3.Error, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
         if (ours := _translation(error)) is None:
             raise
+        if issubclass(ours, StoreFull | StoreDamaged) and isinstance(location, Location):
+            location.failed_at = time.monotonic()
         raise ours(f"{location}: {first_line(error)}") from error
 
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 import asyncpg
 
 from bongsu.errors import BadSettings, StoreBusy, StoreClosed, StoreUnreachable
-from bongsu.store.core.failures import translated
+from bongsu.store.core.failures import Location, translated
 from bongsu.store.core.query import Columns, Query, Row, Table, Transaction
 from bongsu.store.core.shares import SHARES, STATEMENT_SECONDS, Limits, Share
 
@@ -66,7 +66,7 @@ class PostgresDatabase:
 
     def __init__(self, url: str) -> None:
         address = urlsplit(url)
-        self.location = f"PostgreSQL at {address.hostname or 'localhost'}:{address.port or 5432}"
+        self.location = Location(f"PostgreSQL at {address.hostname or 'localhost'}:{address.port or 5432}")
         self.url = _checked(url)
         self._pools: dict[Share, asyncpg.Pool] = {}
         self._is_closed = False
@@ -167,6 +167,10 @@ class PostgresDatabase:
                     await pool.close()
             except _DRIVER_ERRORS:
                 pool.terminate()
+
+    def free_bytes(self) -> int | None:
+        """The server does not say."""
+        return None
 
     async def answers(self, seconds: float) -> bool:
         """A refusal is an answer too: only silence is none."""

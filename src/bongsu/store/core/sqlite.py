@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -19,7 +20,7 @@ from uuid import UUID
 
 from bongsu.errors import StoreBusy, StoreClosed
 from bongsu.runtime import telemetry
-from bongsu.store.core.failures import translated
+from bongsu.store.core.failures import Location, translated
 from bongsu.store.core.query import Columns, Query, Row, Table, Transaction
 from bongsu.store.core.shares import AUDIENCE_READERS, SHARES, Share
 from bongsu.store.core.sqlite_thread import SqliteThread
@@ -83,7 +84,7 @@ class SqliteDatabase:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.location = f"SQLite at {path}"
+        self.location = Location(f"SQLite at {path}")
         self._lock = WriteLock()
         self._writer = SqliteThread(partial(_open, path), "bongsu-sqlite-writer")
         self._turn = asyncio.Lock()
@@ -174,6 +175,10 @@ class SqliteDatabase:
         if self._lock.found_at is None:
             return True
         return await asyncio.to_thread(_can_write, self.path, seconds)
+
+    def free_bytes(self) -> int | None:
+        """How much room the file's disk has left."""
+        return shutil.disk_usage(self.path.parent).free
 
     def terminate(self) -> None:
         """No statement waits for the lock any more: those that do fail, and so does every later one."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from bongsu.errors import StoreRolledBack
+from bongsu.errors import StoreFull, StoreRolledBack
 from bongsu.runtime import telemetry
 from bongsu.runtime.loop import ROLLED_BACK_SECONDS
 from bongsu.settings import Settings
@@ -17,6 +18,12 @@ from bongsu.store.core.postgres import PostgresDatabase
 from bongsu.store.core.query import Dialect, Transaction
 from bongsu.store.core.shares import Share
 from bongsu.store.core.sqlite import SqliteDatabase
+
+# After a write failed because of the disk, so long a process is not ready. Then it is tried again by ordinary work: a probe
+# that writes little would find room where that does not.
+FAILED_DISK_SECONDS = 30.0
+# A commit needs a few pages at least, and a megabyte fills in no time.
+LEAST_FREE_BYTES = 1024 * 1024
 
 _log = telemetry.log("bongsu.store")
 _T = TypeVar("_T")
@@ -96,6 +103,14 @@ class Store:
     async def answers(self, seconds: float) -> bool:
         """Whether the database answers a new connection within that time."""
         return await self.database.answers(seconds)
+
+    def check_room(self) -> None:
+        """Raise StoreFull if the disk has no room left, or failed within the last FAILED_DISK_SECONDS. Writes nothing."""
+        failed_at, free = self.database.location.failed_at, self.database.free_bytes()
+        if failed_at is not None and time.monotonic() < failed_at + FAILED_DISK_SECONDS:
+            raise StoreFull(f"{self.location}: the disk failed or was full less than {FAILED_DISK_SECONDS:g} s ago")
+        if free is not None and free < LEAST_FREE_BYTES:
+            raise StoreFull(f"{self.location}: {free} bytes are free")
 
     def terminate(self) -> None:
         """Give up on a database that does not answer: every statement under way fails, and so does every later one."""

@@ -118,7 +118,7 @@ def _add_files(routes: APIRouter) -> None:
     @routes.get("/demo/{name}")
     async def file(name: str, request: Request) -> Response:
         if name not in files:
-            raise ProblemError(404, f"There is no GET {request.url.path} here: /demo is the shop")
+            raise ProblemError(404, f"There is no GET /demo/{name} here: /demo is the shop")
         return files[name].answer(request, "no-cache")
 
 
