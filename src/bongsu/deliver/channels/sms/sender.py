@@ -112,7 +112,7 @@ class HttpGateway:
             "text": text,
             "title": one_line(outgoing.title),
             "body": clean_text(outgoing.body).strip(),
-            "id": outgoing.collapse_id or str(outgoing.delivery_id),
+            "id": one_line(outgoing.collapse_id) or str(outgoing.delivery_id),
         }
         return orjson.dumps(fill_template(self._template, values))
 
