@@ -52,9 +52,12 @@ class Gate:
         given = _from_headers(request)
         if given is not None:
             return given
-        # Only EventSource needs the cookie, because it cannot send headers; it never carries an API key.
+        # Only EventSource needs the cookie, because it cannot send headers. A browser sends it by itself, so that an API key
+        # in it would let any page of this host act as a server.
         if cookie := request.cookies.get(SESSION_COOKIE):
             self._check_origin(request)
+            if self._keys.is_api_key(cookie):
+                raise BadKey("An API key was sent in the session cookie, where only member tokens are accepted")
             return cookie
         raise _nothing(request)
 

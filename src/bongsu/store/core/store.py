@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
 
 from bongsu.errors import StoreRolledBack
 from bongsu.runtime import telemetry
 from bongsu.runtime.loop import ROLLED_BACK_SECONDS
 from bongsu.settings import Settings
 from bongsu.store.core.postgres import PostgresDatabase
+from bongsu.store.core.private_files import sqlite_path
 from bongsu.store.core.query import Dialect, Transaction
 from bongsu.store.core.shares import Share
 from bongsu.store.core.sqlite import SqliteDatabase
@@ -100,10 +99,3 @@ class Store:
     def terminate(self) -> None:
         """Give up on a database that does not answer: every statement under way fails, and so does every later one."""
         self.database.terminate()
-
-
-def sqlite_path(settings: Settings) -> Path:
-    if settings.database_url:
-        # sqlite:///relative.db, sqlite:////absolute.db
-        return Path(unquote(urlsplit(settings.database_url).path.removeprefix("/")) or "bongsu.db")
-    return settings.create_data_dir() / "bongsu.db"
