@@ -15,7 +15,7 @@ import asyncpg
 
 from bench.sample import COLUMNS, Sample
 from bongsu.settings import Settings
-from bongsu.store.core.store import sqlite_path
+from bongsu.store.core.private_files import sqlite_path
 
 TABLE = "bongsu_events"
 _NAMES = ", ".join(COLUMNS)

@@ -142,7 +142,7 @@ def migrated_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Setting
         if database == "postgresql":
             url = request.getfixturevalue("migrated_postgres_url")
         else:
-            shutil.copyfile(request.getfixturevalue("sqlite_template"), tmp_path / "bongsu.db")
+            shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "bongsu.db")
         return Settings(data_dir=tmp_path, database_url=url, poll_seconds=0.05, **KEYS, **more)
 
     return make

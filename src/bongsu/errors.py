@@ -126,6 +126,15 @@ class NotForDemo(BongsuError):
     """The demo writes into members' inboxes: name an empty database in BONGSU_DATABASE_URL, or none for SQLite."""
 
 
+class DemoExposed(BongsuError):
+    """Anybody who reaches the demo may use it without a key: leave --host and BONGSU_HOST at 127.0.0.1, or add --demo-public
+    if that is intended."""
+
+
+class FilesExposed(BongsuError):
+    """Other users of this machine can read members' data or keys: the command takes that away."""
+
+
 class NoSuchJob(BongsuError):
     """`bongsu job list` and `GET /api/admin/jobs` list the jobs."""
 

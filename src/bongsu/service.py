@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -39,6 +40,7 @@ from bongsu.settings import Settings
 from bongsu.store import Share, Store, check, migrate
 from bongsu.store.core.availability import Check, abort_unresponsive_store, wait_for_store
 from bongsu.store.core.dead_claims import release_dead_claims
+from bongsu.store.core.private_files import exposed_files
 from bongsu.store.members.channels import declare_channels, load_channels
 from bongsu.store.messages.content import MessageCache
 
@@ -212,8 +214,12 @@ class Service:
     async def run(self, on_ready: Callable[[str], None] = lambda _address: None) -> None:
         """Serve until a signal to stop, then finish what is under way."""
         keys = Keys.load(self._settings)
+        if self._is_demo:
+            keys = keys.with_guests(demo.NAMES)
         if keys.weakness:
             _log.warning("weak keys", reason=keys.weakness)
+        for path, mode in exposed_files(self._settings):
+            _log.warning("readable by other users", path=str(path), cure=f"chmod {mode:o} {shlex.quote(str(path))}")
         if names := self._settings.without_effect:
             _log.warning("settings without effect", names=names)
         listener = bind(self._settings.host, self._settings.port) if self._listens else None

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from bongsu.errors import BadSettings
 from bongsu.model import Zone
+from bongsu.model.addresses import BadAddressError, mailbox
 
 PREFIX = "BONGSU_"
 FILE = Path("bongsu.toml")
@@ -82,9 +83,14 @@ def _smtp_options(value: str) -> str:
 
 
 def _mailbox(value: str) -> str:
-    address = parseaddr(value)[1]
-    if value and not (value.isprintable() and re.fullmatch(r"[!-~]+@[!-~]+", address) and address.count("@") == 1):
-        raise PydanticCustomError("mailbox", "must be an e-mail address, as in Shop <hello@shop.example>")
+    if not value:
+        return value
+    try:
+        if not value.isprintable():
+            raise BadAddressError
+        mailbox(parseaddr(value)[1])
+    except BadAddressError:
+        raise PydanticCustomError("mailbox", "must be an e-mail address, as in Shop <hello@shop.example>") from None
     return value
 
 

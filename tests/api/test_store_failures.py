@@ -45,6 +45,10 @@ MEMBER_CALLS: list[tuple[str, str, Any]] = [
 ]
 
 
+# What only an operator is to see of the store: where it is.
+LOCATIONS = ("SQLite at", "bongsu.db", "PostgreSQL at", "127.0.0.1", "localhost", "5432")
+
+
 async def call_all(api: httpx.AsyncClient, member_token: str) -> list[httpx.Response]:
     as_member = {"Authorization": f"Bearer {member_token}"}
     server = [api.request(method, path, json=body) for method, path, body in SERVER_CALLS]
@@ -59,6 +63,7 @@ def assert_unavailable(answers: Sequence[httpx.Response], kind: str) -> None:
         assert answer.headers["content-type"] == "application/problem+json", where
         assert int(answer.headers["retry-after"]) >= 1, where
         assert answer.json()["type"] == f"urn:bongsu:{kind}", where
+        assert not any(location in answer.text for location in LOCATIONS), where
 
 
 def _full_disk() -> sqlite3.Error:

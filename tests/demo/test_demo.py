@@ -7,19 +7,22 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from bongsu import demo
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
-from bongsu.demo import NAMES, PRODUCTS, STAR, Shop, Traffic, fill, refuse_other_members
-from bongsu.errors import NotForDemo
+from bongsu.demo import NAMES, PRODUCTS, STAR, Shop, Traffic, fill, refuse_other_members, refuse_public_host
+from bongsu.errors import BadKey, DemoExposed, NotForDemo
 from bongsu.ingress.intake import Intake
 from bongsu.model import Preferences, utc_now
 from bongsu.render.templates import Templates
 from bongsu.rules import catalogue
+from bongsu.runtime.keys import Keys
 from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import EVENTS_TOPIC
@@ -187,6 +190,17 @@ async def test_a_shared_database_with_strangers_is_refused(store: Store, setting
         await refuse_other_members(store, settings)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
+def test_the_demo_is_served_to_this_machine(host: str) -> None:
+    refuse_public_host(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.7", "10.0.0.1", "shop.example", "127.0.0.1.example"])
+def test_the_demo_is_not_served_to_other_machines(host: str) -> None:
+    with pytest.raises(DemoExposed, match="add --demo-public"):
+        refuse_public_host(host)
+
+
 # --- as a newcomer runs it --------------------------------------------------------------------------------------------
 
 
@@ -196,8 +210,8 @@ def test_a_newcomer_sees_an_inbox_fill_by_what_the_greeting_says(migrated: dict[
         greeting = iter(served.process.stdout.readline, "")
         curl = shlex.split(next(line for line in greeting if line.startswith("curl ")))
         name, _, value = curl[3].partition(": ")
-        if "$(bongsu token" in value:
-            value = "Bearer " + bongsu("token", STAR, environment=migrated).stdout.strip()
+        assert value == f"Bearer $(bongsu token {STAR})"
+        value = "Bearer " + bongsu("token", STAR, environment=migrated).stdout.strip()
         with served.client(**{name: value}) as client:
             eventually(lambda: bool(client.get(curl[1]).json()["items"]), True)
             (item, *_) = client.get(curl[1]).json()["items"]
@@ -208,6 +222,39 @@ def test_a_newcomer_sees_an_inbox_fill_by_what_the_greeting_says(migrated: dict[
         served.wait_for("stopped")
     assert any(line["event"] == "demo event" and " falls from " in line["summary"] for line in served.lines)
     assert any(line["event"] == "demo raises the daily limit" and line["limit"] == 1_000 for line in served.lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--host", "0.0.0.0"], "--demo on 0.0.0.0 can be reached from other machines"),
+        (["--role", "api"], "--demo needs the roles api and gateway in one process"),
+    ],
+)
+def test_a_demo_that_would_hand_out_tokens_wrongly_does_not_start(tmp_path: Path, arguments: list[str], says: str) -> None:
+    environment = {"BONGSU_DATA_DIR": str(tmp_path / "data")}
+    done = bongsu("serve", "--demo", "--port", "0", *arguments, environment=environment)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert says in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_asked_for_the_demo_is_public_and_its_tokens_are_not_the_installations(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    environment = {"BONGSU_DATA_DIR": str(folder)}
+    with serving(environment, "--demo", "--demo-public", "--host", "0.0.0.0") as served:
+        address = served.address.replace("0.0.0.0", "127.0.0.1")
+        with httpx.Client(base_url=address, timeout=60) as client:
+            token = client.post("/demo/visits", json={"memberId": STAR}).json()["token"]
+            visitor = {"Authorization": f"Bearer {token}"}
+            assert client.get("/api/notifications", headers=visitor).status_code == 200
+    with pytest.raises(BadKey):
+        Keys.load(Settings(data_dir=folder)).member_of(token)
+    (warning,) = [line for line in served.lines if line["event"] == "readable by other users"]
+    assert warning["cure"] == f"chmod 700 {folder}"
 
 
 def test_beside_real_people_only_the_embedded_store_is_served(migrated: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ import pytest
 from bongsu import Event
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from bongsu.store.core.store import sqlite_path
+from bongsu.store.core.private_files import sqlite_path
 from tests.ingress.databases import Place
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "outbox-sql.md"

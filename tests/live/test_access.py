@@ -92,6 +92,21 @@ async def test_a_cookie_is_not_made_from_a_cookie_nor_from_a_server_key(live: Li
     assert (await caller.post("/api/session", headers={"X-API-Key": "server-key-of-the-tests"})).status_code == 403
 
 
+async def test_an_api_key_in_the_cookie_opens_nothing(live: Live, caller: httpx.AsyncClient) -> None:
+    cookie = {"Cookie": "bongsu_session=server-key-of-the-tests"}
+    for method, path in (
+        ("GET", "/api/admin/stats"),
+        ("GET", "/metrics"),
+        ("PUT", "/api/members/m-1"),
+        ("POST", "/api/events"),
+        ("GET", "/api/notifications"),
+        ("GET", "/api/notifications/stream"),
+    ):
+        answer = await caller.request(method, path, headers=cookie, json={})
+        assert answer.status_code == 401, path
+        assert "session cookie" in answer.json()["detail"]
+
+
 async def test_a_cookie_works_for_our_own_pages_and_for_named_ones(live: Live) -> None:
     cookie = {"Cookie": f"bongsu_session={token(live.settings, 'm-1')}"}
     fates = {live.address: 200, SHOP: 200, None: 200, "https://evil.example": 403, "null": 403}

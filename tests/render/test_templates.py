@@ -13,6 +13,7 @@ from bongsu.model import Event, Everyone, Notice, NoticeType
 from bongsu.render.templates import SAMPLES, SHIPPED, Rendered, Templates, number
 from bongsu.rules import catalogue
 from bongsu.settings import Settings
+from tests.support.hostile import KNOWN
 from tests.support.processes import BONGSU
 
 RULES = catalogue(Settings())
@@ -139,6 +140,12 @@ def test_a_text_speaks_of_payload_data_and_the_events_ids(own: Path) -> None:
     event = Event(event_type="order.shipped", actor_id="x", ref_id="7", payload={"a": 1, "b": 2})
     notice = Notice(SHIPPED_TYPE, Everyone(), ref_id="9", data={"b": 3})
     assert templates.phrase(notice, event, None) == Rendered("9 x order.shipped", "1 3 2")
+
+
+@pytest.mark.parametrize("text", KNOWN)
+def test_a_variable_is_text_and_not_a_template(own: Path, text: str) -> None:
+    rendered = write(own, "ko/SAID.txt", "<{{ said }}>\n{{ said }}").render("SAID", "ko", {"said": text})
+    assert rendered == Rendered(" ".join(f"<{text}>".split()), text.strip())
 
 
 def test_a_notices_own_words_stand_as_they_are(own: Path) -> None:

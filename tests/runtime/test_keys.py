@@ -92,3 +92,36 @@ LATER = datetime.now(UTC) + timedelta(hours=1)
 def test_a_token_that_is_not_ours_and_in_time_is_refused(token: str, says: str) -> None:
     with pytest.raises(BadKey, match=says):
         KEYS.member_of(token)
+
+
+# --- guests -----------------------------------------------------------------------------------------------------------
+
+HOUR = timedelta(hours=1)
+WITH_GUESTS = KEYS.with_guests(["mina", "emma"])
+
+
+def test_a_guests_token_is_good_for_guests_while_they_are_expected_and_for_nobody_else() -> None:
+    token = WITH_GUESTS.guest_token("mina", HOUR)
+    assert WITH_GUESTS.member_of(token) == "mina"
+    assert WITH_GUESTS.member_of(WITH_GUESTS.member_token("철수", HOUR)) == "철수"
+    for others in (KEYS, KEYS.with_guests(["mina"])):
+        with pytest.raises(BadKey, match="not valid"):
+            others.member_of(token)
+    for member, keys in (("철수", WITH_GUESTS), ("mina", KEYS)):
+        with pytest.raises(BadKey):
+            keys.guest_token(member, HOUR)
+
+
+def test_the_guests_secret_makes_no_token_for_another_member() -> None:
+    assert WITH_GUESTS.guests is not None
+    forged = _token({"sub": "a-real-person", "exp": LATER}, WITH_GUESTS.guests.secret)
+    with pytest.raises(BadKey, match="not valid"):
+        WITH_GUESTS.member_of(forged)
+    with pytest.raises(BadKey, match="expired"):
+        WITH_GUESTS.member_of(WITH_GUESTS.guest_token("mina", -HOUR))
+
+
+def test_keys_do_not_show_what_they_hold() -> None:
+    assert WITH_GUESTS.guests is not None
+    for secret in ("one", SECRET, WITH_GUESTS.guests.secret):
+        assert secret not in repr(WITH_GUESTS)

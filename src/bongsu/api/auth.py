@@ -58,16 +58,19 @@ class Gate:
         given = _from_headers(request)
         if given is not None:
             return given
-        # Only EventSource needs the cookie, because it cannot send headers; it never carries an API key.
+        # Only EventSource needs the cookie, because it cannot send headers. A browser sends it by itself, so that an API key
+        # in it would let any page of this host act as a server.
         if cookie := request.cookies.get(SESSION_COOKIE):
             self._check_origin(request)
+            if self._keys.is_api_key(cookie):
+                raise BadKey("An API key was sent in the session cookie, where only member tokens are accepted")
             return cookie
         raise _nothing(request)
 
     def _check_origin(self, request: Request) -> None:
         """CSRF: a browser sends the cookie with requests of any page. Only our own and configured origins may use it."""
-        origin = request.headers.get("origin")
-        if origin is None or origin in self._origins:
+        # By host and port alone: behind a proxy that ends TLS, the scheme is not known here. Not parsed: an origin is only
+        # scheme, host and port, and whatever else was sent is not ours.
             return
         # By host and port alone: behind a proxy that ends TLS, the scheme is not known here. Not parsed: an origin is no more
         # than scheme, host and port, and whatever else was sent is not ours.

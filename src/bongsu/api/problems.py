@@ -108,11 +108,13 @@ async def _from_ours(_request: Request, error: Exception) -> JSONResponse:
 
 
 def problem_of(error: errors.BongsuError) -> JSONResponse:
-    status = STATUS.get(type(error), 500)
+    status, text = STATUS.get(type(error), 500), str(error)
     if status >= 500:
-        _log.warning("answered with an error", status=status, error=str(error))
+        # The detail is for those who can read the log: it names the store's address, and members ask too.
+        _log.warning("answered with an error", status=status, error=text)
+        text = str(type(error)())
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__).lower()
-    return problem(status, str(error), kind=f"urn:bongsu:{name}")
+    return problem(status, text, kind=f"urn:bongsu:{name}")
 
 
 async def _from_validation(_request: Request, error: Exception) -> JSONResponse:

@@ -75,8 +75,12 @@ def serve(
     role: Annotated[str, typer.Option(help=f"{ALL_OR_SOME}.")] = "all",
     app_name: Annotated[str | None, typer.Option("--app", help="Your own rules: package.module:app.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="With a small demo shop that publishes events.")] = False,
+    demo_public: Annotated[
+        bool, typer.Option("--demo-public", help="With --demo: also where other machines can reach it, without a key.")
+    ] = False,
 ) -> None:
     """Run Bongsu: all of it in one process, or the roles you name."""
+    from bongsu.demo import refuse_public_host  # noqa: PLC0415
     from bongsu.rules import load_app  # noqa: PLC0415
     from bongsu.service import Service  # noqa: PLC0415
 
@@ -84,6 +88,11 @@ def serve(
     changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = settings.model_copy(update=changes)
     roles = read_roles(role)
+    if demo and not demo_public:
+        refuse_public_host(settings.host)
+    if demo and (Role.API in roles) != (Role.GATEWAY in roles):
+        # The tokens that its page hands out are known to this process alone.
+        raise BadCommand("--demo needs the roles api and gateway in one process")
     own_rules = load_app(app_name) if app_name is not None else None
     telemetry.configure_logs()
 
@@ -95,34 +104,37 @@ def serve(
 
 
 def _greet(settings: Settings, address: str, *, is_demo: bool) -> None:
-    """Where to look and what to call with. Keys are shown for the embedded store only, whose owner is at the keyboard."""
+    """Where to look and what to call with, for the embedded store, whose owner is at the keyboard.
+
+    The key is shown if it was made here and stdout is a terminal: a file or a log collector would keep it. Not the console's
+    own `is_terminal`, which FORCE_COLOR makes true.
+    """
     if not address:
         return
-    keys = Keys.load(settings)
     if settings.is_embedded:
+        is_shown = sys.stdout.isatty() and not settings.keys
         lines = (
             f"[bold]API docs[/]      {address}/docs\n"
-            f"[bold]API key[/]       {escape(keys.api_keys[0])}\n"
-            f"[bold]Member token[/]  {_program()} token MEMBER\n"
+            f"[bold]API key[/]       {escape(Keys.load(settings).api_keys[0] if is_shown else f'{_program()} apikey')}\n"
+            f"[bold]Member token[/]  {escape(_program())} token MEMBER\n"
             f"[bold]Data[/]          {escape(str(settings.data_dir))}"
         )
         out.print(Panel(lines, title="봉수 Bongsu is ready", border_style="green", expand=False), highlight=False)
     # Outside the box, so that it can be copied whole.
-    for title, command in _hints(settings, keys, address, is_demo=is_demo):
+    for title, command in _hints(settings, address, is_demo=is_demo):
         out.print(f"[dim]{escape(title)}:[/]\n{escape(command)}", highlight=False, soft_wrap=True)
 
 
-def _hints(settings: Settings, keys: Keys, address: str, *, is_demo: bool) -> Sequence[tuple[str, str]]:
+def _hints(settings: Settings, address: str, *, is_demo: bool) -> Sequence[tuple[str, str]]:
     """What to try, each with its title."""
     from bongsu import demo  # noqa: PLC0415
 
     if is_demo:
-        token = keys.member_token(demo.STAR, timedelta(days=1)) if settings.is_embedded else ""
-        return demo.hints(_program(), address, token)
+        return demo.hints(_program(), address)
     if not settings.is_embedded:
         return ()
     curl = (
-        f"curl {address}/api/events -H 'Authorization: Bearer {keys.api_keys[0]}' \\\n"
+        f'curl {address}/api/events -H "Authorization: Bearer $({_program()} apikey)" \\\n'
         """  -H 'Content-Type: application/json' -d '{"eventType":"product.updated","refId":"sku-1"}'"""
     )
     return (("A first event", curl),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from bongsu.errors import (
     BongsuError,
     BrokerUnreachable,
     ClockSkewed,
+    FilesExposed,
     RedisUnreachable,
     StoreNotMigrated,
     StoreTooNew,
@@ -33,7 +35,7 @@ from bongsu.rules import Rules, catalogue, load_app
 from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store, check
-from bongsu.store.core.store import sqlite_path
+from bongsu.store.core.private_files import exposed_files, sqlite_path
 from bongsu.store.desk.processes import Process, find_seen
 from bongsu.store.members.channels import load_channels
 
@@ -65,6 +67,7 @@ async def examine(app_name: str | None = None) -> list[Finding]:
         findings.append(finding)
     parts: list[tuple[str, Check]] = [
         ("keys", _keys),
+        ("files", _files),
         ("store", _store),
         ("clock", _clock),
         ("redis", _redis),
@@ -118,6 +121,16 @@ async def _keys(settings: Settings) -> str:
     if weakness := Keys.load(settings).weakness:
         raise BadSettings(weakness)
     return "in place"
+
+
+async def _files(settings: Settings) -> str:
+    if not settings.is_embedded:
+        return "none: keys are given, and the store is a server"
+    if not settings.data_dir.exists():
+        return "will be made by the first `bongsu serve`"
+    if commands := [f"chmod {mode:o} {shlex.quote(str(path))}" for path, mode in exposed_files(settings)]:
+        raise FilesExposed(" && ".join(commands))
+    return "readable by their owner only"
 
 
 async def _store(settings: Settings) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from bongsu.model.addresses import Email, Phone
 from bongsu.model.audience import Action
 from bongsu.model.base import PRINTABLE, Id, Name, PastTime, Wire, Zone
 from bongsu.model.channels import AddressedChannel, ChannelName
@@ -33,8 +34,8 @@ class Member(Wire):
 
     locale: Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*$", max_length=35)] | None = None
     timezone: Zone | None = None
-    email: Annotated[str, StringConstraints(pattern=r"^[^@\s\x00-\x1f]+@[^@\s\x00-\x1f]+$", max_length=320)] | None = None
-    phone: Annotated[str, StringConstraints(pattern=r"^\+?[0-9][0-9 ()-]{2,30}$")] | None = None
+    email: Email | None = None
+    phone: Phone | None = None
     # Addresses for channels that apps declare, by channel name.
     addresses: dict[AddressedChannel, Annotated[str, StringConstraints(min_length=1, max_length=320, pattern=PRINTABLE)]] = (
         Field(default_factory=dict)

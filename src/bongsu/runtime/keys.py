@@ -6,11 +6,13 @@ only.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import secrets
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -33,9 +35,18 @@ warnings.filterwarnings("ignore", category=jwt.warnings.InsecureKeyLengthWarning
 
 
 @dataclass(frozen=True)
+class Guests:
+    """Members whom anybody may be, as the demo's. Their tokens have a secret that is good for no other member."""
+
+    secret: str = field(repr=False)
+    members: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Keys:
-    api_keys: tuple[str, ...]
-    jwt_secret: str
+    api_keys: tuple[str, ...] = field(repr=False)
+    jwt_secret: str = field(repr=False)
+    guests: Guests | None = None
 
     @classmethod
     def load(cls, settings: Settings) -> Keys:
@@ -68,7 +79,17 @@ class Keys:
         return any(matches)
 
     def member_token(self, member_id: str, lifetime: timedelta) -> str:
-        return jwt.encode({"sub": member_id, "exp": utc_now() + lifetime}, self.jwt_secret, algorithm=ALGORITHM)
+        return _sign(member_id, lifetime, self.jwt_secret)
+
+    def with_guests(self, members: Iterable[str]) -> Keys:
+        """The same keys, and a new secret for tokens of these members. It is never stored and ends with the process."""
+        return replace(self, guests=Guests(secrets.token_urlsafe(SECRET_BYTES), frozenset(members)))
+
+    def guest_token(self, member_id: str, lifetime: timedelta) -> str:
+        """A token for one of the guests, not signed with the installation's secret."""
+        if self.guests is None or member_id not in self.guests.members:
+            raise BadKey("Not a guest")
+        return _sign(member_id, lifetime, self.guests.secret)
 
     def member_of(self, token: str) -> str:
         return self.member_until(token)[0]
@@ -76,21 +97,44 @@ class Keys:
     def member_until(self, token: str) -> tuple[str, datetime]:
         """The member a token was made for, and when it ends. Raises BadKey when it is not ours, expired or without end."""
         try:
-            claims = jwt.decode(token, self.jwt_secret, algorithms=[ALGORITHM], options={"require": ["exp", "sub"]})
-        except jwt.ExpiredSignatureError:
-            raise BadKey("The member token has expired") from None
-        except jwt.MissingRequiredClaimError as error:
-            raise BadKey(f"The member token has no `{error.claim}`") from None
-        except (jwt.PyJWTError, ValueError):
-            raise BadKey("The key is not valid") from None
-        try:
-            member_id = _member_id.validate_python(claims["sub"], strict=True)
-        except ValidationError:
-            raise BadKey("The member token's `sub` is not a member id: 1 to 255 characters, no control characters") from None
-        try:
-            return member_id, datetime.fromtimestamp(int(claims["exp"]), UTC)
-        except (OverflowError, ValueError):
-            return member_id, datetime.max.replace(tzinfo=UTC)  # later than a datetime can hold
+            return _read_token(token, self.jwt_secret)
+        except _OtherSecret:
+            pass
+        if self.guests is not None:
+            with contextlib.suppress(_OtherSecret):
+                member_id, ends_at = _read_token(token, self.guests.secret)
+                if member_id in self.guests.members:
+                    return member_id, ends_at
+        raise BadKey("The key is not valid")
+
+
+class _OtherSecret(Exception):
+    """The token was not signed with this secret."""
+
+
+def _sign(member_id: str, lifetime: timedelta, secret: str) -> str:
+    return jwt.encode({"sub": member_id, "exp": utc_now() + lifetime}, secret, algorithm=ALGORITHM)
+
+
+def _read_token(token: str, secret: str) -> tuple[str, datetime]:
+    try:
+        claims = jwt.decode(token, secret, algorithms=[ALGORITHM], options={"require": ["exp", "sub"]})
+    except jwt.ExpiredSignatureError:
+        raise BadKey("The member token has expired") from None
+    except jwt.MissingRequiredClaimError as error:
+        raise BadKey(f"The member token has no `{error.claim}`") from None
+    except jwt.InvalidSignatureError:
+        raise _OtherSecret from None
+    except (jwt.PyJWTError, ValueError):
+        raise BadKey("The key is not valid") from None
+    try:
+        member_id = _member_id.validate_python(claims["sub"], strict=True)
+    except ValidationError:
+        raise BadKey("The member token's `sub` is not a member id: 1 to 255 characters, no control characters") from None
+    try:
+        return member_id, datetime.fromtimestamp(int(claims["exp"]), UTC)
+    except (OverflowError, ValueError):
+        return member_id, datetime.max.replace(tzinfo=UTC)  # later than a datetime can hold
 
 
 def _read_secret(path: Path, prefix: str = "") -> str:

@@ -21,6 +21,7 @@ from uuid import UUID
 from bongsu.errors import StoreBusy, StoreClosed
 from bongsu.runtime import telemetry
 from bongsu.store.core.failures import Location, translated
+from bongsu.store.core.private_files import create_private
 from bongsu.store.core.query import Columns, Query, Row, Table, Transaction
 from bongsu.store.core.shares import AUDIENCE_READERS, SHARES, Share
 from bongsu.store.core.sqlite_thread import SqliteThread
@@ -360,6 +361,7 @@ def _as_json(table: Table) -> str:
 
 
 def _open(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    create_private(path)
     # isolation_level None: we run BEGIN ourselves; the module's own would be a deferred one. All calls come from one thread.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row

@@ -6,15 +6,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
 
 from bongsu.errors import StoreFull, StoreRolledBack
 from bongsu.runtime import telemetry
 from bongsu.runtime.loop import ROLLED_BACK_SECONDS
 from bongsu.settings import Settings
 from bongsu.store.core.postgres import PostgresDatabase
+from bongsu.store.core.private_files import sqlite_path
 from bongsu.store.core.query import Dialect, Transaction
 from bongsu.store.core.shares import Share
 from bongsu.store.core.sqlite import SqliteDatabase
@@ -115,10 +114,3 @@ class Store:
     def terminate(self) -> None:
         """Give up on a database that does not answer: every statement under way fails, and so does every later one."""
         self.database.terminate()
-
-
-def sqlite_path(settings: Settings) -> Path:
-    if settings.database_url:
-        # sqlite:///relative.db, sqlite:////absolute.db
-        return Path(unquote(urlsplit(settings.database_url).path.removeprefix("/")) or "bongsu.db")
-    return settings.create_data_dir() / "bongsu.db"

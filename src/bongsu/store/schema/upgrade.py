@@ -15,6 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from bongsu.store.core.failures import translated
 from bongsu.store.core.postgres import CONNECT_SECONDS, PostgresDatabase
+from bongsu.store.core.private_files import create_private
 from bongsu.store.core.sqlite import SqliteDatabase
 from bongsu.store.core.store import Store
 
@@ -64,6 +65,7 @@ async def _upgrade_postgres(database: PostgresDatabase) -> None:
 
 
 def _upgrade_sqlite(database: SqliteDatabase) -> None:
+    create_private(database.path)
     engine = create_engine(URL.create("sqlite", database=str(database.path)), poolclass=NullPool)
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))

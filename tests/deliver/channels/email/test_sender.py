@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from bongsu.deliver.channels.callback import GuardedSender
-from bongsu.deliver.channels.email.message import BadAddressError, compose, mailbox
+from bongsu.deliver.channels.email.message import compose
 from bongsu.deliver.channels.email.sender import Email
 from bongsu.deliver.channels.email.smtp import CONNECTIONS, GREYLIST_SECONDS, QUOTA_SECONDS, Server, Stage, outcome_of
 from bongsu.errors import BadSettings
 from bongsu.model import utc_now
+from bongsu.model.addresses import BadAddressError, mailbox
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Refused, Retry, Scope, Unknown
 from bongsu.settings import Settings
 from tests.deliver.channels.kits import mails, outgoing, text_part

@@ -220,7 +220,7 @@ def test_a_no_of_apprises_is_what_its_log_says_and_else_unknown(said: list[tuple
 
 async def test_a_number_the_service_drops_does_not_become_a_message_to_somebody_else() -> None:
     settings = Settings(sms_url="twilio://AC0123456789abcdef:0123456789abcdef@15005550006/{to}")
-    assert await sent(settings, "+1") == Gone("ADDRESS_INVALID", "the service does not take it for a phone number")
+    assert await sent(settings, "+1234") == Gone("ADDRESS_INVALID", "the service does not take it for a phone number")
 
 
 async def test_an_apprise_url_without_a_place_gets_the_number_at_its_end(sms_gateway: Scripted) -> None:

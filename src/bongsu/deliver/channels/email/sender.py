@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bongsu.deliver.channels.email.message import BadAddressError, Mail, compose
+from bongsu.deliver.channels.email.message import Mail, compose
 from bongsu.deliver.channels.email.smtp import (
     CANNOT_OPEN,
     CONNECTIONS,
@@ -18,6 +18,7 @@ from bongsu.deliver.channels.email.smtp import (
 from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.errors import BadSettings
 from bongsu.model import Channel
+from bongsu.model.addresses import BadAddressError
 from bongsu.model.outcome import Gone, Outcome, Outgoing, Retry
 from bongsu.settings import Settings
 

@@ -14,9 +14,11 @@ import orjson
 from bongsu.deliver.channels.http.client import Answer, HttpClient, NotSent, ResponseLost
 from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.deliver.channels.sms.answers import read_answer
+from bongsu.deliver.channels.text import clean_text, one_line
 from bongsu.errors import BadSettings
 from bongsu.model import Channel, utc_now
-from bongsu.model.outcome import Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
+from bongsu.model.addresses import BadAddressError, phone_number
+from bongsu.model.outcome import Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Scope, Unknown
 from bongsu.settings import Settings
 
 # Kept open between messages: as many as the dispatcher can have under way.
@@ -54,6 +56,10 @@ class Sms:
     async def send(self, outgoing: Outgoing) -> Outcome:
         if not text_of(outgoing):
             return Refused("NO_TEXT", "the message has no text")
+        try:
+            number_of(outgoing)
+        except BadAddressError as error:
+            return Gone("ADDRESS_INVALID", str(error))
         return await self._gateway.send(outgoing)
 
     async def close(self) -> None:
@@ -104,21 +110,21 @@ class HttpGateway:
             "to": to,
             "from": self._from,
             "text": text,
-            "title": _clean(outgoing.title),
-            "body": _clean(outgoing.body),
-            "id": outgoing.collapse_id or str(outgoing.delivery_id),
+            "title": one_line(outgoing.title),
+            "body": clean_text(outgoing.body).strip(),
+            "id": one_line(outgoing.collapse_id) or str(outgoing.delivery_id),
         }
         return orjson.dumps(fill_template(self._template, values))
 
 
 def number_of(outgoing: Outgoing) -> str:
-    """The number without what people write it with."""
-    return re.sub(r"[^0-9+]", "", outgoing.address)
+    """Raises BadAddressError if the address is not a phone number."""
+    return phone_number(outgoing.address)
 
 
 def text_of(outgoing: Outgoing) -> str:
     """An SMS has no title, so it begins with it."""
-    return "\n".join(part for part in (_clean(outgoing.title), _clean(outgoing.body)) if part)
+    return "\n".join(part for part in (one_line(outgoing.title), clean_text(outgoing.body).strip()) if part)
 
 
 def fill_template(template: Any, values: Mapping[str, str]) -> Any:
@@ -132,10 +138,6 @@ def fill_template(template: Any, values: Mapping[str, str]) -> Any:
             return [fill_template(value, values) for value in template]
         case _:
             return template
-
-
-def _clean(text: str) -> str:
-    return text.encode("utf-8", "replace").decode().strip()
 
 
 def _authorization(user: str, password: str) -> dict[str, str]:
