@@ -70,7 +70,7 @@ def build_api(
     if intake is not None:
         app.include_router(events.router(gate, intake, ingest))
         app.include_router(products.router(gate, ingest))
-        app.include_router(members.router(gate, store))
+        app.include_router(members.router(gate, store, settings.max_devices))
         app.include_router(inbox.router(gate, store, on_read))
         # Cancelling waits for a step that is being decided at this moment, as workers wait for each other.
         cancellations = Cancellations(store.share(Share.WORK), signals or LocalSignals())

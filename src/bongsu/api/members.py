@@ -62,10 +62,10 @@ class DeviceList(ApiModel):
     devices: list[DeviceItem]
 
 
-def router(gate: Gate, store: Store) -> APIRouter:
+def router(gate: Gate, store: Store, max_devices: int) -> APIRouter:
     """The routes for servers and those for members call the same functions; they differ in where the member id is from."""
     routes = APIRouter(tags=["members"], responses=problems(401, 403, 422, 503))
-    calls = MemberCalls(store)
+    calls = MemberCalls(store, max_devices)
     _add_server_routes(routes, gate, calls)
     _add_own_routes(routes, gate, calls)
     return routes
@@ -74,8 +74,9 @@ def router(gate: Gate, store: Store) -> APIRouter:
 class MemberCalls:
     """The calls about one member."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, max_devices: int) -> None:
         self._store = store
+        self._max_devices = max_devices
 
     async def put_member(self, member_id: str, request: Request) -> MemberItem:
         member = await read_as(request, _member)
@@ -102,7 +103,7 @@ class MemberCalls:
         device = await read_as(request, _device)
 
         async def put(tx: Transaction) -> list[DeviceRow]:
-            await devices.put_device(tx, member_id, device_id, device)
+            await devices.put_device(tx, member_id, device_id, device, self._max_devices)
             return await devices.find_devices(tx, member_id)
 
         rows = await self._store.run(put)
@@ -213,7 +214,8 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         summary="Register a member's device",
     )
     async def put_device(member_id: Id, device_id: Id, request: Request) -> DeviceItem:
-        """A token belongs to one device: another device that had it loses it."""
+        """A token belongs to one device: another device that had it loses it. A device too many (BONGSU_MAX_DEVICES) replaces
+        the one that was registered longest ago."""
         return await calls.put_device(member_id, device_id, request)
 
     @routes.get(path + "/devices", dependencies=server, summary="List a member's devices")
@@ -251,7 +253,8 @@ def _add_own_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
         summary="Register your device",
     )
     async def put_device(device_id: Id, request: Request, member_id: str = Depends(gate.member)) -> DeviceItem:
-        """A token belongs to one device: another device that had it loses it."""
+        """A token belongs to one device: another device that had it loses it. A device too many (BONGSU_MAX_DEVICES) replaces
+        the one that was registered longest ago."""
         return await calls.put_device(member_id, device_id, request)
 
     @routes.delete("/api/devices/{device_id}", status_code=204, summary="Remove your device")
