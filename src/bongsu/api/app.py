@@ -26,6 +26,7 @@ from bongsu.api import (
 )
 from bongsu.api.auth import Gate
 from bongsu.api.cors import Cors
+from bongsu.api.path_ids import OpaqueIds
 from bongsu.api.request_log import RequestLog
 from bongsu.clock import Job
 from bongsu.desk.cancel import Cancellations
@@ -92,4 +93,4 @@ def build_api(
     openapi.install(app)
     # Around everything, so that the answer to a crash can be read by the page it goes to, and carries its id too.
     logged = RequestLog(Cors(app, settings.origins) if settings.origins else app)
-    return logged if gateway is None else stream.StreamsFirst(logged, gateway, gate, settings.origins)
+    return OpaqueIds(logged if gateway is None else stream.StreamsFirst(logged, gateway, gate, settings.origins))

@@ -8,8 +8,9 @@ from pydantic import Field, TypeAdapter
 from bongsu.api.auth import Gate
 from bongsu.api.bodies import described, read_as
 from bongsu.api.models import ApiModel, Timestamp
+from bongsu.api.path_ids import PathId
 from bongsu.api.problems import ProblemError, problems
-from bongsu.model import Device, DeviceStatus, Id, Member, Platform, Preferences, QuietHours
+from bongsu.model import Device, DeviceStatus, Member, Platform, Preferences, QuietHours
 from bongsu.model.channels import in_order
 from bongsu.store import Store, Transaction, members
 from bongsu.store.members import devices
@@ -169,7 +170,7 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         response_model_exclude_unset=True,
         summary="Create or update a member",
     )
-    async def put_member(member_id: Id, request: Request) -> MemberItem:
+    async def put_member(member_id: PathId, request: Request) -> MemberItem:
         """Replaces the profile. A field that is left out becomes unknown."""
         return await calls.put_member(member_id, request)
 
@@ -180,7 +181,7 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         response_model_exclude_unset=True,
         summary="Find a member",
     )
-    async def find_member(member_id: Id) -> MemberItem:
+    async def find_member(member_id: PathId) -> MemberItem:
         """The profile as it was last written."""
         return await calls.find_member(member_id)
 
@@ -192,7 +193,7 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         response_model_exclude_unset=True,
         summary="Set a member's preferences",
     )
-    async def put_preferences(member_id: Id, request: Request) -> PreferencesItem:
+    async def put_preferences(member_id: PathId, request: Request) -> PreferencesItem:
         """Replaces all of them: which types on which channels, and the quiet hours."""
         return await calls.put_preferences(member_id, request)
 
@@ -202,7 +203,7 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         response_model_exclude_unset=True,
         summary="Show a member's preferences",
     )
-    async def find_preferences(member_id: Id) -> PreferencesItem:
+    async def find_preferences(member_id: PathId) -> PreferencesItem:
         """The defaults for a member who has set none."""
         return await calls.find_preferences(member_id)
 
@@ -213,18 +214,18 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         responses=_OF_A_BODY,
         summary="Register a member's device",
     )
-    async def put_device(member_id: Id, device_id: Id, request: Request) -> DeviceItem:
+    async def put_device(member_id: PathId, device_id: PathId, request: Request) -> DeviceItem:
         """A token belongs to one device: another device that had it loses it. A device too many (BONGSU_MAX_DEVICES) replaces
         the one that was registered longest ago."""
         return await calls.put_device(member_id, device_id, request)
 
     @routes.get(path + "/devices", dependencies=server, summary="List a member's devices")
-    async def find_devices(member_id: Id) -> DeviceList:
+    async def find_devices(member_id: PathId) -> DeviceList:
         """Also those whose token has become invalid."""
         return await calls.find_devices(member_id)
 
     @routes.delete(path + "/devices/{device_id}", dependencies=server, status_code=204, summary="Remove a member's device")
-    async def remove_device(member_id: Id, device_id: Id) -> Response:
+    async def remove_device(member_id: PathId, device_id: PathId) -> Response:
         """Succeeds also if there is no such device."""
         return await calls.remove_device(member_id, device_id)
 
@@ -252,12 +253,12 @@ def _add_own_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
         responses=_OF_A_BODY,
         summary="Register your device",
     )
-    async def put_device(device_id: Id, request: Request, member_id: str = Depends(gate.member)) -> DeviceItem:
+    async def put_device(device_id: PathId, request: Request, member_id: str = Depends(gate.member)) -> DeviceItem:
         """A token belongs to one device: another device that had it loses it. A device too many (BONGSU_MAX_DEVICES) replaces
         the one that was registered longest ago."""
         return await calls.put_device(member_id, device_id, request)
 
     @routes.delete("/api/devices/{device_id}", status_code=204, summary="Remove your device")
-    async def remove_device(device_id: Id, member_id: str = Depends(gate.member)) -> Response:
+    async def remove_device(device_id: PathId, member_id: str = Depends(gate.member)) -> Response:
         """Succeeds also if there is no such device."""
         return await calls.remove_device(member_id, device_id)

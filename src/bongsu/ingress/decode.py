@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
-from bongsu.model import ID_LIMIT, NAME_LIMIT, Behavior, Event, has_plausible_date, new_id, utc_now
+from bongsu.model import DOTS, ID_LIMIT, NAME_LIMIT, Behavior, Event, has_plausible_date, new_id, utc_now
 from bongsu.model.payload import DEPTH_LIMIT, STRING_LIMIT
 from bongsu.store.outbox import NewEvent
 
@@ -118,9 +118,9 @@ def _decode_plain_event(data: bytes) -> NewEvent | None:
     if (
         # Stricter than required: only control characters are refused.
         not event_type.isprintable()
-        or not (actor_id is None or actor_id.isprintable())
-        or not (target_id is None or target_id.isprintable())
-        or not (ref_id is None or ref_id.isprintable())
+        or not (actor_id is None or (actor_id.isprintable() and actor_id not in DOTS))
+        or not (target_id is None or (target_id.isprintable() and target_id not in DOTS))
+        or not (ref_id is None or (ref_id.isprintable() and ref_id not in DOTS))
         # NUL, which a database may refuse. Numbers are finite, or msgspec would not have read them.
         or (b"\\" in text and b"\\u0000" in text)
         or (len(text) > SURELY_FLAT and not _is_short_and_flat(text))
