@@ -9,7 +9,9 @@ import pytest
 
 # Each as a member, a device and a product, beside the ids that a path with one more or one less segment would name.
 IDS = [
-    "bob/devices", "bob/preferences", "bob/devices/phone", "/", "//", "a/", "/a", "a/../b", "a%2Fb", "a%252Fb", "a;b=c", "a?b", "a#b",
+    "bob/devices", "bob/preferences", "bob/devices/phone", "/", "//", "a/", "/a", "a/../b", "a%2Fb", "a%252Fb", "a;b=c",
+    "a?b",
+    "a#b",
     "a\\b", "...", "a.", ".a", "..a", "auth0|5f7c", "a b", "+", "사과/배",
 ]  # fmt: skip
 PHONE = {"token": "token-of-the-phone", "platform": "ANDROID", "pushConsent": True}

@@ -27,6 +27,7 @@ from bongsu.api import (
 from bongsu.api.auth import Gate
 from bongsu.api.cors import Cors
 from bongsu.api.path_ids import OpaqueIds
+from bongsu.api.rate_limit import RateLimit
 from bongsu.api.request_log import RequestLog
 from bongsu.clock import Job
 from bongsu.desk.cancel import Cancellations
@@ -65,7 +66,8 @@ def build_api(
         redoc_url=None,
         redirect_slashes=False,
     )
-    gate = Gate(keys, settings.origins)
+    limit = RateLimit(settings.member_rate, settings.member_burst) if settings.member_rate else None
+    gate = Gate(keys, settings.origins, limit)
     problems.install(app)
     ingest, operators, store = store.share(Share.INGEST), store.share(Share.OPERATORS), store.share(Share.MEMBERS)
     if intake is not None:

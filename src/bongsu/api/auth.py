@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 
+from bongsu.api.rate_limit import RateLimit
 from bongsu.errors import BadKey, WrongKind
 from bongsu.runtime.keys import Keys
 
@@ -17,36 +18,40 @@ SESSION_COOKIE = "bongsu_session"
 class Gate:
     """The dependencies endpoints name: `Depends(gate.server)` and `Depends(gate.member)`."""
 
-    def __init__(self, keys: Keys, origins: Collection[str] = ()) -> None:
-        """The origins are those of other sites whose pages may use a member's cookie."""
+    def __init__(self, keys: Keys, origins: Collection[str] = (), limit: RateLimit | None = None) -> None:
+        """The origins are those of other sites whose pages may use a member's cookie. The limit is for calls of members."""
         self._keys = keys
+        self._limit = limit
         self._origins = frozenset(origins)
 
     async def server(self, request: Request) -> None:
         given = self._given(request)
         if self._keys.is_api_key(given):
             return
-        self._keys.member_of(given)  # raises unless it is a member's valid token
+        await self._keys.member_of(given)  # raises unless it is a member's valid token
         raise WrongKind("This call takes an API key, and a member token was sent")
 
     async def member(self, request: Request) -> str:
-        return self.member_until(request)[0]
+        return (await self.member_until(request))[0]
 
-    def member_until(self, request: Request) -> tuple[str, datetime]:
+    async def member_until(self, request: Request) -> tuple[str, datetime]:
         """Who calls, and when the token they call with ends."""
-        return self._member(self._given(request))
+        return await self._member(self._given(request))
 
-    def bearer_until(self, request: Request) -> tuple[str, str, datetime]:
+    async def bearer_until(self, request: Request) -> tuple[str, str, datetime]:
         """The token sent in the header, whose it is and when it ends: a cookie is not made from a cookie."""
         given = _from_headers(request)
         if given is None:
             raise _nothing(request)
-        return given, *self._member(given)
+        return given, *await self._member(given)
 
-    def _member(self, given: str) -> tuple[str, datetime]:
+    async def _member(self, given: str) -> tuple[str, datetime]:
         if self._keys.is_api_key(given):
             raise WrongKind("This call takes a member token, and an API key was sent")
-        return self._keys.member_until(given)
+        member_id, expires_at = await self._keys.member_until(given)
+        if self._limit is not None:
+            self._limit.count(member_id)
+        return member_id, expires_at
 
     def _given(self, request: Request) -> str:
         given = _from_headers(request)

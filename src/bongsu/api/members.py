@@ -28,6 +28,7 @@ _SOME_PREFERENCES = {
 }
 _A_DEVICE = {"token": "fcm-registration-token", "platform": "ANDROID", "pushConsent": True}
 _OF_A_BODY = problems(400, 413, 415)
+_OF_A_MEMBER = problems(429)
 
 
 class MemberItem(ApiModel):
@@ -215,8 +216,8 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         summary="Register a member's device",
     )
     async def put_device(member_id: PathId, device_id: PathId, request: Request) -> DeviceItem:
-        """A token belongs to one device: another device that had it loses it. A device too many (BONGSU_MAX_DEVICES) replaces
-        the one that was registered longest ago."""
+        """A token belongs to one device: another device that had it loses it. A device too many replaces the one
+        that was registered longest ago."""
         return await calls.put_device(member_id, device_id, request)
 
     @routes.get(path + "/devices", dependencies=server, summary="List a member's devices")
@@ -234,7 +235,7 @@ def _add_own_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
     @routes.put(
         "/api/preferences",
         openapi_extra=described(Preferences, example=_SOME_PREFERENCES),
-        responses=_OF_A_BODY,
+        responses=_OF_A_BODY | _OF_A_MEMBER,
         response_model_exclude_unset=True,
         summary="Set your preferences",
     )
@@ -242,7 +243,9 @@ def _add_own_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
         """Replaces all of them: which types on which channels, and the quiet hours."""
         return await calls.put_preferences(member_id, request)
 
-    @routes.get("/api/preferences", response_model_exclude_unset=True, summary="Show your preferences")
+    @routes.get(
+        "/api/preferences", responses=_OF_A_MEMBER, response_model_exclude_unset=True, summary="Show your preferences"
+    )
     async def find_preferences(member_id: str = Depends(gate.member)) -> PreferencesItem:
         """The defaults if you have set none."""
         return await calls.find_preferences(member_id)
@@ -250,15 +253,15 @@ def _add_own_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
     @routes.put(
         "/api/devices/{device_id}",
         openapi_extra=described(Device, example=_A_DEVICE),
-        responses=_OF_A_BODY,
+        responses=_OF_A_BODY | _OF_A_MEMBER,
         summary="Register your device",
     )
     async def put_device(device_id: PathId, request: Request, member_id: str = Depends(gate.member)) -> DeviceItem:
-        """A token belongs to one device: another device that had it loses it. A device too many (BONGSU_MAX_DEVICES) replaces
-        the one that was registered longest ago."""
+        """A token belongs to one device: another device that had it loses it. A device too many replaces the one
+        that was registered longest ago."""
         return await calls.put_device(member_id, device_id, request)
 
-    @routes.delete("/api/devices/{device_id}", status_code=204, summary="Remove your device")
+    @routes.delete("/api/devices/{device_id}", responses=_OF_A_MEMBER, status_code=204, summary="Remove your device")
     async def remove_device(device_id: PathId, member_id: str = Depends(gate.member)) -> Response:
         """Succeeds also if there is no such device."""
         return await calls.remove_device(member_id, device_id)

@@ -24,6 +24,7 @@ REPORTED_ERRORS = 20
 STATUS: dict[type[errors.BongsuError], int] = {
     errors.BadKey: 401,
     errors.WrongKind: 403,
+    errors.RateLimited: 429,
     errors.BadEvent: 422,
     errors.NoSuchJob: 404,
     errors.NoSuchDeadLetter: 404,
@@ -41,6 +42,7 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.StoreRefused: 503,
     errors.StoreDamaged: 503,
     errors.TooBusy: 503,
+    errors.KeyServerUnreachable: 503,
 }
 
 
@@ -109,7 +111,10 @@ def problem_of(error: errors.BongsuError) -> JSONResponse:
     if status >= 500:
         _log.warning("answered with an error", status=status, error=str(error))
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__).lower()
-    return problem(status, str(error), kind=f"urn:bongsu:{name}")
+    answer = problem(status, str(error), kind=f"urn:bongsu:{name}")
+    if isinstance(error, errors.RateLimited):
+        answer.headers["Retry-After"] = str(error.retry_after)
+    return answer
 
 
 async def _from_validation(_request: Request, error: Exception) -> JSONResponse:
