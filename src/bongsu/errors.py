@@ -106,6 +106,18 @@ class BadKey(BongsuError):
     member calls (`bongsu token MEMBER`)."""
 
 
+class KeyServerUnreachable(BongsuError):
+    """Member tokens of the sign-in cannot be checked now. Start the server of BONGSU_JWKS_URL, or correct it."""
+
+
+class RateLimited(BongsuError):
+    """Send fewer calls, after the time that Retry-After names. BONGSU_MEMBER_RATE and BONGSU_MEMBER_BURST set the limit."""
+
+    def __init__(self, detail: str = "", retry_after: int = 1) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+
+
 class WrongKind(BongsuError):
     """The key is valid, but of the other kind: server calls take an API key, member calls a member token."""
 

@@ -173,7 +173,7 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
         is_demo=process.is_demo,
     )
     async with AsyncExitStack() as stack:
-        for part in (intake, gateway):
+        for part in (process.keys.sign_in, intake, gateway):
             if part is not None:
                 await stack.enter_async_context(running(part))
         drain = gateway.drain if gateway else None

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from bongsu.errors import BadSettings
@@ -149,7 +149,7 @@ NOT_USED_YET = frozenset(
     {
         "kafka_servers", "schema_registry_url", "kafka_format", "transport", "rabbitmq_url", "outbox_urls", "opensearch_url",
         "recommendation_url", "recommendation_cron", "recommendation_enabled", "recommendation_days", "recommendation_limit",
-        "retention_days", "counter_flush_seconds", "digest_seconds", "max_devices", "chat_max_bytes", "chat_rate",
+        "retention_days", "counter_flush_seconds", "digest_seconds", "chat_max_bytes", "chat_rate",
     }
 )  # fmt: skip
 
@@ -178,7 +178,10 @@ class Settings(BaseModel):
     sms_from: str = ""
     sms_template: Annotated[str, AfterValidator(_sms_template)] = Field("", repr=False)
     recommendation_url: Http = ""
-    jwt_secret: str = Field("", repr=False)
+    jwt_secret: Annotated[Listed, Field(repr=False)] = ""
+    jwks_url: Http = ""
+    jwt_issuer: str = ""
+    jwt_audience: Listed = ""
     api_keys: Annotated[Listed, Field(repr=False)] = ""
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65535)
@@ -215,8 +218,22 @@ class Settings(BaseModel):
     recommendation_limit: Count = 3
     digest_seconds: Seconds = 300
     max_devices: Count = 20
+    member_rate: float = Field(20, ge=0, allow_inf_nan=False)
+    member_burst: Count = 100
     chat_max_bytes: Count = 4096
     chat_rate: Count = 20
+
+    @model_validator(mode="after")
+    def _sign_in_is_complete(self) -> Settings:
+        # Firebase and others sign the tokens of all their customers with the same keys: the audience tells them apart.
+        given = {"jwks_url": self.jwks_url, "jwt_issuer": self.jwt_issuer, "jwt_audience": self.jwt_audience}
+        if any(given.values()) and not all(given.values()):
+            missing = " and ".join(PREFIX + name.upper() for name, value in given.items() if not value)
+            raise PydanticCustomError(
+                "sign_in", "BONGSU_JWKS_URL, BONGSU_JWT_ISSUER and BONGSU_JWT_AUDIENCE are set together: set {missing}",
+                {"missing": missing},
+            )  # fmt: skip
+        return self
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None, file: Path = FILE) -> Settings:
@@ -259,6 +276,14 @@ class Settings(BaseModel):
         return tuple(key.strip() for key in self.api_keys.split(",") if key.strip())
 
     @property
+    def jwt_secrets(self) -> tuple[str, ...]:
+        return tuple(secret.strip() for secret in self.jwt_secret.split(",") if secret.strip())
+
+    @property
+    def audiences(self) -> tuple[str, ...]:
+        return tuple(audience.strip() for audience in self.jwt_audience.split(",") if audience.strip())
+
+    @property
     def origins(self) -> tuple[str, ...]:
         return tuple(origin.strip() for origin in self.cors_origins.split(",") if origin.strip())
 
@@ -273,6 +298,8 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _describe(error: Any, sources: Mapping[str, str]) -> str:
+    if not error["loc"]:  # about several settings, which it names itself
+        return str(error["msg"])
     field = str(error["loc"][0])
     name, source = PREFIX + field.upper(), sources.get(field, "the environment")
     if error["type"] == "extra_forbidden":

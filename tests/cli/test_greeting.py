@@ -28,7 +28,7 @@ def test_a_file_or_pipe_gets_the_commands_and_no_secret(
     shown = greeting(capsys, settings, is_demo=is_demo)
     assert "bongsu apikey" in shown
     assert "bongsu token" in shown
-    for secret in (*keys.api_keys, keys.jwt_secret, "eyJ"):
+    for secret in (*keys.api_keys, *keys.jwt_secrets, "eyJ"):
         assert secret not in shown
 
 

@@ -252,7 +252,7 @@ def test_asked_for_the_demo_is_public_and_its_tokens_are_not_the_installations(t
             visitor = {"Authorization": f"Bearer {token}"}
             assert client.get("/api/notifications", headers=visitor).status_code == 200
     with pytest.raises(BadKey):
-        Keys.load(Settings(data_dir=folder)).member_of(token)
+        asyncio.run(Keys.load(Settings(data_dir=folder)).member_of(token))
     (warning,) = [line for line in served.lines if line["event"] == "readable by other users"]
     assert warning["cure"] == f"chmod 700 {folder}"
 

@@ -15,14 +15,14 @@ from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 
 SECRET = "a secret that is long enough to sign tokens"
-KEYS = Keys(("one", "two"), SECRET)
+KEYS = Keys(("one", "two"), (SECRET,))
 
 
 def test_the_embedded_store_makes_keys_once_and_keeps_them_private(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     first = Keys.load(settings)
     assert Keys.load(settings) == first
-    assert len(first.jwt_secret) >= 32
+    assert [len(secret) >= 32 for secret in first.jwt_secrets] == [True]
     for name in ("api-key", "jwt-secret"):
         assert stat.S_IMODE((tmp_path / "data" / name).stat().st_mode) == 0o600
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["api-key", "jwt-secret"]
@@ -39,8 +39,8 @@ def _load(data_dir: str) -> Keys:
 
 
 def test_given_keys_win(tmp_path: Path) -> None:
-    keys = Keys.load(Settings(data_dir=tmp_path, api_keys="a,b", jwt_secret="s"))
-    assert keys == Keys(("a", "b"), "s")
+    keys = Keys.load(Settings(data_dir=tmp_path, api_keys="a,b", jwt_secret="s, t"))
+    assert keys == Keys(("a", "b"), ("s", "t"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -58,8 +58,25 @@ def test_each_api_key_opens_and_nothing_else_does() -> None:
         assert not KEYS.is_api_key(wrong)
 
 
-def test_a_token_names_its_member() -> None:
-    assert KEYS.member_of(KEYS.member_token("철수", timedelta(hours=1))) == "철수"
+async def test_a_token_names_its_member() -> None:
+    assert await KEYS.member_of(KEYS.member_token("철수", timedelta(hours=1))) == "철수"
+
+
+async def test_of_several_secrets_the_first_signs_and_all_are_accepted_until_they_are_removed() -> None:
+    old = KEYS.member_token("m", timedelta(hours=1))
+    both = Keys(("one",), ("a new secret that is long enough to sign", SECRET))
+    new = both.member_token("m", timedelta(hours=1))
+    assert [await both.member_of(token) for token in (old, new)] == ["m", "m"]
+    rotated = Keys(("one",), both.jwt_secrets[:1])
+    assert await rotated.member_of(new) == "m"
+    for keys, token in ((rotated, old), (KEYS, new)):
+        with pytest.raises(BadKey, match="not valid"):
+            await keys.member_of(token)
+
+
+def test_every_secret_is_checked_for_its_length() -> None:
+    assert Keys(("an-api-key-of-length",), (SECRET, "short")).weakness is not None
+    assert Keys(("an-api-key-of-length",), (SECRET, SECRET[::-1])).weakness is None
 
 
 def _token(claims: dict[str, object], secret: str = SECRET, algorithm: str = "HS256") -> str:
@@ -89,9 +106,9 @@ LATER = datetime.now(UTC) + timedelta(hours=1)
     # Two processes that run the tests together must call them the same, and tokens have the time in them.
     ids=lambda value: value if len(value) < 20 else "token",
 )
-def test_a_token_that_is_not_ours_and_in_time_is_refused(token: str, says: str) -> None:
+async def test_a_token_that_is_not_ours_and_in_time_is_refused(token: str, says: str) -> None:
     with pytest.raises(BadKey, match=says):
-        KEYS.member_of(token)
+        await KEYS.member_of(token)
 
 
 # --- guests -----------------------------------------------------------------------------------------------------------
@@ -100,25 +117,25 @@ HOUR = timedelta(hours=1)
 WITH_GUESTS = KEYS.with_guests(["mina", "emma"])
 
 
-def test_a_guests_token_is_good_for_guests_while_they_are_expected_and_for_nobody_else() -> None:
+async def test_a_guests_token_is_good_for_guests_while_they_are_expected_and_for_nobody_else() -> None:
     token = WITH_GUESTS.guest_token("mina", HOUR)
-    assert WITH_GUESTS.member_of(token) == "mina"
-    assert WITH_GUESTS.member_of(WITH_GUESTS.member_token("철수", HOUR)) == "철수"
+    assert await WITH_GUESTS.member_of(token) == "mina"
+    assert await WITH_GUESTS.member_of(WITH_GUESTS.member_token("철수", HOUR)) == "철수"
     for others in (KEYS, KEYS.with_guests(["mina"])):
         with pytest.raises(BadKey, match="not valid"):
-            others.member_of(token)
+            await others.member_of(token)
     for member, keys in (("철수", WITH_GUESTS), ("mina", KEYS)):
         with pytest.raises(BadKey):
             keys.guest_token(member, HOUR)
 
 
-def test_the_guests_secret_makes_no_token_for_another_member() -> None:
+async def test_the_guests_secret_makes_no_token_for_another_member() -> None:
     assert WITH_GUESTS.guests is not None
     forged = _token({"sub": "a-real-person", "exp": LATER}, WITH_GUESTS.guests.secret)
     with pytest.raises(BadKey, match="not valid"):
-        WITH_GUESTS.member_of(forged)
+        await WITH_GUESTS.member_of(forged)
     with pytest.raises(BadKey, match="expired"):
-        WITH_GUESTS.member_of(WITH_GUESTS.guest_token("mina", -HOUR))
+        await WITH_GUESTS.member_of(WITH_GUESTS.guest_token("mina", -HOUR))
 
 
 def test_keys_do_not_show_what_they_hold() -> None:

@@ -32,7 +32,7 @@ for (const name of ["notification", "withdrawn", "badge", "state", "select", "ch
 
 
 def token_of(member_id: str, **lifetime: float) -> str:
-    keys = Keys((KEYS["api_keys"],), KEYS["jwt_secret"])
+    keys = Keys((KEYS["api_keys"],), (KEYS["jwt_secret"],))
     return keys.member_token(member_id, timedelta(**(lifetime or {"hours": 1})))
 
 

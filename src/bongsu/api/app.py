@@ -27,6 +27,8 @@ from bongsu.api import (
 )
 from bongsu.api.auth import Gate
 from bongsu.api.cors import Cors
+from bongsu.api.path_ids import OpaqueIds
+from bongsu.api.rate_limit import RateLimit
 from bongsu.api.request_log import RequestLog
 from bongsu.clock import Job
 from bongsu.desk.cancel import Cancellations
@@ -66,13 +68,14 @@ def build_api(
         redoc_url=None,
         redirect_slashes=False,
     )
-    gate = Gate(keys, settings.origins)
+    limit = RateLimit(settings.member_rate, settings.member_burst) if settings.member_rate else None
+    gate = Gate(keys, settings.origins, limit)
     problems.install(app)
     ingest, operators, store = store.share(Share.INGEST), store.share(Share.OPERATORS), store.share(Share.MEMBERS)
     if intake is not None:
         app.include_router(events.router(gate, intake, ingest))
         app.include_router(products.router(gate, ingest))
-        app.include_router(members.router(gate, store))
+        app.include_router(members.router(gate, store, settings.max_devices))
         app.include_router(inbox.router(gate, store, on_read))
         # Cancelling waits for a step that is being decided at this moment, as workers wait for each other.
         cancellations = Cancellations(store.share(Share.WORK), signals or LocalSignals())
@@ -97,4 +100,4 @@ def build_api(
     openapi.install(app)
     # Around everything, so that the answer to a crash can be read by the page it goes to, and carries its id too.
     logged = RequestLog(Cors(app, settings.origins) if settings.origins else app)
-    return logged if gateway is None else stream.StreamsFirst(logged, gateway, gate, settings.origins)
+    return OpaqueIds(logged if gateway is None else stream.StreamsFirst(logged, gateway, gate, settings.origins))

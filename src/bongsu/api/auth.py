@@ -7,6 +7,7 @@ from datetime import datetime
 
 from fastapi import Request
 
+from bongsu.api.rate_limit import RateLimit
 from bongsu.errors import BadKey, WrongKind
 from bongsu.runtime.keys import Keys
 
@@ -16,43 +17,47 @@ SESSION_COOKIE = "bongsu_session"
 class Gate:
     """The dependencies endpoints name: `Depends(gate.server)` and `Depends(gate.member)`."""
 
-    def __init__(self, keys: Keys, origins: Collection[str] = ()) -> None:
-        """The origins are those of other sites whose pages may use a member's cookie."""
+    def __init__(self, keys: Keys, origins: Collection[str] = (), limit: RateLimit | None = None) -> None:
+        """The origins are those of other sites whose pages may use a member's cookie. The limit is for calls of members."""
         self._keys = keys
+        self._limit = limit
         self._origins = frozenset(origins)
 
     async def server(self, request: Request) -> None:
         given = self._given(request)
         if self._keys.is_api_key(given):
             return
-        self._keys.member_of(given)  # raises unless it is a member's valid token
+        await self._keys.member_of(given)  # raises unless it is a member's valid token
         raise WrongKind("This call takes an API key, and a member token was sent")
 
     async def member(self, request: Request) -> str:
-        return self.member_until(request)[0]
+        return (await self.member_until(request))[0]
 
-    def member_until(self, request: Request) -> tuple[str, datetime]:
+    async def member_until(self, request: Request) -> tuple[str, datetime]:
         """Who calls, and when the token they call with ends."""
-        return self._member(self._given(request))
+        return await self._member(self._given(request))
 
-    def bearer_until(self, request: Request) -> tuple[str, str, datetime]:
+    async def bearer_until(self, request: Request) -> tuple[str, str, datetime]:
         """The token sent in the header, whose it is and when it ends: a cookie is not made from a cookie."""
         given = _from_headers(request)
         if given is None:
             raise _nothing(request)
-        return given, *self._member(given)
+        return given, *await self._member(given)
 
-    def member_of_session(self, request: Request) -> str | None:
+    async def member_of_session(self, request: Request) -> str | None:
         """Whose valid token the cookie has, if it has one."""
         try:
-            return self._member(request.cookies.get(SESSION_COOKIE, ""))[0]
-        except (BadKey, WrongKind):
+            return await self._keys.member_of(request.cookies.get(SESSION_COOKIE, ""))
+        except BadKey:
             return None
 
-    def _member(self, given: str) -> tuple[str, datetime]:
+    async def _member(self, given: str) -> tuple[str, datetime]:
         if self._keys.is_api_key(given):
             raise WrongKind("This call takes a member token, and an API key was sent")
-        return self._keys.member_until(given)
+        member_id, expires_at = await self._keys.member_until(given)
+        if self._limit is not None:
+            self._limit.count(member_id)
+        return member_id, expires_at
 
     def _given(self, request: Request) -> str:
         given = _from_headers(request)
@@ -69,11 +74,11 @@ class Gate:
 
     def _check_origin(self, request: Request) -> None:
         """CSRF: a browser sends the cookie with requests of any page. Only our own and configured origins may use it."""
+        origin = request.headers.get("origin")
+        if origin is None or origin in self._origins:
+            return
         # By host and port alone: behind a proxy that ends TLS, the scheme is not known here. Not parsed: an origin is only
         # scheme, host and port, and whatever else was sent is not ours.
-            return
-        # By host and port alone: behind a proxy that ends TLS, the scheme is not known here. Not parsed: an origin is no more
-        # than scheme, host and port, and whatever else was sent is not ours.
         own = request.headers.get("host", "").lower()
         if not own or origin.lower() not in (f"http://{own}", f"https://{own}"):
             raise WrongKind("The cookie came from a page of another site: add its origin to BONGSU_CORS_ORIGINS")

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 from starlette.requests import ClientDisconnect, Request
 
 from bongsu.api.problems import ProblemError
-from bongsu.ingress.decode import Rejected, decode_json
+from bongsu.ingress.decode import Rejected, decode_apart, decode_json
 
 # A JSON body is held whole, parsed whole and stored whole. What is larger comes as NDJSON, which is streamed.
 BODY_LIMIT = 10 * 1024 * 1024
+# What is about one member, device or request: the longest preferences take less.
+SMALL_BODY_LIMIT = 256 * 1024
 
 # A body without a content type is taken at its word.
 JSON = {"application/json", ""}
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, limit: int = BODY_LIMIT) -> bytes:
     """The whole body, or 413 as soon as it is known to be too large."""
     announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > BODY_LIMIT:
-        raise _too_large()
+    if announced.isdigit() and int(announced) > limit:
+        raise _too_large(limit)
     body = bytearray()
     async for chunk in stream_body(request):
         body += chunk
-        if len(body) > BODY_LIMIT:
-            raise _too_large()
+        if len(body) > limit:
+            raise _too_large(limit)
     return bytes(body)
 
 
@@ -43,13 +46,13 @@ async def stream_body(request: Request) -> AsyncIterator[bytes]:
 _T = TypeVar("_T")
 
 
-async def read_as(request: Request, shape: TypeAdapter[_T], default: _T | None = None) -> _T:
+async def read_as(request: Request, shape: TypeAdapter[_T], default: _T | None = None, limit: int = SMALL_BODY_LIMIT) -> _T:
     """The JSON body as what it should be, or the problem that names what is wrong with it. `default` if there is no body."""
     kind = content_type(request)
     if kind not in JSON:
         raise ProblemError(415, f"Send application/json, not {kind}")
-    body = await read_body(request)
-    return default if not body and default is not None else parse(body, shape)
+    body = await read_body(request, limit)
+    return default if not body and default is not None else await parse(body, shape)
 
 
 # Models of the bodies that endpoints read themselves, which FastAPI cannot find. `schema_of` collects them.
@@ -73,9 +76,9 @@ def content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def parse(body: bytes, shape: TypeAdapter[_T]) -> _T:
+async def parse(body: bytes, shape: TypeAdapter[_T]) -> _T:
     """Raises the problem that names every mistake and where it is."""
-    decoded = decode_json(shape, body)
+    decoded = await decode_apart(partial(decode_json, shape), body)
     if not isinstance(decoded, Rejected):
         return decoded
     if not decoded.is_json:
@@ -89,5 +92,6 @@ def parse(body: bytes, shape: TypeAdapter[_T]) -> _T:
     )
 
 
-def _too_large() -> ProblemError:
-    return ProblemError(413, f"The body is larger than {BODY_LIMIT} bytes: send application/x-ndjson, or fewer at a time")
+def _too_large(limit: int) -> ProblemError:
+    cure = "send application/x-ndjson, or fewer at a time" if limit == BODY_LIMIT else "send less"
+    return ProblemError(413, f"The body is larger than {limit} bytes: {cure}")

@@ -173,7 +173,7 @@ def _item(row: InboxRow) -> InboxItem:
 
 
 def router(gate: Gate, store: Store, on_read: OnRead | None = None) -> APIRouter:
-    routes = APIRouter(tags=["inbox"], responses=problems(401, 403, 503))
+    routes = APIRouter(tags=["inbox"], responses=problems(401, 403, 429, 503))
     inbox = Inbox(store, on_read)
 
     @routes.get("/api/notifications", responses=problems(422), summary="List your notifications")

@@ -37,7 +37,9 @@ class RequestBodies(Generic[_M]):
         if kind not in JSON:
             raise ProblemError(415, f"Send application/json or application/x-ndjson, not {kind}")
         body = await read_body(request)
-        return self._bounded(parse(body, self._many)) if body.lstrip()[:1] == b"[" else [parse(body, self._one)]
+        if body.lstrip()[:1] == b"[":
+            return self._bounded(await parse(body, self._many))
+        return [await parse(body, self._one)]
 
     @staticmethod
     def _bounded(things: list[_M]) -> list[_M]:

@@ -8,8 +8,9 @@ from pydantic import Field, TypeAdapter
 from bongsu.api.auth import Gate
 from bongsu.api.bodies import described, read_as
 from bongsu.api.models import ApiModel, Timestamp
+from bongsu.api.path_ids import PathId
 from bongsu.api.problems import ProblemError, problems
-from bongsu.model import Device, DeviceStatus, Id, Member, Platform, Preferences, QuietHours
+from bongsu.model import Device, DeviceStatus, Member, Platform, Preferences, QuietHours
 from bongsu.model.channels import in_order
 from bongsu.store import Store, Transaction, members
 from bongsu.store.members import devices
@@ -27,6 +28,7 @@ _SOME_PREFERENCES = {
 }
 _A_DEVICE = {"token": "fcm-registration-token", "platform": "ANDROID", "pushConsent": True}
 _OF_A_BODY = problems(400, 413, 415)
+_OF_A_MEMBER = problems(429)
 
 
 class MemberItem(ApiModel):
@@ -62,10 +64,10 @@ class DeviceList(ApiModel):
     devices: list[DeviceItem]
 
 
-def router(gate: Gate, store: Store) -> APIRouter:
+def router(gate: Gate, store: Store, max_devices: int) -> APIRouter:
     """The routes for servers and those for members call the same functions; they differ in where the member id is from."""
     routes = APIRouter(tags=["members"], responses=problems(401, 403, 422, 503))
-    calls = MemberCalls(store)
+    calls = MemberCalls(store, max_devices)
     _add_server_routes(routes, gate, calls)
     _add_own_routes(routes, gate, calls)
     return routes
@@ -74,8 +76,9 @@ def router(gate: Gate, store: Store) -> APIRouter:
 class MemberCalls:
     """The calls about one member."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, max_devices: int) -> None:
         self._store = store
+        self._max_devices = max_devices
 
     async def put_member(self, member_id: str, request: Request) -> MemberItem:
         member = await read_as(request, _member)
@@ -102,7 +105,7 @@ class MemberCalls:
         device = await read_as(request, _device)
 
         async def put(tx: Transaction) -> list[DeviceRow]:
-            await devices.put_device(tx, member_id, device_id, device)
+            await devices.put_device(tx, member_id, device_id, device, self._max_devices)
             return await devices.find_devices(tx, member_id)
 
         rows = await self._store.run(put)
@@ -168,7 +171,7 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         response_model_exclude_unset=True,
         summary="Create or update a member",
     )
-    async def put_member(member_id: Id, request: Request) -> MemberItem:
+    async def put_member(member_id: PathId, request: Request) -> MemberItem:
         """Replaces the profile. A field that is left out becomes unknown."""
         return await calls.put_member(member_id, request)
 
@@ -179,7 +182,7 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         response_model_exclude_unset=True,
         summary="Find a member",
     )
-    async def find_member(member_id: Id) -> MemberItem:
+    async def find_member(member_id: PathId) -> MemberItem:
         """The profile as it was last written."""
         return await calls.find_member(member_id)
 
@@ -191,7 +194,7 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         response_model_exclude_unset=True,
         summary="Set a member's preferences",
     )
-    async def put_preferences(member_id: Id, request: Request) -> PreferencesItem:
+    async def put_preferences(member_id: PathId, request: Request) -> PreferencesItem:
         """Replaces all of them: which types on which channels, and the quiet hours."""
         return await calls.put_preferences(member_id, request)
 
@@ -201,7 +204,7 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         response_model_exclude_unset=True,
         summary="Show a member's preferences",
     )
-    async def find_preferences(member_id: Id) -> PreferencesItem:
+    async def find_preferences(member_id: PathId) -> PreferencesItem:
         """The defaults for a member who has set none."""
         return await calls.find_preferences(member_id)
 
@@ -212,17 +215,18 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         responses=_OF_A_BODY,
         summary="Register a member's device",
     )
-    async def put_device(member_id: Id, device_id: Id, request: Request) -> DeviceItem:
-        """A token belongs to one device: another device that had it loses it."""
+    async def put_device(member_id: PathId, device_id: PathId, request: Request) -> DeviceItem:
+        """A token belongs to one device: another device that had it loses it. A device too many replaces the one
+        that was registered longest ago."""
         return await calls.put_device(member_id, device_id, request)
 
     @routes.get(path + "/devices", dependencies=server, summary="List a member's devices")
-    async def find_devices(member_id: Id) -> DeviceList:
+    async def find_devices(member_id: PathId) -> DeviceList:
         """Also those whose token has become invalid."""
         return await calls.find_devices(member_id)
 
     @routes.delete(path + "/devices/{device_id}", dependencies=server, status_code=204, summary="Remove a member's device")
-    async def remove_device(member_id: Id, device_id: Id) -> Response:
+    async def remove_device(member_id: PathId, device_id: PathId) -> Response:
         """Succeeds also if there is no such device."""
         return await calls.remove_device(member_id, device_id)
 
@@ -231,7 +235,7 @@ def _add_own_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
     @routes.put(
         "/api/preferences",
         openapi_extra=described(Preferences, example=_SOME_PREFERENCES),
-        responses=_OF_A_BODY,
+        responses=_OF_A_BODY | _OF_A_MEMBER,
         response_model_exclude_unset=True,
         summary="Set your preferences",
     )
@@ -239,7 +243,9 @@ def _add_own_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
         """Replaces all of them: which types on which channels, and the quiet hours."""
         return await calls.put_preferences(member_id, request)
 
-    @routes.get("/api/preferences", response_model_exclude_unset=True, summary="Show your preferences")
+    @routes.get(
+        "/api/preferences", responses=_OF_A_MEMBER, response_model_exclude_unset=True, summary="Show your preferences"
+    )
     async def find_preferences(member_id: str = Depends(gate.member)) -> PreferencesItem:
         """The defaults if you have set none."""
         return await calls.find_preferences(member_id)
@@ -247,14 +253,15 @@ def _add_own_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
     @routes.put(
         "/api/devices/{device_id}",
         openapi_extra=described(Device, example=_A_DEVICE),
-        responses=_OF_A_BODY,
+        responses=_OF_A_BODY | _OF_A_MEMBER,
         summary="Register your device",
     )
-    async def put_device(device_id: Id, request: Request, member_id: str = Depends(gate.member)) -> DeviceItem:
-        """A token belongs to one device: another device that had it loses it."""
+    async def put_device(device_id: PathId, request: Request, member_id: str = Depends(gate.member)) -> DeviceItem:
+        """A token belongs to one device: another device that had it loses it. A device too many replaces the one
+        that was registered longest ago."""
         return await calls.put_device(member_id, device_id, request)
 
-    @routes.delete("/api/devices/{device_id}", status_code=204, summary="Remove your device")
-    async def remove_device(device_id: Id, member_id: str = Depends(gate.member)) -> Response:
+    @routes.delete("/api/devices/{device_id}", responses=_OF_A_MEMBER, status_code=204, summary="Remove your device")
+    async def remove_device(device_id: PathId, member_id: str = Depends(gate.member)) -> Response:
         """Succeeds also if there is no such device."""
         return await calls.remove_device(member_id, device_id)

@@ -27,6 +27,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from bongsu.api.auth import Gate, key_ending
+from bongsu.api.bodies import BODY_LIMIT as BODY_BYTES
 from bongsu.api.bodies import described, read_as
 from bongsu.api.models import ApiModel, Timestamp
 from bongsu.api.problems import ProblemError, problems
@@ -217,7 +218,7 @@ def router(gate: Gate, intake: Intake, store: Store, cancel_event: Cancel, types
     async def send(request: Request) -> AcceptedNotification:
         """To at most 100,000 members, now or at `sendAt`. The answer comes when it is stored. With an `idempotencyKey` a
         repeated request is a duplicate and sends nothing; another request under the same key is a conflict."""
-        return await notifications.send(await read_as(request, _request))
+        return await notifications.send(await read_as(request, _request, limit=BODY_BYTES))
 
     @routes.delete("/scheduled/{event_id}", responses=problems(404), summary="Cancel a notification")
     async def cancel(event_id: uuid.UUID, request: Request) -> CancelledNotification:

@@ -26,6 +26,7 @@ REPORTED_ERRORS = 20
 STATUS: dict[type[errors.BongsuError], int] = {
     errors.BadKey: 401,
     errors.WrongKind: 403,
+    errors.RateLimited: 429,
     errors.BadEvent: 422,
     errors.NoSuchJob: 404,
     errors.NoSuchDeadLetter: 404,
@@ -44,6 +45,7 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.StoreDamaged: 503,
     errors.StoreFull: 503,
     errors.TooBusy: 503,
+    errors.KeyServerUnreachable: 503,
 }
 
 
@@ -114,7 +116,10 @@ def problem_of(error: errors.BongsuError) -> JSONResponse:
         _log.warning("answered with an error", status=status, error=text)
         text = str(type(error)())
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__).lower()
-    return problem(status, text, kind=f"urn:bongsu:{name}")
+    answer = problem(status, text, kind=f"urn:bongsu:{name}")
+    if isinstance(error, errors.RateLimited):
+        answer.headers["Retry-After"] = str(error.retry_after)
+    return answer
 
 
 async def _from_validation(_request: Request, error: Exception) -> JSONResponse:

@@ -13,6 +13,7 @@ from bongsu.api.auth import Gate
 from bongsu.api.bodies import described, read_as
 from bongsu.api.ingest import RequestBodies
 from bongsu.api.models import ApiModel
+from bongsu.api.path_ids import PathId
 from bongsu.api.problems import ProblemError, problems
 from bongsu.ingress.behaviors import keep_behaviors
 from bongsu.ingress.decode import decode_behavior
@@ -66,7 +67,7 @@ def router(gate: Gate, store: Store) -> APIRouter:
         responses=problems(400, 413, 415),
         summary="Create or update a product",
     )
-    async def put_product(product_id: Id, request: Request) -> ProductItem:
+    async def put_product(product_id: PathId, request: Request) -> ProductItem:
         """Replaces all of it."""
         product = await read_as(request, _product)
         async with store.single() as tx:
@@ -74,7 +75,7 @@ def router(gate: Gate, store: Store) -> APIRouter:
         return ProductItem.model_construct(product_id=product_id, **product.__dict__)
 
     @routes.get("/api/products/{product_id}", responses=problems(404), summary="Find a product")
-    async def find_product(product_id: Id) -> ProductItem:
+    async def find_product(product_id: PathId) -> ProductItem:
         """The product as it was last written."""
         async with store.read() as tx:
             product = await products.find_product(tx, product_id)

@@ -29,11 +29,11 @@ def router(gate: Gate, settings: Settings, on_logout: Callable[[str], None]) -> 
             samesite="none" if is_shared else "lax",
         )
 
-    @routes.post("/api/session", status_code=204, responses=problems(401, 403), summary="Begin a session")
+    @routes.post("/api/session", status_code=204, responses=problems(401, 403, 429), summary="Begin a session")
     async def begin(request: Request) -> Response:
         """Keeps the member token of this request in a cookie until it expires, for EventSource, which cannot send
         headers."""
-        token, _, expires_at = gate.bearer_until(request)
+        token, _, expires_at = await gate.bearer_until(request)
         response = Response(status_code=204)
         put(request, response, token, max(0, int((expires_at - datetime.now(UTC)).total_seconds())))
         return response
@@ -42,7 +42,7 @@ def router(gate: Gate, settings: Settings, on_logout: Callable[[str], None]) -> 
     async def end(request: Request) -> Response:
         """Removes the cookie, and ends the streams that the member opened with it: pages that still have a cookie come
         back. The token itself stays valid until it expires."""
-        if (member_id := gate.member_of_session(request)) is not None:
+        if (member_id := await gate.member_of_session(request)) is not None:
             on_logout(member_id)
         response = Response(status_code=204)
         put(request, response, "", 0)

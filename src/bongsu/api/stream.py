@@ -32,7 +32,7 @@ def router(gate: Gate) -> APIRouter:
     @routes.get(
         PATH,
         summary="Stream notifications (SSE)",
-        responses={200: {"content": {"text/event-stream": {}}}, **problems(401, 403, 503)},
+        responses={200: {"content": {"text/event-stream": {}}}, **problems(401, 403, 429, 503)},
         response_class=Response,
     )
     async def stream() -> Response:
@@ -55,7 +55,7 @@ class StreamsFirst:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "GET":
-            reader = self._reader(scope)
+            reader = await self._reader(scope)
             if reader is not None:
                 protocol = reader.transport.get_protocol()
                 assert isinstance(protocol, HttpProtocol)
@@ -64,14 +64,14 @@ class StreamsFirst:
                 return
         await self._app(scope, receive, send)
 
-    def _reader(self, scope: Scope) -> Reader | None:
+    async def _reader(self, scope: Scope) -> Reader | None:
         """Who reads the stream, or None if no stream may be opened by this request."""
         request = Request(scope)
         transport = scope.get("extensions", {}).get(TRANSPORT)
         if transport is None:
             return None
         try:
-            member_id, expires_at = self._gate.member_until(request)
+            member_id, expires_at = await self._gate.member_until(request)
         except BongsuError:
             return None
         headers = cors.permissions(request.headers.get("origin"), self._origins)

@@ -115,7 +115,7 @@ async def _run(name: str, check: Check, settings: Settings) -> Finding:
 
 
 async def _keys(settings: Settings) -> str:
-    made_later = settings.is_embedded and not (settings.keys and settings.jwt_secret) and not settings.data_dir.exists()
+    made_later = settings.is_embedded and not (settings.keys and settings.jwt_secrets) and not settings.data_dir.exists()
     if made_later:
         return "will be made by the first `bongsu serve`"
     if weakness := Keys.load(settings).weakness:

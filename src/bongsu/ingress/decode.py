@@ -7,8 +7,9 @@ to pydantic, and what it accepts is stored exactly as pydantic would have stored
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -17,11 +18,16 @@ from uuid import UUID
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
-from bongsu.model import ID_LIMIT, NAME_LIMIT, Behavior, Event, has_plausible_date, new_id, utc_now
-from bongsu.model.payload import DEPTH_LIMIT, STRING_LIMIT
+from bongsu.model import DOTS, ID_LIMIT, NAME_LIMIT, Behavior, Event, has_plausible_date, new_id, utc_now
+from bongsu.model.payload import DEPTH_LIMIT, STRING_LIMIT, TOO_MANY_VALUES, has_too_many_values
 from bongsu.store.outbox import NewEvent
 
 _T = TypeVar("_T")
+
+# What is longer is decoded in a thread, so that others are answered meanwhile.
+LARGE = 65_536
+# Of more mistakes than this the list itself would take longer than the decoding.
+MISTAKES_LIMIT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +50,21 @@ class Rejected:
         return ".".join(map(str, first.location)) + ": " * bool(first.location) + first.message
 
 
+async def decode_apart(decode: Callable[[bytes], _T], data: bytes) -> _T:
+    """Decode without keeping the event loop: in a thread if it is long. How many values it may have bounds the time for
+    which the interpreter is not free for others, because a parser keeps it to itself."""
+    return await asyncio.to_thread(decode, data) if len(data) > LARGE else decode(data)
+
+
 def decode_json(adapter: TypeAdapter[_T], data: bytes) -> _T | Rejected:
     """JSON as the adapter's type."""
+    if has_too_many_values(data):
+        return Rejected([Mistake((), TOO_MANY_VALUES)])
     try:
         return adapter.validate_json(data, by_alias=True, by_name=False)
     except ValidationError as error:
+        if (count := error.error_count()) > MISTAKES_LIMIT:
+            return Rejected([Mistake((), f"has {count} mistakes, which are too many to name")])
         found = error.errors(include_url=False, include_input=False, include_context=False)
         return Rejected([Mistake(each["loc"], each["msg"]) for each in found], is_json=found[0]["type"] != "json_invalid")
 
@@ -59,7 +75,7 @@ _behavior = TypeAdapter(Behavior)
 
 def decode_event(data: bytes) -> Event | NewEvent | Rejected:
     """One event, as it is sent by any way in."""
-    if (plain := _decode_plain_event(data)) is not None:
+    if not has_too_many_values(data) and (plain := _decode_plain_event(data)) is not None:
         return plain
     decoded: Event | Rejected = decode_json(_event, data)
     return decoded
@@ -118,9 +134,9 @@ def _decode_plain_event(data: bytes) -> NewEvent | None:
     if (
         # Stricter than required: only control characters are refused.
         not event_type.isprintable()
-        or not (actor_id is None or actor_id.isprintable())
-        or not (target_id is None or target_id.isprintable())
-        or not (ref_id is None or ref_id.isprintable())
+        or not (actor_id is None or (actor_id.isprintable() and actor_id not in DOTS))
+        or not (target_id is None or (target_id.isprintable() and target_id not in DOTS))
+        or not (ref_id is None or (ref_id.isprintable() and ref_id not in DOTS))
         # NUL, which a database may refuse. Numbers are finite, or msgspec would not have read them.
         or (b"\\" in text and b"\\u0000" in text)
         or (len(text) > SURELY_FLAT and not _is_short_and_flat(text))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from bongsu.errors import BongsuError
-from bongsu.ingress.decode import Mistake, Rejected
+from bongsu.ingress.decode import LARGE, Mistake, Rejected, decode_apart
 
 # As long as one event may be by any other way in.
 LINE_LIMIT = 10 * 1024 * 1024
@@ -16,6 +16,9 @@ LINE_LIMIT = 10 * 1024 * 1024
 BATCH_ITEMS = 5_000
 # A batch is closed early when its lines are long, so that memory stays bounded whatever they are.
 BATCH_BYTES = 4 * 1024 * 1024
+# Lines that are decoded before others have their turn: a few milliseconds, also if all are bad, which takes longest. A chunk
+# may hold tens of thousands.
+SLICE_LINES = 256
 # Enough to see what is wrong with a file; a file that is all wrong should not come back whole.
 REPORTED_ERRORS = 100
 
@@ -63,7 +66,9 @@ async def ingest_lines(chunks: AsyncIterable[bytes], accept: Accept[_T], decode:
                 number += 1
                 if line is not None and not line.strip():
                     continue
-                item = _too_long() if line is None else decode(line)
+                item = (
+                    _too_long() if line is None else await decode_apart(decode, line) if len(line) > LARGE else decode(line)
+                )
                 if isinstance(item, Rejected):
                     tally.reject(number, item)
                 else:
@@ -97,7 +102,7 @@ async def _count(tally: Tally, last_line: int, storing: Awaitable[list[bool]]) -
 
 
 async def _lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[Line]]:
-    """The complete lines of each chunk. A line past the limit is dropped as it comes, not gathered."""
+    """The complete lines of each chunk, in slices. A line past the limit is dropped as it comes, not gathered."""
     rest, is_dropping = b"", False
     async for chunk in chunks:
         known = rest + chunk
@@ -109,7 +114,8 @@ async def _lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[Line]]:
             lines = [None if line is None or len(line) > LINE_LIMIT else line for line in lines]
         if len(rest) > LINE_LIMIT:
             rest, is_dropping = b"", True
-        yield lines
+        for start in range(0, len(lines), SLICE_LINES):
+            yield lines[start : start + SLICE_LINES]
     if rest.strip() or is_dropping:
         yield [None if is_dropping else rest]
 

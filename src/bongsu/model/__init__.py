@@ -1,7 +1,7 @@
 """Bongsu's terms as values. Frozen, no I/O."""
 
 from bongsu.model.audience import Action, Audience, Everyone, Interested, Listed, Selected
-from bongsu.model.base import ID_LIMIT, NAME_LIMIT, Id, Name, Wire, Zone, has_plausible_date, utc_now
+from bongsu.model.base import DOTS, ID_LIMIT, NAME_LIMIT, Id, Name, Wire, Zone, has_plausible_date, utc_now
 from bongsu.model.channels import Channel
 from bongsu.model.event import Event, EventStatus, new_id
 from bongsu.model.member import (
@@ -18,6 +18,7 @@ from bongsu.model.member import (
 from bongsu.model.notice import Guarantee, Notice, NoticeType, Priority, Reason
 
 __all__ = [
+    "DOTS",
     "ID_LIMIT",
     "NAME_LIMIT",
     "Action",

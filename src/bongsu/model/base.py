@@ -18,8 +18,13 @@ DAYS_TO_1970 = date(1970, 1, 1).toordinal()
 # Control characters (NUL among them, which PostgreSQL refuses) are not allowed in a name or an id.
 PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
 NAME_LIMIT, ID_LIMIT = 200, 255
+# An id may stand in a URL's path. Clients and proxies resolve `.` and `..` there, encoded or not, so these two are not ids.
+_ANY = r"[^\x00-\x1f\x7f]"
+_NO_DOT = r"[^\x00-\x1f\x7f.]"
+ID_PATTERN = rf"^({_NO_DOT}{_ANY}*|\.{_NO_DOT}{_ANY}*|\.\.{_ANY}+)$"
+DOTS = frozenset({".", ".."})
 Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_LIMIT, pattern=PRINTABLE)]
-Id = Annotated[str, StringConstraints(min_length=1, max_length=ID_LIMIT, pattern=PRINTABLE)]
+Id = Annotated[str, StringConstraints(min_length=1, max_length=ID_LIMIT, pattern=ID_PATTERN)]
 
 
 class Wire(BaseModel):

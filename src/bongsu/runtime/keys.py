@@ -1,4 +1,7 @@
-"""The keys that calls are checked against: the API keys and the secret that signs member tokens.
+"""The keys that calls are checked against: the API keys, the secrets that sign member tokens, and the keys of a sign-in.
+
+Of several API keys or secrets all are accepted, and the first is the one that is printed or signs: a new one is put before
+the old one, and the old one is removed when nobody uses it any more.
 
 They come from the settings. For the embedded store they are generated once and kept in the data dir, readable by its owner
 only.
@@ -15,12 +18,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import jwt
 from pydantic import TypeAdapter, ValidationError
 
 from bongsu.errors import BadKey, BadSettings, KeysMissing
 from bongsu.model import Id, utc_now
+from bongsu.runtime.jwks import SignInKeys
 from bongsu.settings import Settings
 
 # Pinned: a token may not choose how it is checked.
@@ -45,30 +50,35 @@ class Guests:
 @dataclass(frozen=True)
 class Keys:
     api_keys: tuple[str, ...] = field(repr=False)
-    jwt_secret: str = field(repr=False)
+    # Empty if only the sign-in makes member tokens.
+    jwt_secrets: tuple[str, ...] = field(repr=False)
+    sign_in: SignInKeys | None = field(default=None, compare=False)
     guests: Guests | None = None
 
     @classmethod
     def load(cls, settings: Settings) -> Keys:
+        sign_in = None
+        if settings.jwks_url:
+            sign_in = SignInKeys(settings.jwks_url, settings.jwt_issuer, settings.audiences)
         if settings.is_embedded:
             return cls(
                 settings.keys or (_read_secret(settings.create_data_dir() / "api-key", "bongsu_"),),
-                settings.jwt_secret or _read_secret(settings.create_data_dir() / "jwt-secret"),
+                settings.jwt_secrets or (_read_secret(settings.create_data_dir() / "jwt-secret"),),
+                sign_in,
             )
-        if not (settings.keys and settings.jwt_secret):
+        if not (settings.keys and (settings.jwt_secrets or sign_in)):
+            has_tokens = settings.jwt_secrets or sign_in
             missing = [
-                name
-                for name, given in (("BONGSU_JWT_SECRET", settings.jwt_secret), ("BONGSU_API_KEYS", settings.keys))
-                if not given
+                name for name, given in (("BONGSU_JWT_SECRET", has_tokens), ("BONGSU_API_KEYS", settings.keys)) if not given
             ]
             raise KeysMissing(f"{' and '.join(missing)} not set")
-        return cls(settings.keys, settings.jwt_secret)
+        return cls(settings.keys, settings.jwt_secrets, sign_in)
 
     @property
     def weakness(self) -> str | None:
         """What is wrong with the keys, if something is. RFC 7518: an HS256 key has at least as many bits as the hash."""
-        if len(self.jwt_secret.encode()) < SECRET_BYTES:
-            return f"BONGSU_JWT_SECRET is shorter than {SECRET_BYTES} bytes and can be guessed: choose a longer one"
+        if any(len(secret.encode()) < SECRET_BYTES for secret in self.jwt_secrets):
+            return f"a BONGSU_JWT_SECRET is shorter than {SECRET_BYTES} bytes and can be guessed: choose a longer one"
         if any(len(key) < KEY_LENGTH for key in self.api_keys):
             return f"an API key is shorter than {KEY_LENGTH} characters and can be guessed: choose a longer one"
         return None
@@ -79,7 +89,9 @@ class Keys:
         return any(matches)
 
     def member_token(self, member_id: str, lifetime: timedelta) -> str:
-        return _sign(member_id, lifetime, self.jwt_secret)
+        if not self.jwt_secrets:
+            raise KeysMissing("BONGSU_JWT_SECRET not set, and tokens of the sign-in are made by the sign-in")
+        return _sign(member_id, lifetime, self.jwt_secrets[0])
 
     def with_guests(self, members: Iterable[str]) -> Keys:
         """The same keys, and a new secret for tokens of these members. It is never stored and ends with the process."""
@@ -91,50 +103,56 @@ class Keys:
             raise BadKey("Not a guest")
         return _sign(member_id, lifetime, self.guests.secret)
 
-    def member_of(self, token: str) -> str:
-        return self.member_until(token)[0]
+    async def member_of(self, token: str) -> str:
+        return (await self.member_until(token))[0]
 
-    def member_until(self, token: str) -> tuple[str, datetime]:
-        """The member a token was made for, and when it ends. Raises BadKey when it is not ours, expired or without end."""
+    async def member_until(self, token: str) -> tuple[str, datetime]:
+        """The member a token was made for, and when it ends. Raises BadKey when it is neither ours nor the sign-in's,
+        expired or without end."""
         try:
-            return _read_token(token, self.jwt_secret)
-        except _OtherSecret:
-            pass
-        if self.guests is not None:
-            with contextlib.suppress(_OtherSecret):
-                member_id, ends_at = _read_token(token, self.guests.secret)
-                if member_id in self.guests.members:
-                    return member_id, ends_at
-        raise BadKey("The key is not valid")
+            header = jwt.get_unverified_header(token)
+            if header["alg"] == ALGORITHM:
+                claims = self._verify(token)
+            elif self.sign_in is not None:
+                claims = await self.sign_in.verify(token, header)
+            else:
+                raise BadKey("The key is not valid")
+        except jwt.ExpiredSignatureError:
+            raise BadKey("The member token has expired") from None
+        except jwt.MissingRequiredClaimError as error:
+            raise BadKey(f"The member token has no `{error.claim}`") from None
+        except (jwt.InvalidIssuerError, jwt.InvalidAudienceError):
+            raise BadKey("The member token is of another issuer (`iss`) or for another audience (`aud`)") from None
+        except (jwt.PyJWTError, ValueError, KeyError, TypeError):
+            raise BadKey("The key is not valid") from None
+        try:
+            member_id = _member_id.validate_python(claims["sub"], strict=True)
+        except ValidationError:
+            raise BadKey("The member token's `sub` is not a member id: 1 to 255 characters, no control characters") from None
+        try:
+            return member_id, datetime.fromtimestamp(int(claims["exp"]), UTC)
+        except (OverflowError, ValueError):
+            return member_id, datetime.max.replace(tzinfo=UTC)  # later than a datetime can hold
 
-
-class _OtherSecret(Exception):
-    """The token was not signed with this secret."""
+    def _verify(self, token: str) -> dict[str, Any]:
+        """The claims of a token that one of our secrets has signed, or for a guest the guests' secret."""
+        for secret in self.jwt_secrets:
+            with contextlib.suppress(jwt.InvalidSignatureError):
+                return _read_claims(token, secret)
+        if self.guests is None:
+            raise jwt.InvalidSignatureError
+        claims = _read_claims(token, self.guests.secret)
+        if claims["sub"] not in self.guests.members:
+            raise jwt.InvalidSignatureError
+        return claims
 
 
 def _sign(member_id: str, lifetime: timedelta, secret: str) -> str:
     return jwt.encode({"sub": member_id, "exp": utc_now() + lifetime}, secret, algorithm=ALGORITHM)
 
 
-def _read_token(token: str, secret: str) -> tuple[str, datetime]:
-    try:
-        claims = jwt.decode(token, secret, algorithms=[ALGORITHM], options={"require": ["exp", "sub"]})
-    except jwt.ExpiredSignatureError:
-        raise BadKey("The member token has expired") from None
-    except jwt.MissingRequiredClaimError as error:
-        raise BadKey(f"The member token has no `{error.claim}`") from None
-    except jwt.InvalidSignatureError:
-        raise _OtherSecret from None
-    except (jwt.PyJWTError, ValueError):
-        raise BadKey("The key is not valid") from None
-    try:
-        member_id = _member_id.validate_python(claims["sub"], strict=True)
-    except ValidationError:
-        raise BadKey("The member token's `sub` is not a member id: 1 to 255 characters, no control characters") from None
-    try:
-        return member_id, datetime.fromtimestamp(int(claims["exp"]), UTC)
-    except (OverflowError, ValueError):
-        return member_id, datetime.max.replace(tzinfo=UTC)  # later than a datetime can hold
+def _read_claims(token: str, secret: str) -> dict[str, Any]:
+    return jwt.decode(token, secret, algorithms=[ALGORITHM], options={"require": ["exp", "sub"]})
 
 
 def _read_secret(path: Path, prefix: str = "") -> str:

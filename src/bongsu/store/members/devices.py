@@ -22,12 +22,16 @@ class DeviceRow:
     updated_at: datetime
 
 
-# Locks a device and the one that has its token, in the order of their keys: two devices that exchange their tokens at the
-# same time cannot deadlock. $1 token, $2 member, $3 device.
+# How many devices a member has, if BONGSU_MAX_DEVICES does not say.
+MAX_DEVICES = 20
+
+
+# Locks the device that has a token and all devices of a member, in the order of their keys: two registrations that exchange
+# tokens, or replace each other's devices, cannot deadlock. $1 token, $2 member.
 _LOCK_DEVICES = in_both(
     lambda d: (
         f"""
-    SELECT member_id, device_id FROM bongsu_devices WHERE token = $1 OR (member_id = $2 AND device_id = $3)
+    SELECT member_id, device_id FROM bongsu_devices WHERE token = $1 OR member_id = $2
     ORDER BY member_id, device_id {d.lock_row}"""
     )
 )
@@ -48,6 +52,17 @@ _PUT_DEVICE = in_both(
     )
 )
 
+# Removes the devices of a member that are too many: those whose token is invalid, then those registered longest ago. Their
+# rows are locked. $1 member, $2 the device that stays, $3 how many there may be with it.
+_REMOVE_OLDEST = same("""
+    DELETE FROM bongsu_devices
+    WHERE member_id = $1 AND device_id IN (
+        SELECT others.device_id FROM (
+            SELECT device_id, row_number() OVER (
+                ORDER BY CASE status WHEN 'ACTIVE' THEN 0 ELSE 1 END, updated_at DESC, device_id) AS position
+            FROM bongsu_devices WHERE member_id = $1 AND device_id <> $2) AS others
+        WHERE others.position >= $3)""")
+
 # All devices of a member, usable or not.
 _FIND_DEVICES = same("""
     SELECT device_id, token, platform, has_consent, status, updated_at
@@ -57,14 +72,20 @@ _FIND_DEVICES = same("""
 _REMOVE_DEVICE = same("DELETE FROM bongsu_devices WHERE member_id = $1 AND device_id = $2")
 
 
-async def put_device(tx: Transaction, member_id: str, device_id: str, device: Device) -> None:
-    """Register a device, or refresh its token. The token is taken from whichever device had it before."""
+async def put_device(
+    tx: Transaction, member_id: str, device_id: str, device: Device, max_devices: int = MAX_DEVICES
+) -> None:
+    """Register a device, or refresh its token. The token is taken from whichever device had it before; a device too many
+    replaces the one that was registered longest ago."""
     await ensure_members(tx, [member_id])
-    # Two devices that register one token at the same time would both find it free, and one would violate its uniqueness.
-    await tx.fetch(lock_names([f"token {device.token}"]), _LOCK_DEVICES(device.token, member_id, device_id))
+    # Two devices that register one token at the same time would both find it free, and one would violate its uniqueness; two
+    # new devices of one member would not see each other, and both find room.
+    names = [f"token {device.token}", f"devices {member_id}"]
+    await tx.fetch(lock_names(names), _LOCK_DEVICES(device.token, member_id))
     await tx.execute(
         _REMOVE_TOKEN_ELSEWHERE(device.token, member_id, device_id),
         _PUT_DEVICE(member_id, device_id, device.token, device.platform.value, device.push_consent),
+        _REMOVE_OLDEST(member_id, device_id, max_devices),
     )
 
 
