@@ -155,7 +155,7 @@ class _Server:
         self.start()
 
     def stop(self) -> None:
-        """Stop and remove it if it is ours; may be called twice, and on a found server (no effect)."""
+        """Stop and remove it if it is ours; may be called twice. A found server goes on, without our connection to it."""
         if self._daemon:
             self._daemon.discard()
 
