@@ -155,7 +155,7 @@ class _Server:
         self.start()
 
     def stop(self) -> None:
-        """Stop and remove it if it is ours; may be called twice, and on a found server (no effect)."""
+        """Stop and remove it if it is ours; may be called twice. A found server goes on, without our connection to it."""
         if self._daemon:
             self._daemon.discard()
 
@@ -215,7 +215,7 @@ class PostgresServer(_Server):
         # From template0, with C, text sorts alike on found and on private servers.
         options: LiteralString = "" if template else " ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'"
         if self.owned and self._operator().info.server_version >= 150000:
-            # Copying files takes two checkpoints, which cost nothing where nothing is synced, and half the CPU.
+            # Copying files takes two checkpoints, which cost little where nothing is synced, and a quarter less CPU.
             options += " STRATEGY file_copy"
         self._run("CREATE DATABASE {} TEMPLATE {}" + options, name, _database_name(template or "template0"))
         return urlsplit(self.url)._replace(path=f"/{name}").geturl()

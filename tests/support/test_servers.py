@@ -172,6 +172,7 @@ def test_a_named_postgres_wins_over_a_running_one(postgres: PostgresServer, noth
     database = found.create_database()
     assert run(database, "SHOW application_name") == "named"
     found.drop_database(database)
+    found.stop()
 
 
 def test_a_running_postgres_is_used_and_never_ended(postgres: PostgresServer, nothing_named: pytest.MonkeyPatch) -> None:
