@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import select
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -70,7 +71,7 @@ async def served(app: App, limits: HttpLimits = LIMITS) -> AsyncIterator[Open]:
         writers.append(writer)
         return reader, writer
 
-    async with asyncio.timeout(60), serving(app, listener, limits=limits):
+    async with asyncio.timeout(30), serving(app, listener, limits=limits):
         try:
             yield connect
         finally:
@@ -276,12 +277,10 @@ async def test_a_client_that_does_not_read_its_answer_is_cut(app: App) -> None:
         writer.write(GET)
         assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        # A lost connection shows by what is written to it.
-        with pytest.raises(ConnectionError):
-            while True:
-                writer.write(b"x")
-                await writer.drain()
-                await asyncio.sleep(0.01)
+        # The system knows that a connection was reset, without a look at what is in it.
+        poll = select.poll()
+        poll.register(writer.get_extra_info("socket").fileno(), 0)
+        await until(lambda: bool(poll.poll(0)))
 
 
 # --- connections ------------------------------------------------------------------------------------------------------

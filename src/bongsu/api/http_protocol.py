@@ -24,6 +24,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from bongsu.api.admission import Admission
 from bongsu.api.problems import problem
 from bongsu.api.security_headers import with_security_headers
+from bongsu.live.stream import reset
 from bongsu.settings import Settings
 
 # In a request's scope: the connection's transport. Not the protocol itself: that would be a reference cycle.
@@ -282,7 +283,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _await_reader(self) -> None:
         if self._write_timer is None and self.transport.get_write_buffer_size():
-            self._write_timer = self.loop.call_later(self._limits.request_seconds, self.transport.abort)
+            self._write_timer = self.loop.call_later(self._limits.request_seconds, reset, self.transport)
 
     def _cancel_write_timer(self) -> None:
         if self._write_timer is not None:

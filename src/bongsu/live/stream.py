@@ -30,6 +30,15 @@ _EMPTY: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body"
 _END: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
+def reset(transport: asyncio.Transport) -> None:
+    """Close a connection at once, without what still waits for its reader."""
+    # Without this the kernel keeps megabytes for the reader, and retransmits them for minutes.
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    transport.abort()
+
+
 class Stream:
     """A connection of a member. Small, because a process may have ten thousand idle ones."""
 
@@ -170,11 +179,7 @@ class Stream:
             return
         self.is_ended, self.end_reason = True, "stalled"
         telemetry.LIVE_CUT.inc()
-        # Without this the kernel keeps megabytes for the reader, and retransmits them for minutes.
-        connection = self._transport.get_extra_info("socket")
-        if connection is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-        self._transport.abort()
+        reset(self._transport)
 
     async def _finish(self) -> None:
         # Even if everything was written to the transport: a reader that never reads would keep it open for ever.
