@@ -15,7 +15,7 @@ import httpx
 import pytest
 from rich.console import Console
 
-from bongsu.api.bodies import BODY_LIMIT
+from bongsu.api.bodies import SMALL_BODY_LIMIT
 from bongsu.cli.why_view import explain
 from bongsu.decide.worker import EventWorker
 from bongsu.desk import cancel as module
@@ -275,8 +275,8 @@ BAD = [
     (b"withdraw=true", 400),
     (b"\xff\xfe", 400),
     (b" ", 400),
-    (b'{"withdraw": true}' + b" " * BODY_LIMIT, 413),
-    (b'{"withdraw": [' + b"1," * (BODY_LIMIT // 4) + b"1]}", 422),
+    (b'{"withdraw": true}' + b" " * SMALL_BODY_LIMIT, 413),
+    (b'{"withdraw": [' + b"1," * (SMALL_BODY_LIMIT // 4) + b"1]}", 422),
     (b"[" * 100_000, 400),
 ]
 

@@ -8,7 +8,7 @@ import httpx
 
 from bongsu.api.paging import encode_parts
 
-TIMES = [
+TIMES: list[Any] = [
     "9999-12-31T23:59:59-23:59",
     "9999-12-31T23:59:59.999999+00:00", "9999-12-31T23:59:59+23:59", "9999-12-31T00:00:00-00:01",
     "0001-01-01T00:00:00+23:59", "0001-01-01T00:00:00-23:59", "1970-01-01T00:00:00+23:59",
@@ -20,9 +20,9 @@ LISTS = ("/api/admin/events", "/api/admin/dead", "/api/admin/history")
 
 
 async def test_no_cursor_is_answered_with_a_5xx(api: httpx.AsyncClient) -> None:
+    cursors: list[tuple[Any, ...]] = [(time, EVENT_ID) for time in TIMES]
     kinds: list[Any] = ["event", "delivery", [], 1]
     numbers: list[Any] = [-1, 2**63, 10**400, True, 1.5, []]
-    cursors: list[tuple[Any, ...]] = [(time, EVENT_ID) for time in TIMES]
     cursors += [(kind, time, EVENT_ID, 1) for kind in kinds for time in TIMES]
     cursors += [(number, "m") for number in numbers]
     for path in LISTS:

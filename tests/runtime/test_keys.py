@@ -15,7 +15,7 @@ from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 
 SECRET = "a secret that is long enough to sign tokens"
-KEYS = Keys(("one", "two"), (SECRET,))
+KEYS = Keys(("first-key", "second-key"), (SECRET,))
 
 
 def test_the_embedded_store_makes_keys_once_and_keeps_them_private(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_with_postgresql_keys_must_be_given() -> None:
 
 
 def test_each_api_key_opens_and_nothing_else_does() -> None:
-    assert KEYS.is_api_key("one")
-    assert KEYS.is_api_key("two")
+    assert KEYS.is_api_key("first-key")
+    assert KEYS.is_api_key("second-key")
     for wrong in ("", "on", "onee", "ONE", "one,two", "하나"):
         assert not KEYS.is_api_key(wrong)
 
@@ -140,5 +140,5 @@ async def test_the_guests_secret_makes_no_token_for_another_member() -> None:
 
 def test_keys_do_not_show_what_they_hold() -> None:
     assert WITH_GUESTS.guests is not None
-    for secret in ("one", SECRET, WITH_GUESTS.guests.secret):
+    for secret in ("first-key", SECRET, WITH_GUESTS.guests.secret):
         assert secret not in repr(WITH_GUESTS)
