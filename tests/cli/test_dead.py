@@ -100,7 +100,7 @@ def test_an_operator_lists_looks_and_replays(with_store: Do, environment: dict[s
 
     async def who(store: Store) -> list[str]:
         async with store.read() as tx:
-            return [row["requested_by"] for row in await tx.fetch(same("SELECT requested_by FROM bongsu_replays")())]
+            return [row["requested_by"] for row in await tx.fetch(same("SELECT requested_by FROM bongsu_runs")())]
 
     assert with_store(who) == ["cli:min-ji"]
 

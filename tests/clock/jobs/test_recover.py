@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from bongsu.clock.jobs.recover import Recovery
 from bongsu.deliver.transitions import result_without_sending
 from bongsu.errors import StoreTooSlow
 from bongsu.model import Channel, Device, Platform
@@ -20,6 +19,7 @@ from bongsu.store.deliveries import recovery
 from bongsu.store.members.devices import put_device
 from bongsu.store.messages.content import find_content
 from bongsu.store.ranks import BULK, RANKS
+from tests.support import runs
 from tests.support.deliveries import (
     LONG_AGO,
     RANK_AGAIN,
@@ -43,7 +43,7 @@ def woken() -> list[bytes | None]:
 async def recover(store: Store, woken: list[bytes | None] | None = None, batch: int = 1_000) -> str:
     signals = LocalSignals()
     with signals.listen(DELIVERIES_TOPIC, ([] if woken is None else woken).append):
-        return await Recovery(store, signals, batch).run()
+        return await runs.recover(store, batch, signals)
 
 
 async def test_what_may_yet_go_gets_another_round(store: Store, woken: list[bytes | None]) -> None:
