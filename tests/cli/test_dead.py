@@ -1,4 +1,4 @@
-"""`bongsu dead`, `bongsu job` and what the doctor says of channels, as an operator uses them."""
+"""`bongsu dead` and what the doctor says of channels, as an operator uses them."""
 
 from __future__ import annotations
 
@@ -122,15 +122,6 @@ def test_what_cannot_be_done_is_one_line_that_names_the_cure(tmp_path: Path) -> 
         assert cure in done.stderr
         assert done.stderr.count("\n") == 1
     assert bongsu("dead", "list", environment=environment).stdout == "No dead letters.\n"
-
-
-def test_jobs_are_listed_and_run(with_store: Do, environment: dict[str, str]) -> None:
-    one = with_store(lambda store: add_one_delivery(store, "FAIL", is_retryable=True))
-    assert "never" in bongsu("job", "list", environment=environment).stdout
-    done = bongsu("job", "run", "recover", environment=environment)
-    assert (done.returncode, done.stdout) == (0, "recover: 1 given another round\n")
-    assert with_store(lambda store: delivery_columns(store, one, "status")) == "READY"
-    assert "1 given another round" in bongsu("job", "list", environment=environment).stdout
 
 
 def _at_a_terminal(path: str, arguments: tuple[str, ...], environment: dict[str, str]) -> None:
