@@ -50,7 +50,7 @@ def test_jobs_are_listed_run_and_shown(
     assert (done.returncode, done.stdout, done.stderr) == (0, "walk: walked\n", "")
     listed = bongsu("job", "list", "--app", "our_jobs:app", environment=environment).stdout.splitlines()
     assert [line.split()[0] for line in listed] == ["job", "recover", "walk", "recover:", "walk:"]
-    assert listed[2].endswith("walked")
+    assert listed[2].split()[-1] == "walked"
     assert listed[4] == "walk: At 09:00 on Monday. Walks on Mondays."
     page = bongsu("job", "show", "walk", "--app", "our_jobs:app", environment=environment).stdout
     for words in ("asked by cli:min-ji", "progress 4 of 4 done", "counts   steps 4", "owner    "):
@@ -76,7 +76,7 @@ async def test_a_run_of_another_process_is_shown_with_its_owner(store: Store, se
     async with store.transaction() as tx:
         await add_row(
             tx, "runs", job="recover", slot=timedelta(minutes=-1), leased_by="clock-1.example:77", due=timedelta(hours=1),
-            counts='{"given": 7}', done=7, total=2000, is_made_up=True, skipped=2, input='{"x": "\u001b[31m"}',
+            counts='{"given": 7}', done=7, total=2000, is_made_up=True, skipped=2, input='{"x": "\\u001b[31m"}',
         )  # fmt: skip
     await show_list(settings, None, console)
     assert "run by clock-1.example:77, 7 of 2,000 done" in shown(console)

@@ -49,7 +49,7 @@ KINDS = {
 }
 TABLES = (
     "events", "messages", "message_counts", "notifications", "suppressions", "deliveries", "attempts", "cancellations",
-    "audience_snapshots", "replays",
+    "audience_snapshots", "runs",
 )  # fmt: skip
 _WAITING = "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING') LIMIT 1"
 _OF_EVENT = """
