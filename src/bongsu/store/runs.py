@@ -104,7 +104,7 @@ _BEGIN = in_both(
     )
 )
 # The unfinished run of a job ($1) and subject ($2), if there is one. Locks nothing.
-_FIND_OPEN = in_both(
+FIND_OPEN = in_both(
     lambda d: (
         f"""
     SELECT {_columns(d)} FROM bongsu_runs {d.index_hint("bongsu_runs_open")}
@@ -112,7 +112,7 @@ _FIND_OPEN = in_both(
     )
 )
 # Unfinished runs whose leases have ended, oldest first, up to a limit ($1), among the few unfinished ones. Locks nothing.
-_FIND_ABANDONED = in_both(
+FIND_ABANDONED = in_both(
     lambda d: (
         f"""
     SELECT {_columns(d)} FROM bongsu_runs {d.index_hint("bongsu_runs_open")}
@@ -143,11 +143,11 @@ async def begin(tx: Transaction, new: NewRun, owner: str, lease_seconds: float) 
 
 async def find_open(tx: Transaction, job: str, subject: str = "") -> RunRow | None:
     """The run that is under way or abandoned."""
-    return _read_one(tx.dialect, await fetch_one(tx, _FIND_OPEN(job, subject)))
+    return _read_one(tx.dialect, await fetch_one(tx, FIND_OPEN(job, subject)))
 
 
 async def find_abandoned(tx: Transaction) -> list[RunRow]:
-    return [_read(tx.dialect, row) for row in await tx.fetch(_FIND_ABANDONED(ABANDONED_LIMIT))]
+    return [_read(tx.dialect, row) for row in await tx.fetch(FIND_ABANDONED(ABANDONED_LIMIT))]
 
 
 async def take_over(tx: Transaction, found: RunRow, owner: str, lease_seconds: float) -> RunRow | None:
@@ -227,7 +227,7 @@ async def finish(tx: Transaction, run_id: int, epoch: int, result: str | None, e
 _FIND = in_both(lambda d: f"SELECT {_columns(d)} FROM bongsu_runs WHERE run_id = $1")
 
 # The newest runs of a job ($1), up to a limit ($2), by the index of its runs. Locks nothing.
-_FIND_NEWEST = in_both(
+FIND_NEWEST = in_both(
     lambda d: (
         f"""
     SELECT {_columns(d)} FROM bongsu_runs {d.index_hint("bongsu_runs_by_job")}
@@ -242,7 +242,7 @@ async def find(tx: Transaction, run_id: int) -> RunRow | None:
 
 async def find_newest(tx: Transaction, job: str, limit: int) -> list[RunRow]:
     """The last runs, newest first, whether scheduled or requested by hand."""
-    return [_read(tx.dialect, row) for row in await tx.fetch(_FIND_NEWEST(job, limit))]
+    return [_read(tx.dialect, row) for row in await tx.fetch(FIND_NEWEST(job, limit))]
 
 
 async def find_last(tx: Transaction, job: str) -> RunRow | None:

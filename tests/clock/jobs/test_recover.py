@@ -30,6 +30,7 @@ from tests.support.deliveries import (
     dead_of_every_rank,
     delivery_columns,
 )
+from tests.support.rows import add_row
 
 KEPT = ("status", "attempts", "recovery_rounds", "epoch", "collapse_series", "code", "due", "finished_at")
 FATE = ("status", "attempts", "recovery_rounds", "epoch", "collapse_series", "is_retryable")
@@ -151,6 +152,15 @@ async def test_many_go_in_batches_of_every_channel_and_lane(store: Store) -> Non
             await add_delivery_in_state(tx, gone, "READY", f"m-{number}", due=old, **where)
     assert await recover(store, batch=2) == "7 given another round, 7 expired, 7 unknown"
     assert await recover(store, batch=2) == "nothing to do"
+
+
+async def test_taken_over_it_goes_on_behind_the_last_round_it_gave(store: Store) -> None:
+    ids = [await add_one_delivery(store, "FAIL", is_retryable=True) for _ in range(3)]
+    async with store.transaction() as tx:
+        await add_row(tx, "runs", job="recover", cursor=str(ids[1]), counts='{"given": 2}', due=timedelta(seconds=-1))
+    # The first two have failed again since they were given a round.
+    assert await recover(store) == "3 given another round"
+    assert [await delivery_columns(store, one, "status") for one in ids] == ["FAIL", "FAIL", "READY"]
 
 
 async def test_what_a_dispatcher_has_locked_is_skipped(store: Store) -> None:

@@ -8,10 +8,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from bongsu.desk.dead_letters import FEW, DeadFilter, StoreDeadLetters, count_dead
+from bongsu.clock.scheduler import Clock
+from bongsu.desk.dead_letters import FEW, DeadFilter, StoreDeadLetters, count_dead, replay_job
 from bongsu.desk.lists import fill_page
 from bongsu.errors import ReplayWithoutFilter
 from bongsu.model import Channel, Event, new_id, utc_now
@@ -239,6 +241,30 @@ async def test_what_dies_again_while_a_replay_runs_is_not_replayed_twice(
 
     monkeypatch.setattr(dead_letters, "find_page", find_after_a_death)
     assert await replay(store, asked, batch=1) == (3, 3)
+
+
+async def test_a_replay_whose_process_stops_is_gone_on_with_by_a_clock(store: Store) -> None:
+    ids = [await add_one_delivery(store, "FAIL") for _ in range(5)]
+    begun: asyncio.Task[Any]
+
+    def stop_after_first_batch(_matched: int) -> None:
+        begun.cancel()
+
+    dead = StoreDeadLetters(store, LocalSignals(), batch=2)
+    asked = DeadFilter.model_validate({"state": "FAIL"})
+    begun = asyncio.create_task(dead.replay(asked, "cli:tester", new_collapse_id=True, progress=stop_after_first_batch))
+    with pytest.raises(asyncio.CancelledError):
+        await begun
+    assert sorted([await delivery_columns(store, one, "status") for one in ids]) == ["FAIL"] * 3 + ["READY"] * 2
+    # One of the first batch has failed again meanwhile: it was visited.
+    await set_columns(store, "deliveries", {"delivery_id": ids[-1]}, status="FAIL")
+    clock = Clock(store, [replay_job(LocalSignals(), batch=2)], ZoneInfo("UTC"))
+    await clock.tick()
+    await clock.wait_finished()
+    columns = [await delivery_columns(store, one, "status", "collapse_series") for one in ids]
+    assert columns == [("READY", 1)] * 4 + [("FAIL", 1)]
+    ((who, *_, counts, result),) = await replays(store)
+    assert (who, counts, result) == ("cli:tester", {"matched": 5, "replayed": 5}, "5 matched, 5 replayed")
 
 
 async def test_two_replays_at_once_replay_each_once(store: Store) -> None:
