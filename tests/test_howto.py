@@ -1,4 +1,4 @@
-"""docs/howto/rules.md and templates.md: the very files they show, put where they say, do what they say."""
+"""docs/howto/rules.md, templates.md and jobs.md: the very files they show, put where they say, do what they say."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.query import same
 from tests.support.decisions import decide, notified_counts
+from tests.support.runs import run_by_hand
 
 HOWTO = Path(__file__).parents[1] / "docs" / "howto"
 
@@ -90,3 +91,13 @@ def test_the_particles_shown_are_those_we_add() -> None:
     assert len(particle_rows) == 5
     for name, cells in particle_rows:
         assert [getattr(particles, name)(word) for word in words.split(" | ")] == cells.split(" | ")
+
+
+async def test_the_job_shown_runs_and_goes_on_where_it_was(house: Path, store: Store) -> None:
+    put(house, blocks("jobs.md"))
+    (job,) = catalogue(Settings(), load_app("shop.jobs:app")).jobs
+    run = await run_by_hand(store, job)
+    assert (run.result, run.cursor, run.done, run.total) == ("3 shops", "shop-3", 3, 3)
+    async with store.read() as tx:
+        rows = await tx.fetch(same("SELECT ref_id FROM bongsu_events WHERE event_type = 'report.ready' ORDER BY ref_id")())
+    assert [row["ref_id"] for row in rows] == ["shop-1", "shop-2", "shop-3"]

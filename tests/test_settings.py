@@ -73,6 +73,8 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
         ("DATABASE_URL", "sqlite:foo", "must begin with postgresql"),
         ("RECOVERY_CRON", "every day", "must be five cron fields"),
         ("RECOVERY_CRON", "61 * * * *", "must be five cron fields"),
+        ("RECOVERY_CRON", "0 0 30 2 *", "on a day that exists"),
+        ("RECOMMENDATION_CRON", "0 0 9 * * *", "must be five cron fields"),
         ("POLL_SECONDS", "0", "greater than 0"),
         ("POLL_SECONDS", "nan", "finite number"),
         ("PRICE_DROP_THRESHOLD", "101", "less than or equal to 100"),

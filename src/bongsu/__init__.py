@@ -1,5 +1,6 @@
 """Bongsu: an event goes in, and the right people are notified of it once."""
 
+from bongsu.clock.run import Run
 from bongsu.ingress.publish import Published, publish
 from bongsu.model import (
     Action,
@@ -48,6 +49,7 @@ __all__ = [
     "Published",
     "Refused",
     "Retry",
+    "Run",
     "Scope",
     "Selected",
     "Sender",

@@ -151,6 +151,15 @@ class NoSuchJob(BongsuError):
     """`bongsu job list` and `GET /api/admin/jobs` list the jobs."""
 
 
+class JobRunning(BongsuError):
+    """A job is run by one process at a time. `bongsu job show` and `GET /api/admin/jobs/{name}` show how far it is."""
+
+
+class RunLost(BongsuError):
+    """Its lease has ended: another process may have taken it over and goes on from the last saved step. `bongsu job show`
+    shows which."""
+
+
 class NoSuchDeadLetter(BongsuError):
     """`bongsu dead list` and `GET /api/admin/dead` list the dead letters. One that was replayed or recovered
     is no longer listed."""

@@ -15,7 +15,7 @@ from bongsu import demo
 from bongsu.api.app import build_api
 from bongsu.api.http_protocol import HttpLimits
 from bongsu.api.server import bind, serving
-from bongsu.clock import Job, build_jobs, clock
+from bongsu.clock.scheduler import build_clock
 from bongsu.clock.skew import SkewMonitor
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
@@ -23,9 +23,11 @@ from bongsu.deliver.channels.refresh import ChannelRefresh
 from bongsu.deliver.dispatchers import dispatchers
 from bongsu.deliver.waking import DispatcherWaker
 from bongsu.desk.cancel import CancelWorker
+from bongsu.desk.jobs import build_jobs
 from bongsu.ingress.intake import Intake
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
+from bongsu.model.job import Job
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue
 from bongsu.runtime import telemetry
@@ -139,7 +141,7 @@ async def _event_worker(process: Process) -> AsyncIterator[None]:
 
 
 def _clock(process: Process) -> AbstractAsyncContextManager[object]:
-    return running(clock(process.settings, process.store, process.jobs))
+    return running(build_clock(process.settings, process.store, process.jobs))
 
 
 # In the order in which they start; they stop in the reverse.
@@ -169,7 +171,7 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
         gateway=gateway,
         on_read=partial(announce_read, signals),
         types=process.rules.types,
-        scheduled_jobs=process.jobs,
+        all_jobs=process.jobs,
         is_demo=process.is_demo,
     )
     async with AsyncExitStack() as stack:
@@ -241,7 +243,7 @@ class Service:
 
     def _process(self, store: Store, keys: Keys) -> Process:
         settings, signals = self._settings, _signals(self._settings)
-        jobs = build_jobs(settings, store, signals)
+        jobs = build_jobs(settings, store, signals, self._rules.jobs)
         return Process(settings, store, signals, self._roles, self._rules, keys, jobs, self._stopping, self._is_demo)
 
     async def _run_components(

@@ -18,8 +18,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import PydanticCustomError
 
 from bongsu.errors import BadSettings
-from bongsu.model import Zone
 from bongsu.model.addresses import BadAddressError, mailbox
+from bongsu.model.base import Cron, Zone
 
 PREFIX = "BONGSU_"
 FILE = Path("bongsu.toml")
@@ -41,14 +41,6 @@ def _checked_url(value: str, *schemes: str) -> str:
 
 def _url(*schemes: str) -> AfterValidator:
     return AfterValidator(lambda value: _checked_url(value, *schemes))
-
-
-def _cron(value: str) -> str:
-    from croniter import croniter  # noqa: PLC0415 (slow to import, and most programs do not need it)
-
-    if len(value.split()) != 5 or not croniter.is_valid(value):
-        raise PydanticCustomError("cron", "must be five cron fields: minute hour day month weekday")
-    return value
 
 
 def _existing(value: str) -> str:
@@ -206,8 +198,8 @@ class Settings(BaseModel):
     lease_seconds: Seconds = 60
     audience_timeout_seconds: Seconds = 30
     retention_days: Count = 30
-    recovery_cron: Annotated[str, AfterValidator(_cron)] = "*/5 9-21 * * *"
-    recommendation_cron: Annotated[str, AfterValidator(_cron)] = "0 9 * * *"
+    recovery_cron: Cron = "*/5 9-21 * * *"
+    recommendation_cron: Cron = "0 9 * * *"
     sse_max_connections: Count = 3
     sse_ping_seconds: Seconds = 20
     sse_timeout_seconds: Seconds = 1800

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from bongsu.api.app import build_api
-from bongsu.clock import build_jobs
+from bongsu.desk.jobs import build_jobs
 from bongsu.ingress.intake import Intake
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.loop import running
@@ -33,7 +33,7 @@ async def intake(store: Store, signals: LocalSignals) -> AsyncIterator[Intake]:
 async def api(store: Store, settings: Settings, signals: LocalSignals, intake: Intake) -> AsyncIterator[httpx.AsyncClient]:
     """A client with the server key; take the header away to call without."""
     jobs = build_jobs(settings, store, signals)
-    app = build_api(store, intake, Keys.load(settings), settings, lambda: False, signals, scheduled_jobs=jobs)
+    app = build_api(store, intake, Keys.load(settings), settings, lambda: False, signals, all_jobs=jobs)
     transport = httpx.ASGITransport(app)
     headers = {"Authorization": "Bearer server-key-of-the-tests"}
     async with httpx.AsyncClient(transport=transport, base_url="http://bongsu", headers=headers) as client:

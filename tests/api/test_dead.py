@@ -129,7 +129,7 @@ async def test_a_dry_run_counts_and_changes_nothing(api: httpx.AsyncClient, stor
     assert await replay(api, {"state": "FAIL"}, dryRun=True) == (200, {"matched": 1, "replayed": 0})
     assert await delivery_columns(store, one, "status", "attempts") == ("FAIL", 4)
     async with store.read() as tx:
-        assert await tx.fetch(same("SELECT requested_by FROM bongsu_replays")()) == []
+        assert await tx.fetch(same("SELECT run_id FROM bongsu_runs")()) == []
 
 
 async def test_a_replay_puts_back_what_fits_and_says_by_whom(api: httpx.AsyncClient, store: Store) -> None:
@@ -140,8 +140,13 @@ async def test_a_replay_puts_back_what_fits_and_says_by_whom(api: httpx.AsyncCli
     assert await replay(api, {"id": str(other)}) == (200, {"matched": 1, "replayed": 1})
     assert await delivery_columns(store, other, "status", "collapse_series") == ("READY", 0)
     async with store.read() as tx:
-        (row,) = await tx.fetch(same("SELECT DISTINCT requested_by FROM bongsu_replays")())
-    assert row["requested_by"] == "key:ests"
+        (row,) = await tx.fetch(same("SELECT DISTINCT job, requested_by FROM bongsu_runs")())
+    assert (row["job"], row["requested_by"]) == ("replay", "key:ests")
+    second, first = (await api.get("/api/admin/jobs/replay")).json()["runs"]
+    assert (first["requestedBy"], first["input"]["filter"], first["counts"]) == (
+        "key:ests", {"code": "A"}, {"matched": 1, "replayed": 1},
+    )  # fmt: skip
+    assert second["input"]["filter"] == {"id": other}
 
 
 async def test_a_replay_wakes_dispatchers(api: httpx.AsyncClient, store: Store, signals: LocalSignals) -> None:

@@ -1,4 +1,4 @@
-"""`bongsu dead`, `bongsu job` and what the doctor says of channels, as an operator uses them."""
+"""`bongsu dead` and what the doctor says of channels, as an operator uses them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_an_operator_lists_looks_and_replays(with_store: Do, environment: dict[s
 
     async def who(store: Store) -> list[str]:
         async with store.read() as tx:
-            return [row["requested_by"] for row in await tx.fetch(same("SELECT requested_by FROM bongsu_replays")())]
+            return [row["requested_by"] for row in await tx.fetch(same("SELECT requested_by FROM bongsu_runs")())]
 
     assert with_store(who) == ["cli:min-ji"]
 
@@ -122,15 +122,6 @@ def test_what_cannot_be_done_is_one_line_that_names_the_cure(tmp_path: Path) -> 
         assert cure in done.stderr
         assert done.stderr.count("\n") == 1
     assert bongsu("dead", "list", environment=environment).stdout == "No dead letters.\n"
-
-
-def test_jobs_are_listed_and_run(with_store: Do, environment: dict[str, str]) -> None:
-    one = with_store(lambda store: add_one_delivery(store, "FAIL", is_retryable=True))
-    assert "never" in bongsu("job", "list", environment=environment).stdout
-    done = bongsu("job", "run", "recover", environment=environment)
-    assert (done.returncode, done.stdout) == (0, "recover: 1 given another round\n")
-    assert with_store(lambda store: delivery_columns(store, one, "status")) == "READY"
-    assert "1 given another round" in bongsu("job", "list", environment=environment).stdout
 
 
 def _at_a_terminal(path: str, arguments: tuple[str, ...], environment: dict[str, str]) -> None:
@@ -240,9 +231,9 @@ def test_the_doctor_looks_where_channels_lead(tmp_path: Path, listening: int) ->
     reached = bongsu("doctor", environment=house | there)
     assert (reached.returncode, reached.stdout.count("is reachable")) == (0, 3)
     gone = {name: value.replace(str(listening), "1") for name, value in there.items()}
-    lost = bongsu("doctor", environment={**house, **gone, "BONGSU_RECOVERY_CRON": "0 0 30 2 *"})
+    lost = bongsu("doctor", environment={**house, **gone})
     assert lost.returncode == 1
-    for cure in ("BONGSU_FCM_URL 127.0.0.1:1", "BONGSU_SMTP_URL 127.0.0.1:1", "BONGSU_SMS_URL 127.0.0.1:1", "never comes"):
+    for cure in ("BONGSU_FCM_URL 127.0.0.1:1", "BONGSU_SMTP_URL 127.0.0.1:1", "BONGSU_SMS_URL 127.0.0.1:1"):
         assert cure in lost.stdout
 
 

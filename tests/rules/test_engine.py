@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from bongsu import App, Channel, Event, Everyone, Guarantee, Listed, Notice, NoticeType, Priority
+from bongsu import App, Channel, Event, Everyone, Guarantee, Listed, Notice, NoticeType, Priority, Run
 from bongsu.errors import BadApp
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.rules import Rules, catalogue
@@ -63,6 +64,43 @@ def test_a_type_declares_all_that_holds_for_its_kind() -> None:
 def test_a_wrong_declaration_says_what_it_takes(declare: Any, says: str) -> None:
     with pytest.raises(BadApp, match=says):
         declare(App())
+
+
+async def nothing(_run: Run) -> str:
+    """Does nothing.
+
+    For long.
+    """
+    return ""
+
+
+def test_an_app_may_bring_a_job() -> None:
+    app = App()
+    assert app.job("weekly-report", cron="0 9 * * 1", at_least_for=timedelta(minutes=5))(nothing) is nothing
+    (job,) = catalogue(Settings(), app).jobs
+    assert (job.name, job.cron, job.does, job.work) == ("weekly-report", "0 9 * * 1", "Does nothing.", nothing)
+    assert (job.misfire_grace, job.at_most_for, job.at_least_for) == (
+        timedelta(hours=1), timedelta(hours=1), timedelta(minutes=5),
+    )  # fmt: skip
+    assert catalogue(Settings()).jobs == ()
+
+
+@pytest.mark.parametrize(
+    ("declare", "says"),
+    [
+        (lambda app: app.job("weekly report", cron="0 9 * * 1"), "'weekly report' cannot name a job"),
+        (lambda app: app.job(nothing, cron="0 9 * * 1"), "cannot name a job"),
+        (lambda app: app.job("x", cron="every day"), "Job x: cron 'every day' must be five cron fields"),
+        (lambda app: app.job("x", cron="0 0 30 2 *"), "on a day that exists"),
+        (lambda app: app.job("x", cron="0 9 * * 1")(lambda run: ""), "Job x: .* is not an async function"),
+        (lambda app: app.job("taken", cron="0 9 * * 1")(nothing), "Job taken is declared twice"),
+    ],
+)
+def test_a_wrong_job_says_what_it_takes(declare: Any, says: str) -> None:
+    app = App()
+    app.job("taken", cron="0 9 * * 1")(nothing)
+    with pytest.raises(BadApp, match=says):
+        declare(app)
 
 
 class Pigeon:

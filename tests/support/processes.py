@@ -35,6 +35,7 @@ forks.set_forkserver_preload(
         "bongsu.cli.why_view",
         "bongsu.cli.dead_view",
         "bongsu.cli.events_view",
+        "bongsu.cli.jobs_view",
     ]
 )
 

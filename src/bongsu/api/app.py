@@ -30,13 +30,14 @@ from bongsu.api.cors import Cors
 from bongsu.api.path_ids import OpaqueIds
 from bongsu.api.rate_limit import RateLimit
 from bongsu.api.request_log import RequestLog
-from bongsu.clock import Job
 from bongsu.desk.cancel import Cancellations
 from bongsu.desk.dead_letters import StoreDeadLetters
+from bongsu.desk.jobs import JobDesk
 from bongsu.ingress.intake import Intake
 from bongsu.live.announce import announce_logout
 from bongsu.live.gateway import Gateway
 from bongsu.model import NoticeType
+from bongsu.model.job import Job
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.signals import LocalSignals, Signals
 from bongsu.settings import Settings
@@ -56,7 +57,7 @@ def build_api(
     gateway: Gateway | None = None,
     on_read: inbox.OnRead | None = None,
     types: Mapping[str, NoticeType] | None = None,
-    scheduled_jobs: Sequence[Job] = (),
+    all_jobs: Sequence[Job] = (),
     is_demo: bool = False,
 ) -> ASGIApp:
     """Without an intake and a gateway, only what every process answers: how it is."""
@@ -82,8 +83,9 @@ def build_api(
         app.include_router(notifications.router(gate, intake, ingest, cancellations.cancel, types or {}))
         app.include_router(history.router(gate, operators))
         app.include_router(admin_events.router(gate, operators, cancellations))
-        app.include_router(dead.router(gate, StoreDeadLetters(operators, signals or LocalSignals())))
-        app.include_router(jobs.router(gate, settings, operators, scheduled_jobs))
+        dead_letters = StoreDeadLetters(operators, signals or LocalSignals(), settings.lease_seconds)
+        app.include_router(dead.router(gate, dead_letters))
+        app.include_router(jobs.router(gate, settings, JobDesk(settings, operators, all_jobs)))
     if intake is not None or gateway is not None:
         # A proxy may send nothing but the stream itself to the gateways.
         app.include_router(session.router(gate, settings, partial(announce_logout, signals or LocalSignals())))

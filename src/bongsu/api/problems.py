@@ -32,6 +32,8 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.NoSuchDeadLetter: 404,
     errors.NoSuchEvent: 404,
     errors.NothingToCancel: 409,
+    errors.JobRunning: 409,
+    errors.RunLost: 409,
     errors.ReplayWithoutFilter: 400,
     errors.StoreUnreachable: 503,
     errors.StoreLoginRefused: 503,

@@ -21,6 +21,7 @@ from bongsu.desk.lists import fill_page
 from bongsu.model.channels import Address, describe_channel
 from bongsu.service import runtime
 from bongsu.settings import Settings
+from bongsu.store.core.dead_claims import release_dead_claims
 from bongsu.store.deliveries.recovery import MOST_ROUNDS
 from bongsu.store.desk.dead_letters import DeadRow, Kind, PageCursor, State
 from bongsu.store.members import address_of
@@ -156,13 +157,13 @@ class ReplayCommand:
         columns = (
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         )  # fmt: skip
-        async with runtime(self.settings) as base:
-            dead_letters = StoreDeadLetters(base.store, base.signals)
+        async with runtime(self.settings) as base, release_dead_claims(base.store):
+            dead_letters = StoreDeadLetters(base.store, base.signals, self.settings.lease_seconds)
             with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
                 task = progress.add_task("replaying", total=total)
                 return await dead_letters.replay(
                     self.asked,
                     operator_name(),
                     new_collapse_id=self.new_collapse_id,
-                    progress=lambda matched: progress.advance(task, matched),
+                    progress=lambda matched: progress.update(task, completed=matched),
                 )

@@ -1,60 +1,50 @@
-"""The slots of a cron expression in a time zone. Pure: times in, times out.
+"""The slots of a cron text in a time zone. Pure: times in, times out.
 
-Cron is about local time, which in many zones jumps twice a year. A slot at a local time that is skipped comes later by the
-size of the jump. A slot in an hour that occurs twice comes once, in the first of the two, unless the cron is for every hour:
-then it comes in both.
+Cron is about local time, which in many zones jumps twice a year. cronsim follows Debian's cron: a slot at a local time that
+is skipped comes at the next valid one, and one in an hour that is repeated comes once, in the first of the two. Cron texts
+whose minute or hour begins with `*` follow the clock on the wall: skipped times do not come, repeated ones come twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
 from zoneinfo import ZoneInfo
 
-from croniter import croniter
+from cronsim import CronSim
 
-# Local time jumps by an hour, in one zone by half an hour: slots within two hours may change their order.
-_JUMP = timedelta(hours=2)
-
-
-def newest_slot(cron: str, zone: ZoneInfo, now: datetime) -> datetime | None:
-    """The last slot up to now, now included; None for a cron that never matches."""
-    # From later than the local time: if clocks were just set back, slots of the next hours are in the past already.
-    begin = now.astimezone(zone).replace(tzinfo=None) + _JUMP
-    found = _first_fitting(cron, zone, begin, "get_prev", lambda moment: moment <= now)
-    return max(found, default=None)
+# No clock is set back by more. cronsim looks at the time on the wall, which may be that much behind then.
+_SET_BACK = timedelta(hours=2)
 
 
 def next_slot(cron: str, zone: ZoneInfo, now: datetime) -> datetime | None:
-    """The first slot after now."""
-    begin = now.astimezone(zone).replace(tzinfo=None) - _JUMP
-    found = _first_fitting(cron, zone, begin, "get_next", lambda moment: moment > now)
-    return min(found, default=None)
+    """The first slot after now; None if there is none within fifty years."""
+    return next(slots_after(cron, zone, now), None)
 
 
-def _first_fitting(
-    cron: str, zone: ZoneInfo, begin: datetime, step: str, fits: Callable[[datetime], bool]
-) -> list[datetime]:
-    """The first time that fits, and those so near to it that a jump may have changed their order."""
-    slots = croniter(cron, begin)
-    found: list[datetime] = []
-    first: datetime | None = None
-    while True:
-        try:
-            wall: datetime = getattr(slots, step)(datetime)
-        except ValueError:  # croniter found no match within its horizon of years
-            return found
-        if first is not None and abs(wall - first) > _JUMP:
-            return found
-        fitting = [moment for moment in _moments(cron, zone, wall) if fits(moment)]
-        found += fitting
-        first = first or (wall if fitting else None)
+def newest_slot(cron: str, zone: ZoneInfo, now: datetime) -> datetime | None:
+    """The last slot up to now, now included."""
+    backwards = CronSim(cron, (now + _SET_BACK).astimezone(zone), reverse=True)
+    return next((slot for slot in map(_utc, backwards) if slot <= now), None)
 
 
-def _moments(cron: str, zone: ZoneInfo, wall: datetime) -> list[datetime]:
-    """When it is that local time: usually once."""
-    first = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
-    second = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
-    # A second one that is earlier belongs to a local time that is skipped.
-    is_every_hour = cron.split()[1].startswith("*")
-    return [first, second] if is_every_hour and second > first else [first]
+def slots_after(cron: str, zone: ZoneInfo, now: datetime) -> Iterator[datetime]:
+    """All slots after now, in order."""
+    return (slot for slot in map(_utc, CronSim(cron, now.astimezone(zone))) if slot > now)
+
+
+def count_slots(cron: str, zone: ZoneInfo, since: datetime, until: datetime, limit: int) -> int:
+    """How many slots lie between the two, both excluded. It stops at the limit."""
+    slots = islice(slots_after(cron, zone, since), limit)
+    return sum(1 for _ in takewhile(lambda slot: slot < until, slots))
+
+
+def explain(cron: str) -> str:
+    """The cron text in words."""
+    return CronSim(cron, datetime.now(UTC)).explain()
+
+
+def _utc(moment: datetime) -> datetime:
+    """Python compares two times of one zone by the clock on the wall, which is wrong in a repeated hour."""
+    return moment.astimezone(UTC)

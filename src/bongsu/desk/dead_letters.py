@@ -1,7 +1,7 @@
 """Dead letters: list them by filters, show one, replay those that match.
 
-A replay goes in batches, newest first, and visits each dead letter once: one that fails again meanwhile is not replayed a
-second time. Its audit row is written before it begins and updated in the transaction of every batch.
+A replay is a run of the job `replay`. It goes in batches, newest first, and visits each dead letter once: one that fails
+again meanwhile is not replayed a second time. The run says who requested it, with which filter, and how many were replayed.
 """
 
 from __future__ import annotations
@@ -9,20 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Annotated, NamedTuple, Protocol, Self
+from typing import Annotated, Any, NamedTuple, Protocol, Self
 from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from bongsu.clock.run import Run
+from bongsu.clock.runs import Runs
 from bongsu.desk.lists import ListFilter
 from bongsu.errors import NoSuchDeadLetter, ReplayWithoutFilter
-from bongsu.model import Id, Member, Name
+from bongsu.model import Id, Member, Name, new_id
 from bongsu.model.channels import ChannelName
+from bongsu.model.job import Job
 from bongsu.runtime.signals import Signals
 from bongsu.runtime.topics import DELIVERIES_TOPIC, EVENTS_TOPIC
-from bongsu.store import Store, Transaction
+from bongsu.store import Store
 from bongsu.store.desk import dead_letters as statements
 from bongsu.store.desk.dead_letters import DeadPage, DeadRow, Filters, Kind, PageCursor, State
 from bongsu.store.desk.delivery_history import Attempt, find_attempts
@@ -35,6 +39,8 @@ from bongsu.store.messages.content import MessageContent, find_content
 BATCH = 1_000
 # A replay of more is bulk.
 FEW = 100
+# Millions of dead letters take minutes; a replay that takes a day is stuck.
+REPLAY_AT_MOST = timedelta(days=1)
 
 Progress = Callable[[int], None]
 
@@ -103,9 +109,9 @@ class DeadFilter(ListFilter):
         return self.filters == Filters()
 
     @property
-    def text(self) -> str:
+    def as_json(self) -> dict[str, Any]:
         """As it is stored with the replay."""
-        return self.model_dump_json(by_alias=True, exclude_none=True, include=set(DeadFilter.model_fields))
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True, include=set(DeadFilter.model_fields))
 
 
 # --- where dead letters are -------------------------------------------------------------------------------------------
@@ -143,15 +149,17 @@ class DeadLetterSource(Protocol):
     async def replay(
         self, asked: DeadFilter, requested_by: str, *, new_collapse_id: bool = False, progress: Progress | None = None
     ) -> Replayed:
-        """Raises ReplayWithoutFilter. `progress` is called after each batch with the number it matched."""
+        """Raises ReplayWithoutFilter. `progress` is called after each batch with how many matched so far."""
 
 
 class StoreDeadLetters:
     """The dead letters of the store: failed and unhandled events, failed and unknown deliveries."""
 
-    def __init__(self, store: Store, signals: Signals) -> None:
+    def __init__(self, store: Store, signals: Signals, lease_seconds: float = 60.0, batch: int = BATCH) -> None:
+        """`lease_seconds`: after so long without a sign of this process, a clock goes on with its replays."""
         self._store = store
-        self._signals = signals
+        self._runs = Runs(store, lease_seconds)
+        self._job = replay_job(signals, batch)
 
     async def list(self, asked: DeadFilter, after: PageCursor | None, limit: int) -> DeadPage:
         async with self._store.read() as tx:
@@ -174,13 +182,22 @@ class StoreDeadLetters:
         )
 
     async def count(self, asked: DeadFilter) -> int:
-        return await Replay(self._store, self._signals, "", asked).count()
+        return await count_dead(self._store, _filters_of_replay(asked))
 
     async def replay(
         self, asked: DeadFilter, requested_by: str, *, new_collapse_id: bool = False, progress: Progress | None = None
     ) -> Replayed:
-        replay = Replay(self._store, self._signals, requested_by, asked, new_collapse_id=new_collapse_id)
-        return await replay.run(progress or (lambda _matched: None))
+        ended = await self._runs.run_by_hand(
+            self._job,
+            requested_by,
+            input=_describe_replay(asked, new_collapse_id=new_collapse_id),
+            # Any number of replays may be under way at once.
+            subject=str(new_id()),
+            on_step=None if progress is None else lambda run: progress(run.done),
+        )
+        if ended.raised is not None:
+            raise ended.raised
+        return Replayed(ended.run.counts.get("matched", 0), ended.run.counts.get("replayed", 0))
 
 
 async def count_dead(store: Store, filters: Filters) -> int:
@@ -197,71 +214,69 @@ async def count_dead(store: Store, filters: Filters) -> int:
 # --- replaying --------------------------------------------------------------------------------------------------------
 
 
-class _Batch(NamedTuple):
-    """What matched, how many of it were replayed, and where the next batch begins."""
+def replay_job(signals: Signals, batch: int = BATCH) -> Job:
+    """For those who request replays, and for clocks, which go on with those of dead processes."""
+    return Job(
+        "replay",
+        "Makes the dead letters that match a filter due again.",
+        partial(_replay, signals, batch),
+        at_most_for=REPLAY_AT_MOST,
+    )
 
-    rows: Sequence[DeadRow]
-    replayed: int
-    next: PageCursor | None
+
+def _describe_replay(asked: DeadFilter, *, new_collapse_id: bool) -> dict[str, Any]:
+    """The input of the run."""
+    names = {Kind.EVENT: "events", Kind.DELIVERY: "deliveries"}
+    kinds = [names[kind] for kind in _filters_of_replay(asked).kinds]
+    return {"filter": asked.as_json, "kinds": kinds, "newCollapseId": new_collapse_id}
 
 
-class Replay:
-    """One replay of the dead letters that match a filter."""
+def _filters_of_replay(asked: DeadFilter) -> Filters:
+    """Raises ReplayWithoutFilter. Cancelled events are replayed only by a filter that names them."""
+    if asked.is_empty:
+        raise ReplayWithoutFilter
+    is_named = asked.event_id is not None or asked.id is not None
+    return replace(asked.filters, with_cancelled=is_named)
 
-    def __init__(
-        self,
-        store: Store,
-        signals: Signals,
-        requested_by: str,
-        asked: DeadFilter,
-        *,
-        new_collapse_id: bool = False,
-        batch: int = BATCH,
-    ) -> None:
-        if asked.is_empty:
-            raise ReplayWithoutFilter
-        self._store = store
-        self._signals = signals
-        self._requested_by = requested_by
-        self._asked = asked
-        # Cancelled events are replayed only by a filter that names them.
-        is_named = asked.event_id is not None or asked.id is not None
-        self._filters = replace(asked.filters, with_cancelled=is_named)
-        self._new_collapse_id = new_collapse_id
-        self._batch = batch
 
-    async def count(self) -> int:
-        """How many it would be now."""
-        return await count_dead(self._store, self._filters)
+async def _replay(signals: Signals, batch: int, run: Run) -> str:
+    """Workers are woken after each batch."""
+    filters = _filters_of_replay(DeadFilter.model_validate(run.input["filter"]))
+    while (after := _read_cursor(run.cursor)) is not None:
+        async with run.step() as step:
+            rows, end = await statements.find_page(step, filters, after, batch)
+            # Many at once go behind everything else that is to be sent, unless they are critical.
+            is_bulk = run.counts["matched"] + len(rows) > FEW
+            replayed = await statements.replay(step, rows, new_series=run.input["newCollapseId"], is_bulk=is_bulk)
+            counts = {"matched": len(rows), "replayed": replayed}
+            step.save(cursor=_END if end is None else _write_cursor(end), counts=counts, done=len(rows))
+        _wake(signals, {row.kind for row in rows})
+    return f"{run.counts['matched']} matched, {run.counts['replayed']} replayed"
 
-    async def run(self, progress: Progress = lambda _matched: None) -> Replayed:
-        """How many matched, and how many were replayed. Workers are woken after each batch."""
-        audit = await self._store.run(
-            lambda tx: statements.begin_audit(tx, self._requested_by, self._description(), self._asked.text)
-        )
-        matched = replayed = 0
-        after: PageCursor | None = PageCursor()
-        while after is not None:
-            batch = await self._store.run(partial(self._replay_batch, audit, after, matched))
-            matched, replayed, after = matched + len(batch.rows), replayed + batch.replayed, batch.next
-            self._wake({row.kind for row in batch.rows})
-            progress(len(batch.rows))
-        return Replayed(matched, replayed)
 
-    async def _replay_batch(self, audit: int, after: PageCursor, matched_before: int, tx: Transaction) -> _Batch:
-        rows, end = await statements.find_page(tx, self._filters, after, self._batch)
-        # Many at once go behind everything else that is to be sent, unless they are critical.
-        is_bulk = matched_before + len(rows) > FEW
-        replayed = await statements.replay(tx, rows, new_series=self._new_collapse_id, is_bulk=is_bulk)
-        await statements.continue_audit(tx, audit, len(rows), replayed)
-        return _Batch(rows, replayed, end)
+# The cursor of a replay that has seen all.
+_END = "end"
 
-    def _description(self) -> str:
-        names = {Kind.EVENT: "events", Kind.DELIVERY: "deliveries"}
-        kinds = " and ".join(names[kind] for kind in self._filters.kinds)
-        return f"{kinds}, with new collapse ids" if self._new_collapse_id else kinds
 
-    def _wake(self, kinds: set[Kind]) -> None:
-        for kind, topic in ((Kind.EVENT, EVENTS_TOPIC), (Kind.DELIVERY, DELIVERIES_TOPIC)):
-            if kind in kinds:
-                self._signals.send(topic)
+def _write_cursor(after: PageCursor) -> dict[str, Any]:
+    return {
+        "kind": after.kind.value,
+        "diedAt": after.died_at.isoformat(),
+        "eventId": str(after.event_id),
+        "deliveryId": after.delivery_id,
+    }
+
+
+def _read_cursor(saved: Any) -> PageCursor | None:
+    if saved is None:
+        return PageCursor()
+    if saved == _END:
+        return None
+    died_at = datetime.fromisoformat(saved["diedAt"])
+    return PageCursor(Kind(saved["kind"]), died_at, UUID(saved["eventId"]), saved["deliveryId"])
+
+
+def _wake(signals: Signals, kinds: set[Kind]) -> None:
+    for kind, topic in ((Kind.EVENT, EVENTS_TOPIC), (Kind.DELIVERY, DELIVERIES_TOPIC)):
+        if kind in kinds:
+            signals.send(topic)

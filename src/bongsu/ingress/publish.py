@@ -18,7 +18,7 @@ from bongsu.model import Event
 from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import as_uuid
 from bongsu.store.core.sqlite import SQLITE
-from bongsu.store.outbox.insert import insert_values, match_new, statement_parts, values_for
+from bongsu.store.outbox.insert import add, insert_values, match_new, statement_parts, values_for
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -46,7 +46,7 @@ def publish(tx: Any, *events: Event) -> Published | Awaitable[Published]:
     """Write the events in the transaction `tx` has open. With an async connection or session, await the answer.
 
     Takes SQLAlchemy's Session, AsyncSession, Connection and AsyncConnection, psycopg 3 (both kinds), asyncpg, sqlite3,
-    aiosqlite, and Django's connection.
+    aiosqlite, Django's connection, and a step of a job's run.
     """
     for event in events:
         if not isinstance(event, Event):
@@ -238,6 +238,11 @@ def _django(tx: Any, events: Sequence[Event]) -> Rows:
         return _new_rows(events, cursor)
 
 
+async def _step(tx: Any, events: Sequence[Event]) -> Rows:
+    """A step of a job's run, which is a transaction of the store's own."""
+    return [(event_id,) for event_id in await add(tx, events)]
+
+
 # (top-level package, class name) → (function, whether it is awaited)
 _ADAPTERS: dict[tuple[str, str], tuple[Callable[..., Any], bool]] = {
     ("sqlalchemy", "Connection"): (_sqlalchemy_connection, False),
@@ -254,4 +259,5 @@ _ADAPTERS: dict[tuple[str, str], tuple[Callable[..., Any], bool]] = {
     ("aiosqlite", "Connection"): (_aiosqlite, True),
     ("django", "BaseDatabaseWrapper"): (_django, False),
     ("django", "ConnectionProxy"): (_django, False),  # what `from django.db import connection` is
+    ("bongsu", "Step"): (_step, True),
 }

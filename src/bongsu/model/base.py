@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, StringConstraints
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
@@ -68,3 +69,25 @@ def _zone(name: str) -> str:
 
 
 Zone = Annotated[str, AfterValidator(_zone)]
+
+
+def check_cron(text: str) -> str:
+    """The text, if it is a schedule. Raises ValueError."""
+    try:
+        CronSim(text, utc_now())
+        is_good = len(text.split()) == 5  # cronsim also takes a sixth, for seconds
+    except CronSimError:
+        is_good = False
+    if not is_good:
+        raise ValueError("must be five cron fields: minute hour day month weekday, on a day that exists")
+    return text
+
+
+def _cron(text: str) -> str:
+    try:
+        return check_cron(text)
+    except ValueError as error:
+        raise PydanticCustomError("cron", "{reason}", {"reason": str(error)}) from None
+
+
+Cron = Annotated[str, AfterValidator(_cron)]

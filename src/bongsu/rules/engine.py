@@ -10,17 +10,21 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from types import MappingProxyType
 from typing import TypeVar
 
 from bongsu.errors import BadApp
 from bongsu.model import Audience, Event, Guarantee, Notice, NoticeType, Priority
+from bongsu.model.base import check_cron
 from bongsu.model.channels import BUILT_IN, CHANNEL_NAME, Address
+from bongsu.model.job import Job, Work
 from bongsu.model.outcome import Sender
 from bongsu.rules.fields import channels_of, member_of, pace_of
 
 Rule = Callable[[Event], Iterable[Notice] | Notice | None]
 _Rule = TypeVar("_Rule", bound=Rule)
+_Work = TypeVar("_Work", bound=Work)
 
 # It becomes a file name (the type's texts), a key of preferences and a label of metrics.
 TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -36,6 +40,7 @@ class Rules:
         self._types: dict[str, NoticeType] = {}
         self._senders: dict[str, Sender] = {}
         self._concurrency: dict[str, int] = {}
+        self._jobs: dict[str, Job] = {}
         for other in included:
             for event_type, rules in other._rules.items():
                 self._rules[event_type].extend(rules)
@@ -44,6 +49,8 @@ class Rules:
                 self._declare(declared)
             for channel, sender in other._senders.items():
                 self._set_sender(channel, sender, other._concurrency.get(channel))
+            for job in other._jobs.values():
+                self._schedule(job)
 
     def rule(self, event_type: str, *, critical: bool | None = None) -> Callable[[_Rule], _Rule]:
         """`@app.rule("order.shipped")`: call this function for every event of that type.
@@ -109,6 +116,15 @@ class Rules:
         if concurrency is not None:
             self._concurrency[channel] = concurrency
 
+    def _schedule(self, job: Job) -> None:
+        if self._jobs.setdefault(job.name, job) is not job:
+            raise BadApp(f"Job {job.name} is declared twice: give one of them another name")
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """The user's own jobs."""
+        return tuple(self._jobs.values())
+
     @property
     def types(self) -> Mapping[str, NoticeType]:
         """The declared notice types by name."""
@@ -153,7 +169,7 @@ class Rules:
 
 
 class App(Rules):
-    """Your own rules, notice types and senders, which `bongsu serve --app package.module:app` adds to the built-in ones."""
+    """Your own rules, notice types, senders and jobs: `bongsu serve --app package.module:app` adds them to the built-in."""
 
     def channel(self, name: str, sender: Sender, *, concurrency: int | None = None) -> None:
         """Send on a channel with a sender of your own.
@@ -174,6 +190,48 @@ class App(Rules):
         if concurrency is not None and concurrency < 1:
             raise BadApp(f"Channel {name} has concurrency={concurrency}: give 1 or more, or leave it out")
         self._set_sender(str(name), sender, concurrency)
+
+    def job(
+        self,
+        name: str,
+        *,
+        cron: str,
+        misfire_grace: timedelta = Job.misfire_grace,
+        at_most_for: timedelta = Job.at_most_for,
+        at_least_for: timedelta = Job.at_least_for,
+    ) -> Callable[[_Work], _Work]:
+        """`@app.job("weekly-report", cron="0 9 * * 1")`: run this async function at these times (BONGSU_TIMEZONE), by one
+        process at a time. It is given a Run and returns in a few words what it did.
+
+        A slot missed by more than `misfire_grace` is skipped. A run longer than `at_most_for` is ended with an error. Slots
+        within `at_least_for` of a run's start are skipped.
+        """
+        if not isinstance(name, str) or not TYPE_NAME.fullmatch(name):
+            raise BadApp(f"{name!r} cannot name a job: take letters, digits, - and _, at most 64, a letter first")
+        try:
+            check_cron(cron)
+        except ValueError as error:
+            raise BadApp(f"Job {name}: cron {cron!r} {error}") from None
+
+        def add(function: _Work) -> _Work:
+            is_async: bool = inspect.iscoroutinefunction(function)
+            if not is_async:
+                raise BadApp(f"Job {name}: {_name(function)} is not an async function")
+            does = (inspect.getdoc(function) or f"{_name(function)} of your app.").partition("\n")[0]
+            self._schedule(
+                Job(
+                    name,
+                    does,
+                    function,
+                    cron,
+                    misfire_grace=misfire_grace,
+                    at_most_for=at_most_for,
+                    at_least_for=at_least_for,
+                )
+            )
+            return function
+
+        return add
 
 
 def _check_name(name: str) -> None:

@@ -26,6 +26,10 @@ class Lease:
         """`now` is a time.monotonic()."""
         return now - self._renewed_at >= self.renewal_seconds
 
+    def is_over(self, now: float) -> bool:
+        """Whether others may have claimed the same rows by now. `now` is a time.monotonic()."""
+        return now - self._renewed_at >= self.seconds
+
     def renewed(self, at: float) -> None:
         """`at` is from before the statement: the store may have begun it at once, and taken long over it."""
         self._renewed_at = at

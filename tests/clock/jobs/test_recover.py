@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from bongsu.clock.jobs.recover import Recovery
 from bongsu.deliver.transitions import result_without_sending
 from bongsu.errors import StoreTooSlow
 from bongsu.model import Channel, Device, Platform
@@ -20,6 +19,7 @@ from bongsu.store.deliveries import recovery
 from bongsu.store.members.devices import put_device
 from bongsu.store.messages.content import find_content
 from bongsu.store.ranks import BULK, RANKS
+from tests.support import runs
 from tests.support.deliveries import (
     LONG_AGO,
     RANK_AGAIN,
@@ -30,6 +30,7 @@ from tests.support.deliveries import (
     dead_of_every_rank,
     delivery_columns,
 )
+from tests.support.rows import add_row
 
 KEPT = ("status", "attempts", "recovery_rounds", "epoch", "collapse_series", "code", "due", "finished_at")
 FATE = ("status", "attempts", "recovery_rounds", "epoch", "collapse_series", "is_retryable")
@@ -43,7 +44,7 @@ def woken() -> list[bytes | None]:
 async def recover(store: Store, woken: list[bytes | None] | None = None, batch: int = 1_000) -> str:
     signals = LocalSignals()
     with signals.listen(DELIVERIES_TOPIC, ([] if woken is None else woken).append):
-        return await Recovery(store, signals, batch).run()
+        return await runs.recover(store, batch, signals)
 
 
 async def test_what_may_yet_go_gets_another_round(store: Store, woken: list[bytes | None]) -> None:
@@ -151,6 +152,15 @@ async def test_many_go_in_batches_of_every_channel_and_lane(store: Store) -> Non
             await add_delivery_in_state(tx, gone, "READY", f"m-{number}", due=old, **where)
     assert await recover(store, batch=2) == "7 given another round, 7 expired, 7 unknown"
     assert await recover(store, batch=2) == "nothing to do"
+
+
+async def test_taken_over_it_goes_on_behind_the_last_round_it_gave(store: Store) -> None:
+    ids = [await add_one_delivery(store, "FAIL", is_retryable=True) for _ in range(3)]
+    async with store.transaction() as tx:
+        await add_row(tx, "runs", job="recover", cursor=str(ids[1]), counts='{"given": 2}', due=timedelta(seconds=-1))
+    # The first two have failed again since they were given a round.
+    assert await recover(store) == "3 given another round"
+    assert [await delivery_columns(store, one, "status") for one in ids] == ["FAIL", "FAIL", "READY"]
 
 
 async def test_what_a_dispatcher_has_locked_is_skipped(store: Store) -> None:

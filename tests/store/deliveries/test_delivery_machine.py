@@ -17,10 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test
 
 from bongsu.clock.jobs import recover
-from bongsu.clock.jobs.recover import Recovery
-from bongsu.desk.dead_letters import DeadFilter, Replay
 from bongsu.model import Channel, Device, Platform
-from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Row, Store, Transaction, migrate
 from bongsu.store import deliveries as statements
@@ -29,6 +26,7 @@ from bongsu.store.deliveries import MOST_CLAIMS, ClaimedDelivery, DeliveryResult
 from bongsu.store.deliveries.recovery import MOST_ROUNDS
 from bongsu.store.members.devices import put_device
 from bongsu.store.ranks import RANKS
+from tests.support import replays, runs
 from tests.support.deliveries import add_delivery_in_state, add_guaranteed_message
 from tests.support.long_runs import examples
 from tests.support.rows import set_columns
@@ -222,7 +220,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(batch=st.integers(1, 3))
     def recover(self, batch: int) -> None:
-        self.loop.run_until_complete(Recovery(self.store, LocalSignals(), batch).run())
+        self.loop.run_until_complete(runs.recover(self.store, batch))
         for one in self.model.values():
             if one.status is SENDING and not one.is_leased:
                 one.epoch += 1
@@ -236,8 +234,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(state=st.sampled_from([FAIL, UNKNOWN]), new_series=st.booleans(), batch=st.integers(1, 3))
     def replay(self, state: DeliveryStatus, new_series: bool, batch: int) -> None:
-        asked = DeadFilter.model_validate({"state": state.value})
-        run = Replay(self.store, LocalSignals(), "w", asked, new_collapse_id=new_series, batch=batch).run()
+        run = replays.replay(self.store, {"state": state.value}, new_collapse_id=new_series, batch=batch)
         dead = [one for one in self.model.values() if one.status is state]
         assert self.loop.run_until_complete(run) == (len(dead), len(dead))
         for one in dead:

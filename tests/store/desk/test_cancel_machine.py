@@ -22,10 +22,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from bongsu.api.inbox import Inbox
 from bongsu.decide.worker import EventWorker
-from bongsu.desk.dead_letters import DeadFilter, Replay
 from bongsu.model import Channel, Event, Everyone, Guarantee, Listed, Notice, NoticeType
 from bongsu.rules import Rules
-from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate, outbox
 from bongsu.store import deliveries as statements
@@ -37,6 +35,7 @@ from bongsu.store.ranks import RANKS
 from tests.support.cancellations import add_members_with_devices, expected_counts, kept_counts
 from tests.support.decisions import Clock, ClockedDecider, rows, unread_is_exact
 from tests.support.long_runs import examples
+from tests.support.replays import replay
 from tests.support.rows import set_columns
 
 _T = TypeVar("_T")
@@ -51,7 +50,7 @@ KINDS = {
 }
 TABLES = (
     "events", "messages", "message_counts", "notifications", "suppressions", "deliveries", "attempts", "cancellations",
-    "audience_snapshots", "replays",
+    "audience_snapshots", "runs",
 )  # fmt: skip
 _WAITING = "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING') LIMIT 1"
 _OF_EVENT = """
@@ -197,8 +196,7 @@ class CancelMachine(RuleBasedStateMachine):
 
     @rule(event_id=events)
     def replay_by_name(self, event_id: UUID) -> None:
-        asked = DeadFilter.model_validate({"eventId": event_id})
-        _, replayed = self.run(Replay(self.store, LocalSignals(), "w", asked).run())
+        _, replayed = self.run(replay(self.store, {"eventId": event_id}))
         if event_id in self.cancelled and replayed and self.run(self.is_finished(event_id)):
             self.cancelled[event_id].is_lifted = True
 
@@ -209,7 +207,7 @@ class CancelMachine(RuleBasedStateMachine):
     @rule()
     def replay_all_others(self) -> None:
         before = {one: self.run(self.states(one)) for one in self.cancelled}
-        self.run(Replay(self.store, LocalSignals(), "w", DeadFilter.model_validate({"channel": "PUSH"})).run())
+        self.run(replay(self.store, {"channel": "PUSH"}))
         assert before == {one: self.run(self.states(one)) for one in self.cancelled}
 
     async def states(self, event_id: UUID) -> Counter[str]:

@@ -10,10 +10,8 @@ from uuid import UUID
 import pytest
 
 from bongsu.decide.worker import EventWorker
-from bongsu.desk.dead_letters import DeadFilter, Replay
 from bongsu.model import EventStatus, Everyone, NoticeType, Selected, new_id, utc_now
 from bongsu.rules import Rules
-from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store, inbox
 from bongsu.store import deliveries as statements
@@ -21,6 +19,7 @@ from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliverySta
 from bongsu.store.desk import cancel_steps
 from bongsu.store.desk.cancellations import Cancellation, NothingLeft
 from bongsu.store.ranks import RANKS
+from tests.support import replays
 from tests.support.campaigns import add_event, add_message, keep_counts
 from tests.support.cancellations import (
     SALE,
@@ -61,7 +60,7 @@ async def record(store: Store, claimed: ClaimedDelivery, status: DeliveryStatus)
 
 
 async def replay(store: Store, event_id: UUID) -> None:
-    await Replay(store, LocalSignals(), "cli:mina", DeadFilter.model_validate({"eventId": event_id})).run()
+    await replays.replay(store, {"eventId": event_id})
 
 
 async def small_event(store: Store, *states: str, **columns: Any) -> UUID:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from bongsu.desk.dead_letters import FEW, DeadFilter, Replay, StoreDeadLetters, count_dead
+from bongsu.clock.scheduler import Clock
+from bongsu.desk.dead_letters import FEW, DeadFilter, StoreDeadLetters, count_dead, replay_job
 from bongsu.desk.lists import fill_page
 from bongsu.errors import ReplayWithoutFilter
 from bongsu.model import Channel, Event, new_id, utc_now
 from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import DELIVERIES_TOPIC, EVENTS_TOPIC
-from bongsu.store import Store, Transaction, outbox
+from bongsu.store import Store, Transaction, outbox, runs
 from bongsu.store.core.query import in_both, same
 from bongsu.store.deliveries.recovery import FIND_RETRYABLE, SETTLE_ABANDONED
 from bongsu.store.desk import dead_letters, stats
@@ -33,6 +34,7 @@ from tests.support.deliveries import (
     failed_event,
 )
 from tests.support.plans import generic_plan
+from tests.support.replays import replay
 from tests.support.rows import Sql, add_many, set_columns
 
 FINISHED = 20_000
@@ -155,7 +157,7 @@ async def test_a_filter_that_matches_nothing_looks_at_a_bounded_part(store: Stor
 async def run(store: Store, batch: int = 1_000, **filters: Any) -> tuple[int, int]:
     new_series = bool(filters.pop("new_series", False))
     asked = DeadFilter.model_validate(filters)
-    return await Replay(store, LocalSignals(), "cli:tester", asked, new_collapse_id=new_series, batch=batch).run()
+    return await replay(store, asked, new_collapse_id=new_series, batch=batch)
 
 
 @pytest.mark.parametrize("new_series", [False, True])
@@ -196,9 +198,13 @@ async def test_a_replayed_event_goes_on_where_it_was(store: Store) -> None:
 
 
 async def replays(store: Store) -> list[tuple[Any, ...]]:
-    query = same("SELECT requested_by, kinds, filter, matched, replayed FROM bongsu_replays ORDER BY replay_id")
+    """Who requested which, and how many, oldest first."""
     async with store.read() as tx:
-        return [tuple(row) for row in await tx.fetch(query())]
+        found = await runs.find_newest(tx, "replay", 100)
+    return [
+        (run.requested_by, run.input["kinds"], run.input["newCollapseId"], run.input["filter"], dict(run.counts), run.result)
+        for run in reversed(found)
+    ]
 
 
 async def test_each_replay_leaves_a_record_of_who_and_what(store: Store) -> None:
@@ -208,13 +214,16 @@ async def test_each_replay_leaves_a_record_of_who_and_what(store: Store) -> None
     assert await run(store, batch=2, code="TIMEOUT", channel="PUSH") == (5, 5)
     assert await run(store, kind="event", new_series=True) == (1, 1)
     assert await run(store, to="2020-01-01T00:00:00Z") == (0, 0)
-    first, second, third = await replays(store)
-    assert (first[:2], first[3:]) == (("cli:tester", "deliveries"), (5, 5))
-    assert json.loads(first[2]) == {"code": "TIMEOUT", "channel": "PUSH"}
-    assert (second[1], json.loads(second[2])) == ("events, with new collapse ids", {"kind": "event"})
-    assert (third[1], json.loads(third[2]), third[3:]) == (
-        "events and deliveries", {"to": "2020-01-01T00:00:00Z"}, (0, 0),
-    )  # fmt: skip
+    assert await replays(store) == [
+        (
+            "cli:tester", ["deliveries"], False, {"code": "TIMEOUT", "channel": "PUSH"}, {"matched": 5, "replayed": 5},
+            "5 matched, 5 replayed",
+        ),
+        ("cli:tester", ["events"], True, {"kind": "event"}, {"matched": 1, "replayed": 1}, "1 matched, 1 replayed"),
+        (
+            "cli:tester", ["events", "deliveries"], False, {"to": "2020-01-01T00:00:00Z"}, {}, "0 matched, 0 replayed",
+        ),
+    ]  # fmt: skip
 
 
 async def test_what_dies_again_while_a_replay_runs_is_not_replayed_twice(
@@ -231,7 +240,31 @@ async def test_what_dies_again_while_a_replay_runs_is_not_replayed_twice(
         return await find_page(tx, *given)
 
     monkeypatch.setattr(dead_letters, "find_page", find_after_a_death)
-    assert await Replay(store, LocalSignals(), "w", asked, batch=1).run() == (3, 3)
+    assert await replay(store, asked, batch=1) == (3, 3)
+
+
+async def test_a_replay_whose_process_stops_is_gone_on_with_by_a_clock(store: Store) -> None:
+    ids = [await add_one_delivery(store, "FAIL") for _ in range(5)]
+    begun: asyncio.Task[Any]
+
+    def stop_after_first_batch(_matched: int) -> None:
+        begun.cancel()
+
+    dead = StoreDeadLetters(store, LocalSignals(), batch=2)
+    asked = DeadFilter.model_validate({"state": "FAIL"})
+    begun = asyncio.create_task(dead.replay(asked, "cli:tester", new_collapse_id=True, progress=stop_after_first_batch))
+    with pytest.raises(asyncio.CancelledError):
+        await begun
+    assert sorted([await delivery_columns(store, one, "status") for one in ids]) == ["FAIL"] * 3 + ["READY"] * 2
+    # One of the first batch has failed again meanwhile: it was visited.
+    await set_columns(store, "deliveries", {"delivery_id": ids[-1]}, status="FAIL")
+    clock = Clock(store, [replay_job(LocalSignals(), batch=2)], ZoneInfo("UTC"))
+    await clock.tick()
+    await clock.wait_finished()
+    columns = [await delivery_columns(store, one, "status", "collapse_series") for one in ids]
+    assert columns == [("READY", 1)] * 4 + [("FAIL", 1)]
+    ((who, *_, counts, result),) = await replays(store)
+    assert (who, counts, result) == ("cli:tester", {"matched": 5, "replayed": 5}, "5 matched, 5 replayed")
 
 
 async def test_two_replays_at_once_replay_each_once(store: Store) -> None:
@@ -249,16 +282,17 @@ async def test_a_replay_wakes_the_workers_it_has_work_for(store: Store) -> None:
         signals.listen(EVENTS_TOPIC, lambda _: woken.append("events")),
         signals.listen(DELIVERIES_TOPIC, lambda _: woken.append("deliveries")),
     ):
-        await Replay(store, signals, "w", DeadFilter.model_validate({"kind": "event"})).run()
+        await replay(store, {"kind": "event"}, signals=signals)
         assert woken == ["events"]
         await add_one_delivery(store, "FAIL")
-        await Replay(store, signals, "w", DeadFilter.model_validate({"kind": "delivery"})).run()
+        await replay(store, {"kind": "delivery"}, signals=signals)
         assert woken == ["events", "deliveries"]
 
 
 async def test_a_replay_of_everything_there_is_is_refused(store: Store) -> None:
     with pytest.raises(ReplayWithoutFilter):
-        Replay(store, LocalSignals(), "w", DeadFilter())
+        await replay(store, DeadFilter())
+    assert await replays(store) == []
 
 
 async def test_the_unfinished_and_the_dead_are_counted(store: Store) -> None:

@@ -9,21 +9,20 @@ from datetime import timedelta
 
 import pytest
 
-from bongsu.clock.jobs.recover import Recovery
 from bongsu.decide.worker import EventWorker
 from bongsu.deliver.channels.callback import OnOutcome
 from bongsu.deliver.dispatcher import Dispatcher
-from bongsu.desk.dead_letters import DeadFilter, Replay
 from bongsu.model import Channel, Event, Everyone, Listed
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
-from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
 from bongsu.store import deliveries as statements
 from bongsu.store.ranks import RANKS
+from tests.support import runs
 from tests.support.decisions import Clock, ClockedDecider, add_members, decide, rows, rules_notifying, trigger_event
 from tests.support.long_runs import seeds
 from tests.support.random_events import PUSHED, add_crowd, random_event, rules
+from tests.support.replays import replay
 from tests.support.rows import NOW, Sql, set_columns
 
 CHUNK = 7
@@ -118,7 +117,7 @@ async def dispatch(store: Store, settings: Settings, answer: Callable[[], Outcom
 
 
 async def recover(store: Store) -> str:
-    return await Recovery(store, LocalSignals(), batch=10).run()
+    return await runs.recover(store, 10)
 
 
 @pytest.mark.slow
@@ -157,7 +156,7 @@ async def test_counts_equal_the_rows_whatever_happens(store: Store, settings: Se
 
     await dispatch(store, quick, lambda: dice.choice(ANSWERS), ticks=200)
     await check(store, "the next round")
-    matched, replayed = await Replay(store, LocalSignals(), "cli:tester", DeadFilter(channel="PUSH"), batch=9).run()
+    matched, replayed = await replay(store, {"channel": "PUSH"}, batch=9)
     assert matched == replayed > 0
     again = await check(store, "a replay")
     assert again["FAIL"] == again["UNKNOWN"] == 0

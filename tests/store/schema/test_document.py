@@ -22,7 +22,8 @@ _COLUMNS = Statement(
 _INDEXES = Statement(
     postgres="""
         SELECT c.relname AS name FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
-        WHERE NOT i.indisunique AND c.relnamespace = 'public'::regnamespace""",
+        WHERE c.relnamespace = 'public'::regnamespace
+          AND NOT EXISTS (SELECT 1 FROM pg_constraint AS k WHERE k.conindid = c.oid)""",
     sqlite="SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL",
 )
 

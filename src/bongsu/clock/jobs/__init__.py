@@ -1,1 +1,18 @@
-"""The scheduled jobs, one file each."""
+"""The jobs that are built in, one file each."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bongsu.clock.jobs.recover import Recovery
+from bongsu.deliver.dispatcher import contact_of
+from bongsu.model.job import Job
+from bongsu.runtime.signals import Signals
+from bongsu.settings import Settings
+from bongsu.store import Store
+
+
+def built_in_jobs(settings: Settings, store: Store, signals: Signals) -> tuple[Job, ...]:
+    """Call it once per process: the clock schedules them, requests list and run them."""
+    recovery = Recovery(store, signals, make_contact=partial(contact_of, settings))
+    return (recovery.job(settings.recovery_cron),)

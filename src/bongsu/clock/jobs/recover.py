@@ -1,20 +1,19 @@
 """The recovery job: gives retryable failures another round, settles abandoned claims, ends what has expired.
 
-It changes a bounded number of rows per transaction, so that dispatchers hardly wait for it. If its process dies, the next
-run does the rest.
+It changes a bounded number of rows per step, so that dispatchers hardly wait for it. If its process dies, another goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from bongsu.clock.job import Job
-from bongsu.errors import StoreError
+from bongsu.clock.run import Run
+from bongsu.errors import StoreError, StoreRolledBack, StoreUnreachable
 from bongsu.model.channels import names_with_deliveries
+from bongsu.model.job import Job
 from bongsu.runtime import telemetry
 from bongsu.runtime.signals import Signals
 from bongsu.runtime.topics import DELIVERIES_TOPIC
@@ -29,31 +28,20 @@ _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 _log = telemetry.log("bongsu.recover")
 
 
-@dataclass
-class Tally:
+# What the counts of a run are called in its result.
+_WORDS = {
+    "given": "given another round",
+    "expired": "expired",
+    "unknown": "unknown",
+    "again": "sent again after a crash",
+    "too_late": "too late for another round",
+}
+
+
+def describe(counts: Mapping[str, int], *, is_any_stale: bool) -> str:
     """What a run did."""
-
-    given: int = 0
-    too_late: int = 0
-    expired: int = 0
-    unknown: int = 0
-    again: int = 0
-    is_any_stale: bool = False
-
-    def __str__(self) -> str:
-        done = (
-            (self.given, "given another round"),
-            (self.expired, "expired"),
-            (self.unknown, "unknown"),
-            (self.again, "sent again after a crash"),
-            (self.too_late, "too late for another round"),
-        )
-        waits = ["some wait for a dispatcher"] if self.is_any_stale else []
-        return ", ".join([f"{count} {what}" for count, what in done if count] + waits) or "nothing to do"
-
-    @property
-    def is_work(self) -> bool:
-        return bool(self.given or self.again or self.is_any_stale)
+    done = [f"{counts[name]} {words}" for name, words in _WORDS.items() if counts.get(name)]
+    return ", ".join(done + ["some wait for a dispatcher"] * is_any_stale) or "nothing to do"
 
 
 class Recovery:
@@ -75,22 +63,24 @@ class Recovery:
     def job(self, cron: str) -> Job:
         return Job(
             "recover",
-            cron,
             "Retries deliveries that failed for a while, settles those of crashed dispatchers, ends expired ones.",
-            self.run,
+            self.work,
+            cron,
             # The next slot does the same work. If the last slot of the day was missed, nothing is retried at night.
             misfire_grace=timedelta(minutes=5),
         )
 
-    async def run(self) -> str:
-        tally = Tally()
+    async def work(self, run: Run) -> str:
+        """The cursor is the last delivery that was given another round. The other parts leave nothing behind that they
+        would find again, so they need none."""
         contact = await self._begin_contact()
-        failed = await self._run_parts(tally, contact)
-        if tally.is_work:
+        stale: set[bool] = set()
+        failed = await self._run_parts(run, contact, stale)
+        if run.counts["given"] or run.counts["again"] or stale:
             self._signals.send(DELIVERIES_TOPIC)
         if failed is not None:
             raise failed
-        return str(tally)
+        return describe(run.counts, is_any_stale=bool(stale))
 
     async def _begin_contact(self) -> Contact:
         """If the store has just come back, leases have ended that live dispatchers are about to renew or to record."""
@@ -101,58 +91,60 @@ class Recovery:
             await asyncio.sleep(seconds)
         return contact
 
-    async def _run_parts(self, tally: Tally, contact: Contact) -> StoreError | None:
+    async def _run_parts(self, run: Run, contact: Contact, stale: set[bool]) -> StoreError | None:
         """Each in an attempt of its own: where one is slow because much waits, the others are done all the same. The first
         error, if there is one: the run has failed, and the next does the rest."""
-        parts = [partial(self._settle_abandoned, tally, contact), partial(self._give_rounds, tally)]
+        parts = [partial(self._settle_abandoned, run, contact), partial(self._give_rounds, run)]
         for channel in names_with_deliveries():
             for rank in statements.RANKS:
-                parts += [partial(self._expire, tally, channel, rank), partial(self._find_stale, tally, channel, rank)]
+                parts += [partial(self._expire, run, channel, rank), partial(self._find_stale, stale, channel, rank)]
         failed = None
         for part in parts:
             try:
                 await part()
+            except (StoreUnreachable, StoreRolledBack):
+                raise  # the run goes on from its cursor when the store is back
             except StoreError as error:
                 _log.error("a part of the recovery failed", part=part.func.__name__.strip("_"), error=str(error))
                 failed = failed or error
         return failed
 
-    async def _settle_abandoned(self, tally: Tally, contact: Contact) -> None:
+    async def _settle_abandoned(self, run: Run, contact: Contact) -> None:
         # After an outage in the middle of this run the next run settles the rest.
         is_more = contact.with_abandoned
         while is_more:
-            async with self._store.transaction() as tx:
-                settled = await statements.settle_abandoned(tx, self._batch, contact)
+            async with run.step() as step:
+                settled = await statements.settle_abandoned(step, self._batch, contact)
+                unknown = sum(count for (_, status), count in settled.items() if status == "UNKNOWN")
+                step.save(counts={"unknown": unknown, "again": settled.total() - unknown})
             for (channel, status), count in settled.items():
                 if status == "UNKNOWN":
-                    tally.unknown += count
                     _count(channel, "UNKNOWN", "ABANDONED", count)
-                else:
-                    tally.again += count
             is_more = settled.total() == self._batch
 
-    async def _find_stale(self, tally: Tally, channel: str, rank: int) -> None:
+    async def _find_stale(self, stale: set[bool], channel: str, rank: int) -> None:
         async with self._store.read() as tx:
-            tally.is_any_stale |= await statements.is_any_stale(tx, channel, rank)
+            if await statements.is_any_stale(tx, channel, rank):
+                stale.add(True)
 
-    async def _expire(self, tally: Tally, channel: str, rank: int) -> None:
+    async def _expire(self, run: Run, channel: str, rank: int) -> None:
         begin: datetime | None = _FIRST
         while begin is not None:
-            async with self._store.transaction() as tx:
-                count, last = await statements.expire_stale(tx, channel, rank, begin, self._batch)
-            tally.expired += count
+            async with run.step() as step:
+                count, last = await statements.expire_stale(step, channel, rank, begin, self._batch)
+                step.save(counts={"expired": count})
             _count(channel, "FAIL", "EXPIRED", count)
             begin = last if count == self._batch else None
 
-    async def _give_rounds(self, tally: Tally) -> None:
+    async def _give_rounds(self, run: Run) -> None:
         # In the order of ids: one that fails again meanwhile waits for the next run.
-        behind: int | None = -1
-        while behind is not None:
-            async with self._store.transaction() as tx:
-                rounds = await statements.give_rounds(tx, behind, self._batch)
-            tally.given += rounds.given
-            tally.too_late += rounds.too_late
-            behind = rounds.last_id
+        is_more = True
+        while is_more:
+            async with run.step() as step:
+                rounds = await statements.give_rounds(step, -1 if run.cursor is None else run.cursor, self._batch)
+                is_more = rounds.last_id is not None
+                if is_more:
+                    step.save(cursor=rounds.last_id, counts={"given": rounds.given, "too_late": rounds.too_late})
 
 
 def _count(channel: str, status: str, code: str, count: int) -> None:

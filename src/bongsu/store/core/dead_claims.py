@@ -34,6 +34,7 @@ _END_DELIVERY_LEASES = in_both(
     WHERE status IN ('READY', 'SENDING') AND leased_by IS NOT NULL"""
     )
 )
+_END_RUN_LEASES = in_both(lambda d: f"UPDATE bongsu_runs SET due = {d.now} WHERE finished_at IS NULL AND due > {d.now}")
 
 
 @contextlib.asynccontextmanager
@@ -62,4 +63,4 @@ def _is_alone(file: BinaryIO) -> bool:
 
 async def _release_all(store: Store) -> int:
     async with store.transaction() as tx:
-        return sum(await tx.execute(_END_EVENT_LEASES(), _END_DELIVERY_LEASES()))
+        return sum(await tx.execute(_END_EVENT_LEASES(), _END_DELIVERY_LEASES(), _END_RUN_LEASES()))

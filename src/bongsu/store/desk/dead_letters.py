@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from bongsu.store.core.locks import lock_names
-from bongsu.store.core.query import Dialect, Query, Row, Table, Transaction, as_uuid, fetch_one, in_both, same
+from bongsu.store.core.query import Dialect, Query, Row, Table, Transaction, as_uuid, fetch_one, in_both
 from bongsu.store.desk.history import LARGEST_ID
 from bongsu.store.messages.counts import count_ended
 from bongsu.store.ranks import BULK
@@ -465,27 +465,3 @@ async def _replay_deliveries(tx: Transaction, rows: Sequence[DeadRow], series: i
     # By the states that were locked: since they were found, others may have ended them in another.
     await count_ended(tx, ((one["message_id"], one["channel"], one["status"]) for one in dead), by=-1)
     return len(dead)
-
-
-# --- audit ------------------------------------------------------------------------------------------------------------
-
-# Record that a replay begins. $1 who, $2 what, $3 its filter.
-_BEGIN_AUDIT = in_both(
-    lambda d: (
-        f"""
-    INSERT INTO bongsu_replays (requested_at, requested_by, kinds, filter, matched, replayed)
-    VALUES ({d.now}, $1, $2, $3, 0, 0) RETURNING replay_id"""
-    )
-)
-# Add the numbers of one batch. $1 replay, $2 matched, $3 replayed.
-_CONTINUE_AUDIT = same("UPDATE bongsu_replays SET matched = matched + $2, replayed = replayed + $3 WHERE replay_id = $1")
-
-
-async def begin_audit(tx: Transaction, who: str, what: str, filter_text: str) -> int:
-    """Record a replay before it begins; each batch adds its numbers in its own transaction."""
-    (row,) = await tx.fetch(_BEGIN_AUDIT(who, what, filter_text))
-    return int(row["replay_id"])
-
-
-async def continue_audit(tx: Transaction, replay_id: int, matched: int, replayed: int) -> None:
-    await tx.execute(_CONTINUE_AUDIT(replay_id, matched, replayed))

@@ -15,7 +15,7 @@ from bongsu.store.schema.scripts import VERSIONS, statements
 
 _TABLE = re.compile(r"CREATE TABLE (\w+) \((.*?)\n\)", re.DOTALL)
 _ADDED = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (.+)", re.DOTALL)
-_INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\w+) ON (\w+) (.+)", re.DOTALL)
+_INDEX = re.compile(r"CREATE (UNIQUE )?INDEX (\w+) ON (\w+) (.+)", re.DOTALL)
 _COLUMN = re.compile(r'([a-z_]+) +((?:double precision|[a-z]+)(?: COLLATE "C")?)(.*)')
 _KEY = re.compile(r"(?:PRIMARY KEY|UNIQUE) \(")
 
@@ -41,6 +41,7 @@ class Column:
 @dataclass
 class Index:
     name: str
+    is_unique: bool
     definition: str
     description: str
 
@@ -82,7 +83,8 @@ def _read_statement(statement: str, tables: dict[str, DocumentedTable]) -> None:
     elif added := _ADDED.match(sql):
         tables[added[1]].columns.append(_column(added[2], description))
     elif index := _INDEX.match(sql):
-        tables[index[2]].indexes.append(Index(index[1], " ".join(index[3].split()), description))
+        unique, name, table_name, definition = index.groups()
+        tables[table_name].indexes.append(Index(name, bool(unique), " ".join(definition.split()), description))
     else:
         raise ValueError(f"neither a table, a column nor an index: {sql}")
 
@@ -131,7 +133,8 @@ def _lines_of(table: DocumentedTable, sqlite_types: dict[str, str]) -> Iterator[
     for key in table.keys:
         yield f"- {key}"
     for index in table.indexes:
-        yield f"- INDEX `{index.name}` {index.definition}{'. ' + index.description if index.description else ''}"
+        kind = "UNIQUE INDEX" if index.is_unique else "INDEX"
+        yield f"- {kind} `{index.name}` {index.definition}{'. ' + index.description if index.description else ''}"
     if table.keys or table.indexes:
         yield ""
 

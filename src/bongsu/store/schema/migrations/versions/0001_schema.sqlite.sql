@@ -233,26 +233,31 @@ CREATE TABLE bongsu_cancellations (
 CREATE INDEX bongsu_cancellations_open ON bongsu_cancellations (requested_at) WHERE finished_at IS NULL;
 CREATE INDEX bongsu_cancellations_withdrawn ON bongsu_cancellations (finished_at) WHERE withdraw;
 
-CREATE TABLE bongsu_replays (
-    replay_id    integer NOT NULL PRIMARY KEY AUTOINCREMENT,
-    requested_at integer NOT NULL,
+CREATE TABLE bongsu_runs (
+    run_id       integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+    job          text    NOT NULL,
+    subject      text    NOT NULL DEFAULT '',
+    slot         integer,
     requested_by text    NOT NULL,
-    kinds        text    NOT NULL,
-    filter       text    NOT NULL,
-    matched      integer NOT NULL,
-    replayed     integer NOT NULL
+    input        text    NOT NULL DEFAULT 'null',
+    epoch        integer NOT NULL DEFAULT 1,
+    leased_by    text    NOT NULL,
+    due          integer NOT NULL,
+    claim_count  integer NOT NULL DEFAULT 1,
+    cursor       text,
+    counts       text    NOT NULL DEFAULT '{}',
+    done         integer NOT NULL DEFAULT 0,
+    total        integer,
+    is_made_up   boolean NOT NULL DEFAULT false,
+    skipped      integer NOT NULL DEFAULT 0,
+    started_at   integer NOT NULL,
+    finished_at  integer,
+    result       text,
+    error        text
 );
-
-CREATE TABLE bongsu_job_runs (
-    job         text    NOT NULL,
-    slot        integer NOT NULL,
-    worker      text    NOT NULL,
-    started_at  integer NOT NULL,
-    finished_at integer,
-    result      text,
-    error       text,
-    PRIMARY KEY (job, slot)
-);
+CREATE UNIQUE INDEX bongsu_runs_open ON bongsu_runs (job, subject) WHERE finished_at IS NULL;
+CREATE UNIQUE INDEX bongsu_runs_slot ON bongsu_runs (job, slot) WHERE slot IS NOT NULL;
+CREATE INDEX bongsu_runs_by_job ON bongsu_runs (job, run_id);
 
 CREATE TABLE bongsu_processes (
     name         text             NOT NULL PRIMARY KEY,
