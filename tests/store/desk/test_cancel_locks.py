@@ -216,7 +216,8 @@ async def test_a_cancellation_waits_for_a_step_of_deciding_and_counts_what_it_ma
     cancelled, sent, withdrawn = await cancelling
     await run_cancel_steps(store)
     assert (sent, withdrawn) == (0, 0)
-    assert 0 < cancelled < 6
+    # The worker may have got the lock again before it, and taken further steps.
+    assert 0 < cancelled <= 6
     assert await statuses(store) == {"CANCELLED": cancelled}
 
 
