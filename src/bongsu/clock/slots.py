@@ -2,7 +2,8 @@
 
 Cron is about local time, which in many zones jumps twice a year. cronsim follows Debian's cron: a slot at a local time that
 is skipped comes at the next valid one, and one in an hour that is repeated comes once, in the first of the two. Cron texts
-whose minute or hour begins with `*` follow the clock on the wall: skipped times do not come, repeated ones come twice.
+whose minute or hour begins with `*` follow the clock on the wall: skipped times do not come, repeated ones come twice. On
+Lord Howe Island, where clocks change by half an hour, the first of these may be missed on the day of the change.
 """
 
 from __future__ import annotations
