@@ -11,10 +11,7 @@ import pytest
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.clock import find_now
-from bongsu.store.core.query import same
-
-# Sets a device's age and state. Locks its row. $1 device, $2 when it was registered, $3 status.
-_SET_DEVICE = same("UPDATE bongsu_devices SET updated_at = $2, status = $3 WHERE device_id = $1")
+from tests.support.rows import set_columns
 
 
 @pytest.fixture
@@ -37,7 +34,7 @@ async def registered(api: httpx.AsyncClient, member_id: str = "m-1") -> list[str
 async def set_hours_ago(store: Store, device_id: str, hours: int, status: str = "ACTIVE") -> None:
     async with store.transaction() as tx:
         moment = await find_now(tx) - timedelta(hours=hours)
-        await tx.execute(_SET_DEVICE(device_id, moment, status))
+        await set_columns(tx, "devices", {"device_id": device_id}, updated_at=moment, status=status)
 
 
 async def test_one_device_too_many_replaces_the_one_registered_longest_ago(api: httpx.AsyncClient, store: Store) -> None:
