@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -27,6 +28,14 @@ def test_a_recommendation_names_its_products_and_is_bulk() -> None:
     kind = catalogue(Settings()).types["RECOMMENDATION"]
     assert notice.type is kind
     assert (kind.channels, kind.priority, kind.is_critical) == ((Channel.PUSH, Channel.IN_APP), Priority.NORMAL, False)
+
+
+def test_the_recommendation_of_another_day_is_not_a_duplicate() -> None:
+    days = [datetime(2026, 3, day, tzinfo=UTC) for day in (1, 1, 2)]
+    notices = [
+        the_one(said("recommendation.ready", payload={"products": PRODUCTS}, target_id="a", occurred_at=day)) for day in days
+    ]
+    assert [notice.subject for notice in notices] == ["2026-03-01 a", "2026-03-01 a", "2026-03-02 a"]
 
 
 def test_without_products_or_a_member_there_is_nothing_to_send() -> None:

@@ -27,7 +27,8 @@ def recommended(event: Event) -> Iterable[Notice]:
         Notice(
             RECOMMENDATION,
             Listed((event.target_id,)),
-            subject=event.target_id,
+            # With the day: however long the dedup window is, the next day's is not a duplicate.
+            subject=f"{event.occurred_at.date()} {event.target_id}",
             ref_id=next(iter(products)),
             data={
                 "productIds": list(products),
