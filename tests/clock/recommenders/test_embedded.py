@@ -15,7 +15,7 @@ from bongsu.store import Store
 from bongsu.store.core.query import same
 from bongsu.store.members import products
 from bongsu.store.members import recommendations as statements
-from bongsu.store.members.recommendations import ACTIONS_LIMIT, SEEN_LIMIT, MemberProducts
+from bongsu.store.members.recommendations import ACTIONS_LIMIT, SEEN_LIMIT, SIMILAR_LIMIT, MemberProducts
 from tests.support.decisions import add_behaviors, add_members
 from tests.support.plans import generic_plan
 
@@ -86,15 +86,16 @@ async def test_what_is_sold_out_is_not_recommended_and_names_are_known(store: St
 
 async def test_a_crawler_is_read_in_part(store: Store) -> None:
     """Of one who saw everything, the last products count."""
-    for number in range(ACTIONS_LIMIT + 5):
-        at = YESTERDAY - timedelta(minutes=number)
-        await add_behaviors(store, f"p-{number:03}", "crawler", at=at)
-    await add_behaviors(store, "p-000", "a", at=YESTERDAY)
+    # The older, the earlier in the order of ids, by which those that are as frequent are ranked.
+    ids = [f"p-{900 - number}" for number in range(ACTIONS_LIMIT + 5)]
+    for number, product_id in enumerate(ids):
+        await add_behaviors(store, product_id, "crawler", at=YESTERDAY - timedelta(minutes=number))
+    await add_behaviors(store, ids[0], "a", at=YESTERDAY)
     async with store.read() as tx:
-        similar = await statements.find_similar(tx, ["p-000"], SINCE)
+        similar = await statements.find_similar(tx, [ids[0]], SINCE)
         own = await statements.find_products_of_members(tx, ["crawler"], SINCE)
-    assert sorted(similar["p-000"]) == [f"p-{number:03}" for number in range(1, 11)]
-    assert own["crawler"].seen == [f"p-{number:03}" for number in range(SEEN_LIMIT)]
+    assert set(similar[ids[0]]) == set(ids[ACTIONS_LIMIT - SIMILAR_LIMIT : ACTIONS_LIMIT])
+    assert own["crawler"].seen == ids[:SEEN_LIMIT]
 
 
 async def test_what_is_learnt_is_asked_once_and_kept_within_bounds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
