@@ -140,7 +140,6 @@ Http = Annotated[str, _url("http", "https")]
 NOT_USED_YET = frozenset(
     {
         "kafka_servers", "schema_registry_url", "kafka_format", "transport", "rabbitmq_url", "outbox_urls", "opensearch_url",
-        "recommendation_url", "recommendation_cron", "recommendation_enabled", "recommendation_days", "recommendation_limit",
         "retention_days", "counter_flush_seconds", "digest_seconds", "chat_max_bytes", "chat_rate",
     }
 )  # fmt: skip

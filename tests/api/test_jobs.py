@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -14,8 +15,15 @@ from tests.support.deliveries import add_one_delivery, delivery_columns
 from tests.support.rows import add_row, set_columns
 
 
+async def recovery(api: httpx.AsyncClient) -> dict[str, Any]:
+    """The recovery job in the list of jobs."""
+    (job,) = [job for job in (await api.get("/api/admin/jobs")).json()["items"] if job["name"] == "recover"]
+    found: dict[str, Any] = job
+    return found
+
+
 async def test_jobs_say_when_they_come_and_how_they_went(api: httpx.AsyncClient, store: Store) -> None:
-    (job,) = (await api.get("/api/admin/jobs")).json()["items"]
+    job = await recovery(api)
     assert "T" in job.pop("nextAt")
     assert len(job.pop("does")) > 20
     assert job == {
@@ -26,7 +34,7 @@ async def test_jobs_say_when_they_come_and_how_they_went(api: httpx.AsyncClient,
     response = await api.post("/api/admin/jobs/recover/run")
     assert (response.status_code, response.json()["result"]) == (200, "1 given another round")
     assert await delivery_columns(store, one, "status") == "READY"
-    (job,) = (await api.get("/api/admin/jobs")).json()["items"]
+    job = await recovery(api)
     assert job["lastRun"] == response.json()
     shown = (await api.get("/api/admin/jobs/recover")).json()
     assert shown.pop("runs") == [response.json()]
@@ -52,7 +60,7 @@ async def test_a_run_under_way_names_its_owner_and_how_far_it_is(api: httpx.Asyn
     problem = response.json()
     assert problem["type"] == "urn:bongsu:job-running"
     assert problem["detail"].startswith("recover is run by clock-1.example:77 since ")
-    (job,) = (await api.get("/api/admin/jobs")).json()["items"]
+    job = await recovery(api)
     names = ("owner", "abandoned", "finishedAt", "done", "total", "counts", "madeUp", "skipped")
     assert [job["lastRun"][name] for name in names] == ["clock-1.example:77", False, None, 7, 20, {"given": 7}, True, 2]
     # Its process died: whoever asks next goes on with it.
@@ -74,10 +82,22 @@ async def test_a_job_that_failed_says_so(api: httpx.AsyncClient, monkeypatch: py
 async def test_a_job_that_there_is_not_is_not_found(api: httpx.AsyncClient, member_token: str) -> None:
     response = await api.post("/api/admin/jobs/nap/run")
     assert response.status_code == 404
-    assert response.json()["detail"].startswith("There is no job 'nap', there is recover.")
+    assert response.json()["detail"].startswith("There is no job 'nap', there is recover, ")
     assert (await api.get("/api/admin/jobs/nap")).status_code == 404
     # One that needs an input has endpoints of its own.
     assert (await api.post("/api/admin/jobs/replay/run")).status_code == 404
     headers = {"Authorization": f"Bearer {member_token}"}
     assert (await api.get("/api/admin/jobs", headers=headers)).status_code == 403
     assert (await api.post("/api/admin/jobs/recover/run", headers=headers)).status_code == 403
+
+
+async def test_the_recommendation_is_listed_when_it_is_disabled_and_runs_by_hand(api: httpx.AsyncClient) -> None:
+    (job,) = [job for job in (await api.get("/api/admin/jobs")).json()["items"] if job["name"] == "recommend"]
+    assert (job["cron"], job["enabled"], job["nextAt"]) == ("0 9 * * *", False, None)
+    behaviors = [
+        {"userId": "a", "productId": "p-1", "action": "VIEW"},
+        {"userId": "b", "productId": "p-2", "action": "VIEW"},
+    ]
+    assert (await api.post("/api/behaviors", json=behaviors)).is_success
+    answer = (await api.post("/api/admin/jobs/recommend/run")).json()
+    assert (answer["result"], answer["error"]) == ("2 notified, 0 skipped", None)

@@ -114,7 +114,7 @@ def test_what_cannot_be_done_is_one_line_that_names_the_cure(tmp_path: Path) -> 
         (("dead", "list", "--kind", "event", "--channel", "push"), "nothing fits"),
         (("dead", "show", "7"), "There is no dead letter 7."),
         (("dead", "show", "x"), "--id must be a delivery's number"),
-        (("job", "run", "nap"), "There is no job 'nap', there is recover."),
+        (("job", "run", "nap"), "There is no job 'nap', there is recover, "),
     ):
         done = bongsu(*arguments, environment=environment)
         assert done.returncode == 1, arguments

@@ -408,3 +408,17 @@ async def test_many_large_events_do_not_keep_small_ones_from_being_claimed(
     decided = Counter(name for step in recorded.steps for name, count in step.items() for _ in range(count))
     assert {decided[name] for name in names} == {20 * CHUNK}
     await recorded.worker.stop()
+
+
+@pytest.mark.parametrize("priority", list(Priority))
+async def test_a_notice_that_says_so_ranks_as_bulk_however_few_it_is_for(
+    store: Store, settings: Settings, priority: Priority
+) -> None:
+    await add_members(store, "a", device=True)
+    kind = NoticeType("SAID", BOTH, priority)
+    for bulk in (False, True):
+        rules = rules_notifying(Listed(("a",)), kind, ref_id=str(bulk), bulk=bulk)
+        await decide(store, settings, rules, trigger_event(str(bulk)))
+    number = list(Priority).index(priority)
+    # Its message is not: one delivery is counted as fast as a count is read.
+    assert await ranks(store) == {"False": {(2 + number, False): 1}, "True": {(5 + number, False): 1}}

@@ -27,10 +27,10 @@ async def test_the_jobs_of_an_app_come_after_the_built_in_ones(tmp_path: Path) -
     app = App()
     app.job("weekly-report", cron="0 9 * * 1")(nothing)
     assert names(app, tmp_path)[-1] == "weekly-report"
-    assert {"recover", "replay"} < set(names(app, tmp_path))
+    assert {"recover", "recommend", "replay"} < set(names(app, tmp_path))
 
 
-@pytest.mark.parametrize("name", ["recover", "replay"])
+@pytest.mark.parametrize("name", ["recover", "recommend", "replay"])
 async def test_a_job_with_a_built_in_name_is_refused(tmp_path: Path, name: str) -> None:
     app = App()
     app.job(name, cron="0 9 * * 1")(nothing)

@@ -77,6 +77,23 @@ def test_a_recommendation_in_words(own: Path) -> None:
     assert rendered == Rendered("오늘의 추천 상품", "연필, 지우개를 추천드려요!")
 
 
+@pytest.mark.parametrize(
+    ("locale", "names", "body"),
+    [
+        ("ko", ["연필"], "연필을 추천드려요!"),
+        ("ko", ["사과", "Coffee Mug 3"], "사과, Coffee Mug 3을 추천드려요!"),
+        ("ko", [], "상품을 추천드려요!"),
+        ("en", ["Pencil", "Mug"], "We think you will like Pencil, Mug."),
+        ("en", [], "We have found something that you may like."),
+    ],
+)
+def test_a_recommendation_has_the_right_particle_and_does_without_names(locale: str, names: list[str], body: str) -> None:
+    products = [{"productId": name, "productName": name} for name in names] or [{"productId": "p-1"}]
+    event = Event(event_type="recommendation.ready", target_id="a", payload={"products": products})
+    (notice,) = RULES.detect(event)
+    assert Templates.load().phrase(notice, event, locale).body == body
+
+
 def test_every_declared_type_has_its_texts_and_samples() -> None:
     expected = set(RULES.types) - WITHOUT_TEXT
     for locale in ("ko", "en"):

@@ -143,8 +143,3 @@ def test_a_change_of_no_product_is_told_nobody() -> None:
 
 def test_an_edited_product_is_no_news() -> None:
     assert catalogue(Settings()).detect(Event(event_type="product.updated", ref_id="p")) == []
-
-
-def test_the_clocks_recommendation_is_a_declared_type() -> None:
-    kind = catalogue(Settings()).types["RECOMMENDATION"]
-    assert (kind.channels, kind.priority) == ((Channel.PUSH, Channel.IN_APP), Priority.NORMAL)

@@ -226,10 +226,10 @@ async def _rabbitmq(settings: Settings) -> str:
 
 async def _jobs(settings: Settings) -> str:
     now = utc_now()
-    slots = {
-        name: next_slot(cron, settings.zone, now)
-        for name, cron in (("recovery", settings.recovery_cron), ("recommendation", settings.recommendation_cron))
-    }
+    crons = {"recovery": settings.recovery_cron}
+    if settings.recommendation_enabled:
+        crons["recommendation"] = settings.recommendation_cron
+    slots = {name: next_slot(cron, settings.zone, now) for name, cron in crons.items()}
     times = (f"{name} at {slot.astimezone(settings.zone):%Y-%m-%d %H:%M}" for name, slot in slots.items() if slot)
     return f"next {', '.join(times)} ({settings.timezone}), while a process with the role clock runs"
 

@@ -68,3 +68,5 @@ class Notice:
     # Used as they are, instead of the type's template.
     title: str | None = None
     body: str | None = None
+    # One of many that come at once: its deliveries rank as those of a campaign, however few members it is for.
+    bulk: bool = False

@@ -235,7 +235,9 @@ def _samples(**data: Any) -> list[dict[str, Any]]:
 SAMPLES = {
     "PRICE_DROP": _samples(previousPrice=12000, currentPrice=9900, dropPercentage=17),
     "BACK_IN_STOCK": _samples(currentStock=3),
-    "RECOMMENDATION": _samples(productNames=["연필", "지우개"]),
+    "RECOMMENDATION": [
+        sample for names in ([], ["연필", "지우개"]) for sample in _samples(productIds=["p-1", "p-2"], productNames=names)
+    ],
     "FOLLOW": _samples(),
     "POST_LIKE": _samples(),
     "POST_COMMENT": _samples(),

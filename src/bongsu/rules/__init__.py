@@ -5,6 +5,7 @@ from bongsu.rules.commerce import commerce
 from bongsu.rules.direct import CRITICAL_DIRECT, DIRECT, direct
 from bongsu.rules.engine import App, Rule, Rules
 from bongsu.rules.loading import load_app
+from bongsu.rules.recommend import recommend
 from bongsu.rules.social import social
 from bongsu.settings import Settings
 
@@ -13,5 +14,5 @@ __all__ = ["CRITICAL_DIRECT", "DIRECT", "App", "Rule", "Rules", "catalogue", "lo
 
 def catalogue(settings: Settings, app: Rules | None = None) -> Rules:
     """All rules: the built-in ones and those of the user's app."""
-    known = Rules(commerce(settings), social, booking, app or Rules())
+    known = Rules(commerce(settings), social, booking, recommend, app or Rules())
     return Rules(known, direct(known.types))

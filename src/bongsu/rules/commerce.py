@@ -1,4 +1,4 @@
-"""Rules of a shop: price drops and restocked products; and the type of recommendations."""
+"""Rules of a shop: price drops and restocked products."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from bongsu.settings import Settings
 _types = Rules()
 PRICE_DROP = _types.type("PRICE_DROP", channels=[Channel.PUSH, Channel.IN_APP], priority=Priority.HIGH)
 BACK_IN_STOCK = _types.type("BACK_IN_STOCK", channels=[Channel.PUSH, Channel.SMS], priority=Priority.HIGH)
-# Sent by a scheduled job, not by a rule.
-RECOMMENDATION = _types.type("RECOMMENDATION", channels=[Channel.PUSH, Channel.IN_APP])
 
 INTERESTED = frozenset({Action.VIEW, Action.CLICK, Action.ADD_TO_CART})
 CARTED = frozenset({Action.ADD_TO_CART})

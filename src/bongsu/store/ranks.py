@@ -7,8 +7,9 @@
 | 2, 3, 4 | ordinary: HIGH, NORMAL, LOW | an event about few members |
 | 5, 6, 7 | bulk: HIGH, NORMAL, LOW | a campaign |
 
-Bulk is a notice whose audience did not fit into one step of deciding. A replay of many dead letters and the further rounds
-of the recovery job are bulk too, unless they are critical. docs/howto/campaigns.md has the same table.
+Bulk is a notice whose audience did not fit into one step of deciding, or that says so (`bulk=True`). A replay of many dead
+letters and the further rounds of the recovery job are bulk too, unless they are critical. docs/howto/campaigns.md has the
+same table.
 """
 
 from __future__ import annotations

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from bongsu.clock.jobs.recommend import Recommend
 from bongsu.clock.jobs.recover import Recovery
+from bongsu.clock.recommenders.embedded import OpenEmbedded
+from bongsu.clock.recommenders.http import OpenHttp
 from bongsu.deliver.dispatcher import contact_of
 from bongsu.model.job import Job
 from bongsu.runtime.signals import Signals
@@ -15,4 +18,9 @@ from bongsu.store import Store
 def built_in_jobs(settings: Settings, store: Store, signals: Signals) -> tuple[Job, ...]:
     """Call it once per process: the clock schedules them, requests list and run them."""
     recovery = Recovery(store, signals, make_contact=partial(contact_of, settings))
-    return (recovery.job(settings.recovery_cron),)
+    own = OpenHttp(settings) if settings.recommendation_url else OpenEmbedded(store, settings.recommendation_limit)
+    recommend = Recommend(store, signals, settings, own)
+    return (
+        recovery.job(settings.recovery_cron),
+        recommend.job(settings.recommendation_cron, is_enabled=settings.recommendation_enabled),
+    )

@@ -1,4 +1,4 @@
-"""Our HTTP client (docs/decisions/0005-our-own-http-client.md): a POST ends with an answer, NotSent or ResponseLost.
+"""Our HTTP client (docs/decisions/0005-our-own-http-client.md): a request ends with an answer, NotSent or ResponseLost.
 
 The difference between the last two decides whether a repeat can arrive twice.
 """
@@ -54,8 +54,16 @@ class HttpClient:
         self._openings: set[asyncio.Task[Connection | None]] = set()
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer | NotSent | ResponseLost:
+        return await self._request("POST", url, headers, body)
+
+    async def get(self, url: str, headers: Mapping[str, str]) -> Answer | NotSent | ResponseLost:
+        return await self._request("GET", url, headers, b"")
+
+    async def _request(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> Answer | NotSent | ResponseLost:
         answer: asyncio.Future[Answer | NotSent | ResponseLost] = asyncio.get_running_loop().create_future()
-        give_up = self.start(url, headers, body, partial(_settle, answer))
+        give_up = self.start(url, headers, body, partial(_settle, answer), method)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -64,11 +72,13 @@ class HttpClient:
                 give_up()
             raise
 
-    def start(self, url: str, headers: Mapping[str, str], body: bytes, on_answer: OnAnswer) -> Callable[[], object]:
+    def start(
+        self, url: str, headers: Mapping[str, str], body: bytes, on_answer: OnAnswer, method: str = "POST"
+    ) -> Callable[[], object]:
         """Send now if a connection is free, else when one is open; return what gives it up. `on_answer` is called once."""
         loop = self._loop = self._loop or asyncio.get_running_loop()
         try:
-            pool, start = self._heads.get((url, *headers.items())) or self._head(loop, url, headers)
+            pool, start = self._heads.get((method, url, *headers.items())) or self._head(loop, method, url, headers)
         except ValueError as error:
             on_answer(NotSent(str(error)))
             return _nothing
@@ -118,14 +128,16 @@ class HttpClient:
 
     # --- before sending -----------------------------------------------------------------------------------------------
 
-    def _head(self, loop: asyncio.AbstractEventLoop, url: str, headers: Mapping[str, str]) -> tuple[_Pool, bytes]:
-        head: RequestHead = make_head(url, headers, self._proxies)
+    def _head(
+        self, loop: asyncio.AbstractEventLoop, method: str, url: str, headers: Mapping[str, str]
+    ) -> tuple[_Pool, bytes]:
+        head: RequestHead = make_head(url, headers, self._proxies, method)
         pool = self._pools.get(head.origin)
         if pool is None:
             pool = self._pools[head.origin] = _Pool(head.origin, self._idle_connections, loop)
         if len(self._heads) >= MOST_HEADS:
             self._heads.clear()
-        known = self._heads[(url, *headers.items())] = pool, head.start
+        known = self._heads[(method, url, *headers.items())] = pool, head.start
         return known
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, pool: _Pool) -> Connection | NotSent:

@@ -37,7 +37,7 @@ class RequestHead(NamedTuple):
     start: bytes
 
 
-def make_head(url: str, headers: Mapping[str, str], proxies: Proxies) -> RequestHead:
+def make_head(url: str, headers: Mapping[str, str], proxies: Proxies, method: str = "POST") -> RequestHead:
     """Raises ValueError for what no request can carry."""
     target, port = _split(url)
     host = target.hostname or ""
@@ -56,7 +56,7 @@ def make_head(url: str, headers: Mapping[str, str], proxies: Proxies) -> Request
     lines |= {name: value for name, value in STANDARD.items() if name.lower() not in given}
     lines |= _checked(headers)
     text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return RequestHead(origin, f"POST {path} HTTP/1.1\r\n{text}Content-Length: ".encode("latin-1"))
+    return RequestHead(origin, f"{method} {path} HTTP/1.1\r\n{text}Content-Length: ".encode("latin-1"))
 
 
 def _split(url: str) -> tuple[SplitResult, int]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Mapping
 from typing import Any, Protocol
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import orjson
 
 from bongsu.deliver.channels.http.client import Answer, HttpClient, NotSent, ResponseLost
+from bongsu.deliver.channels.http.credentials import split_credentials
 from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.deliver.channels.sms.answers import read_answer
 from bongsu.deliver.channels.text import clean_text, one_line
@@ -70,16 +70,14 @@ class HttpGateway:
     """One POST a message: the form Twilio takes, or JSON by BONGSU_SMS_TEMPLATE."""
 
     def __init__(self, settings: Settings) -> None:
-        url = urlsplit(settings.sms_url)
-        if not url.hostname:
-            raise BadSettings("BONGSU_SMS_URL names no host")
-        self._url = url._replace(netloc=url.netloc.rpartition("@")[2], fragment="").geturl()
+        url, authorization = split_credentials(settings.sms_url, "BONGSU_SMS_URL")
+        self._url = url.geturl()
         self._from = settings.sms_from
         self._template: dict[str, Any] | None = json.loads(settings.sms_template) if settings.sms_template else None
         self._headers = {
             "Content-Type": "application/json" if self._template else "application/x-www-form-urlencoded",
             "Accept": "application/json",
-            **_authorization(unquote(url.username or ""), unquote(url.password or "")),
+            **authorization,
         }
         if "{from}" in settings.sms_template and not self._from:
             raise BadSettings("BONGSU_SMS_TEMPLATE has {from} and BONGSU_SMS_FROM is not set")
@@ -138,12 +136,3 @@ def fill_template(template: Any, values: Mapping[str, str]) -> Any:
             return [fill_template(value, values) for value in template]
         case _:
             return template
-
-
-def _authorization(user: str, password: str) -> dict[str, str]:
-    """user:password@ is Basic authentication; :token@ alone is a bearer token."""
-    if user:
-        return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
-    if password and not re.fullmatch(r"[!-~]+", password):
-        raise BadSettings("BONGSU_SMS_URL has a token that no header can carry")
-    return {"Authorization": f"Bearer {password}"} if password else {}
