@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from starlette.types import ASGIApp, Message
 
 from bongsu.api.app import build_api
-from bongsu.clock import build_jobs
+from bongsu.desk.jobs import build_jobs
 from bongsu.ingress.intake import Intake
 from bongsu.live.gateway import Gateway
 from bongsu.runtime.keys import Keys
@@ -80,7 +80,7 @@ def served_app(settings: Settings, *, is_demo: bool = False) -> Iterator[ServedA
                 lambda: False,
                 signals,
                 gateway=Gateway(store, signals, settings),
-                scheduled_jobs=build_jobs(settings, store, signals),
+                all_jobs=build_jobs(settings, store, signals),
                 is_demo=is_demo,
             )
             ready.set()
