@@ -14,7 +14,7 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple, Protocol, Self
 from uuid import UUID
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from bongsu.clock.run import Run
@@ -61,7 +61,10 @@ def _dead_id(given: object) -> int | UUID:
 
 # For the API's document. Numbers of 19 digits fit in part.
 _Number = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,18}$")]
-DeadId = Annotated[int | UUID, BeforeValidator(_dead_id, json_schema_input_type=_Number | UUID)]
+# As text in a replay's input too, which is read again by whoever goes on with the replay.
+DeadId = Annotated[
+    int | UUID, BeforeValidator(_dead_id, json_schema_input_type=_Number | UUID), PlainSerializer(str, when_used="json")
+]
 
 
 class DeadFilter(ListFilter):
