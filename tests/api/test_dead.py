@@ -146,7 +146,7 @@ async def test_a_replay_puts_back_what_fits_and_says_by_whom(api: httpx.AsyncCli
     assert (first["requestedBy"], first["input"]["filter"], first["counts"]) == (
         "key:ests", {"code": "A"}, {"matched": 1, "replayed": 1},
     )  # fmt: skip
-    assert second["input"]["filter"] == {"id": other}
+    assert second["input"]["filter"] == {"id": str(other)}
 
 
 async def test_a_replay_wakes_dispatchers(api: httpx.AsyncClient, store: Store, signals: LocalSignals) -> None:
