@@ -15,7 +15,7 @@ from bongsu.store.core.query import Table, Transaction, fetch_one, in_both, same
 # What a member saw longest ago says little; and a crawler that saw everything must not take all the time.
 SEEN_LIMIT = 20
 # Of how many members who saw a product, the last ones, the others' products are counted.
-VIEWERS_LIMIT = 30
+VIEWERS_LIMIT = 20
 # How many actions of each of those members are read.
 ACTIONS_LIMIT = 40
 # How many others are kept for a product. A member saw several, so there are several times as many to choose from.
