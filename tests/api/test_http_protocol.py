@@ -335,6 +335,31 @@ async def test_a_body_that_was_not_read_for_long_is_not_late_when_it_is_read_aga
         assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
 
 
+async def test_a_connection_is_kept_after_an_answer_that_came_before_the_body() -> None:
+    """As long as after any other answer: a proxy counts on that."""
+
+    class Early(App):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            self.requests.append(scope)
+            await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body"})
+
+    app = Early()
+    async with served(app) as connect:
+        reader, writer = await connect()
+        writer.write(HEAD + b"Content-Length: 3\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        protocol = protocol_of(app)
+        assert protocol._timer is not None
+        writer.write(b"abc")
+        await until(lambda: protocol._timer is None)
+        assert protocol.timeout_keep_alive_task is not None
+        writer.write(HEAD)
+        # The rest of a head is waited for, and not for as long as an idle connection is kept.
+        await until(lambda: protocol._timer is not None)
+        assert protocol.timeout_keep_alive_task is None
+
+
 async def test_a_client_that_reads_a_large_answer_slowly_gets_all_of_it(app: App) -> None:
     app.answer = bytes(30_000_000)
     async with served(app) as connect:

@@ -149,7 +149,7 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if not self._is_waiting_for_client():
             self._cancel_timer()
-        elif self._timer is None:
+        elif self._timer is None and self.timeout_keep_alive_task is None:
             self._set_timer()
 
     def _feed(self, data: bytes) -> None:
@@ -174,6 +174,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         # A connection may have been opened long before its first request.
         self._cancel_timer()
+        self._unset_keepalive_if_required()
         self._is_in_head = True
         self._head_bytes = 0
         self.scope["extensions"] = {TRANSPORT: self.transport}  # type: ignore[dict-item]
@@ -212,9 +213,15 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if not self.parser.should_upgrade():
-            self._overhead = 0
-            super().on_message_complete()
+        if self.parser.should_upgrade():
+            return
+        self._overhead = 0
+        super().on_message_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():
+            # It was answered before its body came, which uvicorn no longer looks at: only now is the connection idle.
+            self.cycle.more_body = False
+            self._cancel_timer()
+            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _too_large(self) -> _Refused:
         return _Refused(431, f"The headers, or a chunk's extensions, are larger than {self._limits.head_bytes} bytes")
