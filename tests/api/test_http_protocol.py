@@ -125,6 +125,7 @@ MEGABYTES = [b"x" * 65_536] * 80
         ([HEAD, b"X-Name", *MEGABYTES], 431),
         ([HEAD, b"Cookie: a=", *MEGABYTES], 431),
         ([b"GET /", *MEGABYTES], 414),
+        ([b"CONNECT / HTTP/1.1\r\nHost: x\r\n\r\n"], 400),
         ([HEAD, b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n", *[b"X-Trailer: x\r\n" * 5_000] * 80], 431),
         ([HEAD, b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Trailer: ", *MEGABYTES], 431),
         ([HEAD, b"Transfer-Encoding: chunked\r\n\r\n1;ext=", *MEGABYTES], 431),
@@ -295,6 +296,144 @@ async def test_a_client_that_does_not_read_its_answer_is_cut(app: App) -> None:
         poll = select.poll()
         poll.register(writer.get_extra_info("socket").fileno(), 0)
         await until(lambda: bool(poll.poll(0)))
+
+
+async def test_the_time_for_a_request_begins_with_its_first_byte(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Browsers open connections before they need them."""
+    timers: list[Any] = []
+    set_timer = http_protocol.HttpProtocol._set_timer
+
+    def kept(self: http_protocol.HttpProtocol) -> None:
+        set_timer(self)
+        timers.append(self._timer)
+
+    monkeypatch.setattr(http_protocol.HttpProtocol, "_set_timer", kept)
+    async with served(app) as connect:
+        _, writer = await connect()
+        await until(lambda: len(timers) == 1)
+        writer.write(HEAD)
+        await until(lambda: len(timers) == 2)
+        assert [timer.cancelled() for timer in timers] == [True, False]
+
+
+def protocol_of(app: App) -> http_protocol.HttpProtocol:
+    protocol: http_protocol.HttpProtocol = app.requests[-1]["extensions"][TRANSPORT].get_protocol()
+    return protocol
+
+
+async def test_a_body_that_was_not_read_for_long_is_not_late_when_it_is_read_again() -> None:
+    may_read = asyncio.Event()
+
+    class Busy(App):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            self.requests.append(scope)
+            await may_read.wait()
+            await super().__call__(scope, receive, send)
+
+    app = Busy()
+    app.may_answer.set()
+    async with served(app) as connect:
+        reader, writer = await connect()
+        writer.write(HEAD + b"Content-Length: 200001\r\n\r\n" + bytes(200_000))
+        await until(lambda: bool(app.requests) and protocol_of(app).flow.read_paused)
+        protocol = protocol_of(app)
+        # As if the time were over, twice: while the client has to wait for us, and when that has just ended.
+        for is_held in (True, False):
+            if not is_held:
+                may_read.set()
+                await until(lambda: not protocol.flow.read_paused and not protocol.cycle.body)
+                protocol._received = 0
+            protocol._cancel_timer()
+            protocol._check_progress()
+        writer.write(b"x")
+        assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+
+
+async def test_a_connection_is_kept_after_an_answer_that_came_before_the_body() -> None:
+    """As long as after any other answer: a proxy counts on that."""
+
+    class Early(App):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            self.requests.append(scope)
+            await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body"})
+
+    app = Early()
+    async with served(app) as connect:
+        reader, writer = await connect()
+        writer.write(HEAD + b"Content-Length: 3\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        protocol = protocol_of(app)
+        assert protocol._timer is not None
+        writer.write(b"abc")
+        await until(lambda: protocol._timer is None)
+        assert protocol.timeout_keep_alive_task is not None
+        writer.write(HEAD)
+        # The rest of a head is waited for, and not for as long as an idle connection is kept.
+        await until(lambda: protocol._timer is not None)
+        assert protocol.timeout_keep_alive_task is None
+
+
+async def test_a_client_that_reads_a_large_answer_slowly_gets_all_of_it(app: App) -> None:
+    app.answer = bytes(30_000_000)
+    async with served(app) as connect:
+        reader, writer = await connect()
+        writer.write(GET)
+        await reader.readuntil(b"\r\n\r\n")
+        protocol = protocol_of(app)
+        waiting = protocol.transport.get_write_buffer_size()
+        assert waiting
+        read = 0
+        while protocol.transport.get_write_buffer_size() > waiting - protocol._least_bytes():
+            read += len(await reader.read(100_000))
+        # As if the time were over.
+        protocol._cancel_write_timer()
+        protocol._check_reader(waiting)
+        await reader.readexactly(len(app.answer) - read)
+
+
+# --- other protocols --------------------------------------------------------------------------------------------------
+
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Content-Length: %d\r\n\r\n%b" % (len(GET), GET),
+        b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(GET), GET),
+    ],
+    ids=["length", "chunked"],
+)
+async def test_a_body_after_the_wish_for_another_protocol_is_a_body(app: App, body: bytes, is_split: bool) -> None:
+    """Java's client wishes for HTTP/2 with every request that is not https. What looks like a request in a body is none."""
+    async with served(app) as connect:
+        reader, writer = await connect()
+        for _ in range(2):
+            head, end, rest = (HEAD + UPGRADE + body).partition(b"\r\n\r\n")
+            count = len(app.requests)
+            writer.write(head + end)
+            if is_split:
+                await until(lambda count=count: len(app.requests) > count)  # type: ignore[misc]
+            writer.write(rest)
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(len(GET)) == GET
+        writer.write(HEAD + UPGRADE + b"\r\n" + GET)
+        for _ in range(2):
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+    assert [scope["path"] for scope in app.requests] == ["/echo", "/echo", "/echo", "/"]
+    assert all(b"upgrade" not in dict(scope["headers"]) for scope in app.requests)
+
+
+async def test_the_wish_for_another_protocol_in_a_trailer_is_not_read(app: App) -> None:
+    async with served(app) as connect:
+        reader, writer = await connect()
+        head = HEAD + b"Connection: Upgrade\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write((head + b"1\r\na\r\n0\r\nUpgrade: h2c\r\n\r\n") * 2)
+        for _ in range(2):
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(1) == b"a"
 
 
 # --- connections ------------------------------------------------------------------------------------------------------

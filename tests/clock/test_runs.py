@@ -36,6 +36,7 @@ from tests.support.runs import LEASE_SECONDS, run_by_hand
 # Heartbeats come several times a second, and nothing waits long for a lease to end.
 SHORT = 0.3
 
+LOCK = same("SELECT run_id FROM bongsu_runs FOR UPDATE")
 TYPES = same("SELECT event_type FROM bongsu_events ORDER BY event_type")
 
 
@@ -123,6 +124,17 @@ async def test_a_step_publishes_each_event_once(store: Store) -> None:
     assert (len(first.accepted), first.duplicates, again.duplicates) == (2, (), (event.event_id,))
 
 
+async def test_a_step_within_a_step_is_refused_and_leaves_nothing(store: Store) -> None:
+    run = await begin(store)
+    with pytest.raises(RuntimeError, match="within a step"):
+        async with asyncio.timeout(30), run.step() as step:
+            step.save(cursor=1)
+            await run.save(cursor=2)
+    assert (await saved(store)).cursor is None
+    await run.save(cursor=3)
+    assert (await saved(store)).cursor == 3
+
+
 # --- fencing ----------------------------------------------------------------------------------------------------------
 
 
@@ -146,6 +158,8 @@ async def test_an_owner_past_its_lease_writes_nothing(store: Store, late: str, i
     await end_lease(store)
     if is_taken:
         assert await Runs(store, LEASE_SECONDS).take_over(await saved(store)) is not None
+    elif late == "finish":
+        return  # see below
     before = await saved(store)
     with pytest.raises(RunLost):
         await LATE[late](run)
@@ -153,6 +167,20 @@ async def test_an_owner_past_its_lease_writes_nothing(store: Store, late: str, i
     after = await saved(store)
     assert (after.cursor, after.epoch, after.finished_at) == (None, before.epoch, None)
     assert await event_types(store) == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_run_past_its_lease_that_nobody_took_over_ends_as_its_job_did(store: Store, fails: bool) -> None:
+    """As after a last step that took longer than the lease: taken over, it would only do the same again."""
+
+    async def work(_run: Run) -> str:
+        await end_lease(store)
+        if fails:
+            raise ValueError("the reason")
+        return "done"
+
+    ended = await Runs(store, LEASE_SECONDS).run_by_hand(job(work), "test")
+    assert (ended.run.result, ended.run.error) == ((None, "ValueError: the reason") if fails else ("done", None))
 
 
 async def test_a_lost_run_cannot_be_ended_by_its_old_owner_who_stops(store: Store) -> None:
@@ -175,10 +203,10 @@ async def test_an_abandoned_run_is_taken_over_by_one(store: Store) -> None:
 async def test_nobody_takes_a_run_over_during_a_step_however_long(store: Store) -> None:
     if store.dialect.name == "sqlite":
         return  # has one writer: during a step nobody else writes
-    run = await begin(store, 0.05)
+    run = await begin(store, 1.0)
     async with run.step() as step:
         while not (found := await saved(store)).is_abandoned:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
         assert await Runs(store, LEASE_SECONDS).take_over(found) is None
         step.save(cursor=1)
     assert ((await saved(store)).epoch, (await saved(store)).cursor) == (1, 1)
@@ -292,6 +320,17 @@ async def test_running_what_is_running_names_its_owner(store: Store) -> None:
         return "alone"
 
     assert (await run_by_hand(store, job(work))).result == "alone"
+
+
+async def test_running_what_is_in_a_step_longer_than_its_lease_names_its_owner(store: Store) -> None:
+    if store.dialect.name == "sqlite":
+        return  # has one writer: a run by hand waits for the step
+    await begin(store)
+    await end_lease(store)
+    async with asyncio.timeout(30), store.transaction() as step:
+        await step.fetch(LOCK())
+        with pytest.raises(JobRunning, match="job is run by first:1 since "):
+            await Runs(store, LEASE_SECONDS).run_by_hand(job(lambda _run: asyncio.sleep(0, "never")), "test")
 
 
 async def test_runs_with_different_subjects_are_under_way_at_once(store: Store) -> None:

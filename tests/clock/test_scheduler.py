@@ -355,17 +355,21 @@ async def test_of_many_abandoned_requests_a_clock_takes_a_few_at_a_time(store: S
     slow = Waiting("on-request", None)
     for number in range(6):
         await abandon(store, NewRun("on-request", "cli:x", f"s{number}"))
-    running = clock(store, Wall(), slow.job)
+    await abandon(store, NewRun("daily", "clock", slot=NINE))
+    running = clock(store, Wall(), slow.job, Job("daily", "", cursors([]), "0 9 * * *"))
     await running.tick()
     await slow.begun.wait()
+    # A scheduled run does not wait for what was requested.
+    await running.wait_finished("daily")
     await running.tick()
-    held = same("SELECT count(*) AS held FROM bongsu_runs WHERE leased_by <> 'dead:1'")
+    held = same("SELECT count(*) AS held FROM bongsu_runs WHERE leased_by <> 'dead:1' AND finished_at IS NULL")
     async with store.read() as tx:
         assert [row["held"] for row in await tx.fetch(held())] == [4]
+    assert [run[2] for run in await runs(store) if run[0] == "daily"] == ["from None"]
     slow.go.set()
     await running.wait_finished()
     await turn(running)
-    assert [run[2] for run in await runs(store)] == ["at last"] * 6
+    assert [run[2] for run in await runs(store) if run[0] == "on-request"] == ["at last"] * 6
 
 
 async def test_stopping_waits_for_what_runs_and_leaves_the_rest_to_others(

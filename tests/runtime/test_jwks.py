@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from bongsu.errors import BadKey, BadSettings, KeyServerUnreachable, KeysMissing
+from bongsu.runtime import jwks
 from bongsu.runtime.jwks import PAUSE_SECONDS, REFRESH_SECONDS, SignInKeys, read_keys
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.loop import running
@@ -232,3 +233,20 @@ def test_the_settings_of_a_sign_in_are_given_together_and_replace_the_secret() -
     assert keys.sign_in is not None
     with pytest.raises(KeysMissing, match="BONGSU_JWT_SECRET"):
         keys.member_token("m", timedelta(hours=1))
+
+
+async def test_those_who_wait_for_a_server_that_does_not_answer_wait_once(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = []
+
+    def fetch(url: str) -> Any:
+        attempts.append(url)
+        clock.now += PAUSE_SECONDS
+        raise TimeoutError
+
+    monkeypatch.setattr(jwks, "_fetch", fetch)
+    keys = SignInKeys("https://sign-in.example/jwks", ISSUER, [AUDIENCE], clock)
+    found = await asyncio.gather(*(keys.verify("", {"kid": "r"}) for _ in range(5)), return_exceptions=True)
+    assert [type(each) for each in found] == [KeyServerUnreachable] * 5
+    assert len(attempts) == 1

@@ -30,8 +30,8 @@ from bongsu.settings import Settings
 # In a request's scope: the connection's transport. Not the protocol itself: that would be a reference cycle.
 TRANSPORT = "bongsu.transport"
 
-# A body has to come at least this fast, over each `request_seconds`: slower than any modem, and too fast to hold thousands
-# of connections open with.
+# A body has to come at least this fast, and an answer to be read, over each `request_seconds`: slower than any modem, and
+# too fast to hold thousands of connections open with.
 BYTES_PER_SECOND = 500
 # What a chunk of a body may take besides its data: its size in hexadecimal, two line ends, and a short extension.
 CHUNK_BYTES = 32
@@ -86,8 +86,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         # Bytes of this request that are not its body.
         self._overhead = 0
-        # Bytes since the timer was set.
+        # Bytes since the timer was set, and whether the client waited for us then.
         self._received = 0
+        self._was_held = False
         self._is_dropping_input = False
         # What is waited for: at first a request, then that its rest comes, and at last that the answer is read.
         self._timer: asyncio.TimerHandle | None = None
@@ -139,11 +140,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._overhead += len(data)
         self._received += len(data)
         try:
-            self.parser.feed_data(data)
+            self._feed(data)
             if self._overhead > self._limits.head_bytes:
                 raise self._too_large()
-        except httptools.HttpParserUpgrade:
-            pass  # no other protocol is spoken here: the request is answered as it is
         except httptools.HttpParserError as error:
             found = error.__context__
             self._refuse(found if isinstance(found, _Refused) else _Refused(400, "This is not a valid HTTP/1.1 request"))
@@ -155,7 +154,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._give_way()
         if not self._is_waiting_for_client():
             self._cancel_timer()
-        elif self._timer is None:
+        elif self._timer is None and self.timeout_keep_alive_task is None:
             self._set_timer()
 
     def _give_way(self) -> None:
@@ -168,8 +167,29 @@ class HttpProtocol(HttpToolsProtocol):
         if not self.flow.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._without_upgrade() + data[upgrade.args[0] :]
+
+    def _without_upgrade(self) -> bytes:
+        """The head that was just read, without the wish for another protocol: none is spoken here. httptools would take what
+        follows for that protocol: a body would be lost, or read as a request that a proxy in front of us has not seen."""
+        head = [self.parser.get_method(), b" ", self.url, b" HTTP/", self.parser.get_http_version().encode(), b"\r\n"]
+        for name, value in self.headers:
+            if name != b"upgrade":
+                head += [name, b": ", value, b"\r\n"]
+        self.parser = _new_parser(self)
+        return b"".join([*head, b"\r\n"])
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        # A connection may have been opened long before its first request.
+        self._cancel_timer()
+        self._unset_keepalive_if_required()
         self._is_in_head = True
         self._head_bytes = 0
         self.scope["extensions"] = {TRANSPORT: self.transport}  # type: ignore[dict-item]
@@ -193,6 +213,10 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= PIPELINE_LIMIT:
             raise _Refused(429, f"More than {PIPELINE_LIMIT} requests were sent without waiting for answers")
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise _Refused(400, "CONNECT is for proxies")
+            return  # it comes again: see _without_upgrade
         self._is_in_head = False
         super().on_headers_complete()
 
@@ -203,8 +227,15 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._overhead = 0
         super().on_message_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():
+            # It was answered before its body came, which uvicorn no longer looks at: only now is the connection idle.
+            self.cycle.more_body = False
+            self._cancel_timer()
+            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _too_large(self) -> _Refused:
         return _Refused(431, f"The headers, or a chunk's extensions, are larger than {self._limits.head_bytes} bytes")
@@ -249,7 +280,7 @@ class HttpProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def _set_timer(self) -> None:
-        self._received = 0
+        self._received, self._was_held = 0, False
         self._timer = self.loop.call_later(self._limits.request_seconds, self._check_progress)
 
     def _check_progress(self) -> None:
@@ -258,8 +289,9 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if not self._is_in_head and not self._is_in_body():
             self.transport.close()
-        elif self._is_in_body() and (self._is_reading_held() or self._received >= self._least_bytes()):
+        elif self._is_in_body() and (self._was_held or self._is_reading_held() or self._received >= self._least_bytes()):
             self._set_timer()
+            self._was_held = self._is_reading_held()
         else:
             self._refuse(_Refused(408, f"The request did not arrive within {self._limits.request_seconds:g} seconds"))
 
@@ -296,13 +328,29 @@ class HttpProtocol(HttpToolsProtocol):
         self._await_reader()
 
     def _await_reader(self) -> None:
-        if self._write_timer is None and self.transport.get_write_buffer_size():
-            self._write_timer = self.loop.call_later(self._limits.request_seconds, reset, self.transport)
+        if self._write_timer is None and (waiting := self.transport.get_write_buffer_size()):
+            self._write_timer = self.loop.call_later(self._limits.request_seconds, self._check_reader, waiting)
+
+    def _check_reader(self, waited: int) -> None:
+        """An answer waits whole for its reader, who may need long for a large one, but not for ever."""
+        self._write_timer = None
+        waiting = self.transport.get_write_buffer_size()
+        if waiting and waiting > waited - self._least_bytes():
+            reset(self.transport)
+        else:
+            self._await_reader()
 
     def _cancel_write_timer(self) -> None:
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+
+
+def _new_parser(protocol: HttpProtocol) -> httptools.HttpRequestParser:
+    """As uvicorn makes it: a request behind one that ends the connection does not keep that from being answered."""
+    parser = httptools.HttpRequestParser(protocol)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
 
 
 def _encode(refused: _Refused) -> bytes:

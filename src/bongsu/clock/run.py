@@ -79,6 +79,7 @@ class Run:
         self._lease = Lease(lease_seconds)
         # A step at a time; the heartbeat keeps out of its way, for the step has locked the row.
         self._turn = asyncio.Lock()
+        self._stepping: asyncio.Task[Any] | None = None
         self._is_lost = False
         self._is_finished = False
         # How many steps this process has committed.
@@ -144,7 +145,13 @@ class Run:
     async def step(self) -> AsyncIterator[Step]:
         """A transaction that commits what is done in the block together with what `step.save` is given. If the block
         raises, neither is stored. Raises RunLost if this process no longer holds the run."""
+        if self._turn.locked() and self._stepping is asyncio.current_task():
+            # It would wait for itself, and keep its transaction open meanwhile.
+            raise RuntimeError(
+                "A step was begun within a step: save with `step.save`, and begin the next one after the block"
+            )
         async with self._turn:
+            self._stepping = asyncio.current_task()
             if self._is_lost:
                 raise self._lost()
             async with self._store.transaction() as tx:

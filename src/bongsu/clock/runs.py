@@ -125,13 +125,19 @@ class Runs:
 
     async def _take_over_open(self, job: Job, subject: str) -> RunRow | None:
         """The run that kept another from being begun, if it is abandoned; None if it has just been finished."""
-        async with self._store.read() as tx:
-            found = await statements.find_open(tx, job.name, subject)
+        found = await self._find_open(job, subject)
+        if found is not None and found.is_abandoned:
+            if (taken := await self.take_over(found)) is not None:
+                return taken
+            # Another process was faster, or its owner lives and is in a step that takes longer than the lease.
+            found = await self._find_open(job, subject)
         if found is None:
             return None
-        if not found.is_abandoned:
-            raise JobRunning(f"{job.name} is run by {found.leased_by} since {found.started_at:%Y-%m-%d %H:%M:%S %Z}")
-        return await self.take_over(found)
+        raise JobRunning(f"{job.name} is run by {found.leased_by} since {found.started_at:%Y-%m-%d %H:%M:%S %Z}")
+
+    async def _find_open(self, job: Job, subject: str) -> RunRow | None:
+        async with self._store.read() as tx:
+            return await statements.find_open(tx, job.name, subject)
 
     # --- work and end -------------------------------------------------------------------------------------------------
 

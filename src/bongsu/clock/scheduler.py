@@ -135,7 +135,7 @@ class Clock(Loop):
     async def _take_over_abandoned(self) -> None:
         for found in await self._runs.find_abandoned():
             job, key = self.jobs.get(found.job), (found.job, found.subject)
-            if job is None or key in self._running or self._count_requested() >= TAKEN_LIMIT:
+            if job is None or key in self._running or (found.subject and self._count_requested() >= TAKEN_LIMIT):
                 continue
             if (taken := await self._runs.take_over(found)) is not None:
                 self._start(job, found.subject, partial(self._go_on, job, taken))

@@ -98,6 +98,8 @@ class SignInKeys(Loop):
                     document = await asyncio.to_thread(_fetch, self._url)
                 self._keys = read_keys(document)
             except (jwt.PyJWTError, OSError, ValueError, HTTPException) as error:
+                # The pause begins now: those who waited would otherwise wait as long again, one after the other.
+                self._tried_at = self._clock()
                 if was_reachable:
                     _log.warning("BONGSU_JWKS_URL cannot be read, known keys stay valid", error=str(error))
                 return

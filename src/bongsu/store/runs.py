@@ -182,12 +182,13 @@ _RENEW = in_both(lambda d: f"UPDATE bongsu_runs SET due = {_lease_end(d, '$3')} 
 # End the lease of run $1 (epoch $2) now: its process stops, and another may go on. Such a claim does not count as a crash.
 # Locks the row.
 _RELEASE = in_both(lambda d: f"UPDATE bongsu_runs SET due = {_clock(d)}, claim_count = claim_count - 1 WHERE {_is_held(d)}")
-# Record how run $1 (epoch $2) ended: $3 result, $4 error. Locks the row.
+# Record how run $1 (epoch $2) ended: $3 result, $4 error. Locks the row. Also past the lease, if nobody has taken the run
+# over: its last step may have taken longer than that, and another process would only do the same again.
 _FINISH = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_runs SET finished_at = {_clock(d)}, result = $3, error = $4
-    WHERE {_is_held(d)} RETURNING {_columns(d)}"""
+    WHERE run_id = $1 AND epoch = $2 AND finished_at IS NULL RETURNING {_columns(d)}"""
     )
 )
 
@@ -217,7 +218,7 @@ async def release(tx: Transaction, run_id: int, epoch: int) -> bool:
 
 
 async def finish(tx: Transaction, run_id: int, epoch: int, result: str | None, error: str | None) -> RunRow | None:
-    """Record how it ended; None if this process no longer holds it."""
+    """Record how it ended; None if another process has taken it over."""
     return _read_one(tx.dialect, await fetch_one(tx, _FINISH(run_id, epoch, result, error)))
 
 
