@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -68,3 +69,5 @@ class Notice:
     # Used as they are, instead of the type's template.
     title: str | None = None
     body: str | None = None
+    # A push, an SMS or a mail about it is not sent later than this. None: as the type has it.
+    expires_at: datetime | None = None
