@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from bongsu.clock.jobs.recover import Recovery
+from bongsu.clock.jobs.retain import retain_job
 from bongsu.deliver.dispatcher import contact_of
 from bongsu.model.job import Job
 from bongsu.runtime.signals import Signals
@@ -15,4 +16,7 @@ from bongsu.store import Store
 def built_in_jobs(settings: Settings, store: Store, signals: Signals) -> tuple[Job, ...]:
     """Call it once per process: the clock schedules them, requests list and run them."""
     recovery = Recovery(store, signals, make_contact=partial(contact_of, settings))
-    return (recovery.job(settings.recovery_cron),)
+    return (
+        recovery.job(settings.recovery_cron),
+        retain_job(settings),
+    )
