@@ -251,8 +251,8 @@ async def delete_deliveries(tx: Transaction, after: Cursor, cutoff: datetime, li
 _EVENT_ID = {"event_id": "uuid"}
 _MESSAGE_ID = {"message_id": "bigint"}
 
-# The next $3 events behind time $1, event $2, that were made before $4, and whether each was finished before it. By the index
-# of that order. Locks nothing.
+# The next $3 events behind time $1, event $2, that were made before $4, and whether each was finished before it. By the
+# index of that order. Locks nothing.
 FIND_EVENTS = in_both(
     lambda d: (
         f"""
@@ -274,8 +274,8 @@ LOCK_EVENTS = Statement(
         CROSS JOIN bongsu_events AS e ON e.event_id = given.event_id WHERE e.status <> 'PENDING'""",
 )
 
-# Delete the messages of the events given that nobody has a notification or a suppression of; return their ids. The events are
-# finished and locked, so that nobody is notified of them meanwhile.
+# Delete the messages of the events given that nobody has a notification or a suppression of; return their ids. The events
+# are finished and locked, so that nobody is notified of them meanwhile.
 DELETE_MESSAGES = Statement(
     postgres=f"""
         DELETE FROM bongsu_messages AS m USING {POSTGRES.table("given", _EVENT_ID, 1)}

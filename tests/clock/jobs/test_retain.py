@@ -15,7 +15,7 @@ from bongsu.clock.run import Run
 from bongsu.clock.runs import Runs
 from bongsu.desk.dead_letters import DeadFilter, StoreDeadLetters
 from bongsu.errors import RunLost
-from bongsu.model import Event
+from bongsu.model import Event, utc_now
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, outbox, retention
@@ -264,8 +264,6 @@ async def test_another_process_goes_on_from_the_same_place(store: Store, setting
 
 
 def _past() -> Any:
-    from bongsu.model import utc_now  # noqa: PLC0415
-
     return utc_now() - timedelta(days=30)
 
 

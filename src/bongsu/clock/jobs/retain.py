@@ -43,9 +43,9 @@ def retain_job(settings: Settings, batch: int = BATCH) -> Job:
 async def _retain(settings: Settings, batch: int, run: Run) -> str:
     """The cursor is the part under way and its own cursor."""
     parts = _parts(settings, run, batch)
-    name, after = run.cursor or (next(iter(parts)), None)
     names = list(parts)
-    for name in names[names.index(name) :]:
+    first, after = run.cursor or (names[0], None)
+    for name in names[names.index(first) :]:
         is_more = True
         while is_more:
             began = time.monotonic()

@@ -153,6 +153,8 @@ CREATE TABLE bongsu_behaviors (
     acted_at   timestamptz      NOT NULL DEFAULT now(),
     PRIMARY KEY (product_id, member_id, action)
 );
+-- Whether a member was active lately, and what a member did last.
+CREATE INDEX bongsu_behaviors_member ON bongsu_behaviors (member_id, acted_at);
 
 -- Messages: the content of one notice in one locale. It is stored once, and the notifications of all its recipients point
 -- to it. From here on there are no foreign keys: each would be one lookup and one lock per row, and both ends are written in

@@ -110,6 +110,7 @@ CREATE TABLE bongsu_behaviors (
     acted_at   integer NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS integer)),
     PRIMARY KEY (product_id, member_id, action)
 );
+CREATE INDEX bongsu_behaviors_member ON bongsu_behaviors (member_id, acted_at);
 
 CREATE TABLE bongsu_messages (
     message_id       integer NOT NULL PRIMARY KEY AUTOINCREMENT,
