@@ -6,6 +6,8 @@ from functools import partial
 
 from bongsu.clock.jobs.recover import Recovery
 from bongsu.clock.jobs.retain import retain_job
+from bongsu.clock.jobs.stale_tokens import stale_tokens_job
+from bongsu.clock.jobs.sweep import sweep_job
 from bongsu.deliver.dispatcher import contact_of
 from bongsu.model.job import Job
 from bongsu.runtime.signals import Signals
@@ -19,4 +21,6 @@ def built_in_jobs(settings: Settings, store: Store, signals: Signals) -> tuple[J
     return (
         recovery.job(settings.recovery_cron),
         retain_job(settings),
+        sweep_job(recovery),
+        stale_tokens_job(settings),
     )
