@@ -71,7 +71,7 @@ def test_the_settings_page_names_every_setting_and_its_default() -> None:
         row = re.search(rf"^\| `BONGSU_{name.upper()}` \| (.*?) \|", page, re.M)
         assert row, name
         default = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
-        assert row[1].strip("`") == default.removesuffix(".0") or (not default and row[1] == "–"), name
+        assert row[1].strip("`") == default.removesuffix(".0") or (default in ("", "None") and row[1] == "–"), name
     assert set(re.findall(r"^\| `BONGSU_(\w+)`", page, re.M)) == {name.upper() for name in Settings.model_fields}
 
 

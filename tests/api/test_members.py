@@ -287,3 +287,31 @@ async def test_overlapping_behaviours_from_many_at_once_do_not_lock_up(api: http
         key = f"{one['productId']} {one['userId']}", "VIEW"
         newest[key] = max(newest.get(key, 0), int(one["at"][8:10]))
     assert await kept(store) == sorted((*key, f"{day:02d}") for key, day in newest.items())
+
+
+# --- erase ------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_erased_member_is_not_found_and_erasing_again_is_answered_the_same(
+    api: httpx.AsyncClient, settings: Settings
+) -> None:
+    path = "/api/members/member-7"
+    await api.put(path, json={"email": "min-ji@example.com"})
+    await api.put(f"{path}/devices/phone", json={"token": "t-7", "platform": "IOS", "pushConsent": True})
+    await api.post("/api/behaviors", json={"userId": "member-7", "productId": "p", "action": "VIEW"})
+    for _ in range(2):
+        answer = await api.delete(path)
+        assert (answer.status_code, answer.content) == (204, b"")
+    assert (await api.get(path)).status_code == 404
+    assert (await api.get(f"{path}/devices")).json() == {"devices": []}
+    assert (await api.get("/api/admin/history", params={"userId": "member-7"})).json()["items"] == []
+    shown = (await api.get("/api/admin/jobs/erase")).json()
+    assert [run["requestedBy"] for run in shown["runs"]] == ["key:ests"] * 2
+    assert "member-7" not in str(shown)
+
+
+async def test_only_servers_erase_members(api: httpx.AsyncClient, member_token: str) -> None:
+    headers = {"Authorization": f"Bearer {member_token}"}
+    assert (await api.delete("/api/members/m-1", headers=headers)).status_code == 403
+    del api.headers["Authorization"]
+    assert (await api.delete("/api/members/m-1")).status_code == 401

@@ -141,6 +141,12 @@ BAD: list[tuple[dict[str, Any], list[Any], str]] = [
     ({"sendAt": 1}, ["sendAt"], "datetime"),
     ({"sendAt": "0001-01-01T00:00:00+14:00"}, ["sendAt"], "before 1970"),
     ({"sendAt": "9999-12-31T23:59:59-14:00"}, ["sendAt"], "more than a year ahead"),
+    ({"expiresAt": "tomorrow"}, ["expiresAt"], "datetime"),
+    ({"expiresAt": "2026-01-01T00:00:00"}, ["expiresAt"], "timezone"),
+    ({"expiresAt": "2020-01-01T00:00:00Z"}, ["expiresAt"], "in the past"),
+    ({"expiresAt": "0001-01-01T00:00:00+14:00"}, ["expiresAt"], "before 1970"),
+    ({"expiresAt": "9999-12-31T23:59:59-14:00"}, ["expiresAt"], "more than a year ahead"),
+    ({"expiresAt": in_hours(1), "sendAt": in_hours(2)}, ["expiresAt"], "before sendAt"),
     ({"idempotencyKey": ""}, ["idempotencyKey"], "at least 1"),
     ({"user_ids": ["a"]}, ["user_ids"], "Extra inputs"),
     ({"message": "x"}, ["message"], "Extra inputs"),
@@ -354,3 +360,30 @@ async def test_the_request_is_described(api: httpx.AsyncClient) -> None:
     document = (await api.get("/openapi.json")).json()
     fields = document["components"]["schemas"]["NotificationRequest"]["properties"]
     assert {"userIds", "sendAt", "idempotencyKey"} < fields.keys()
+
+
+# --- expiry -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_time_of_expiry_reaches_the_notice(api: httpx.AsyncClient, store: Store) -> None:
+    at = in_hours(2)
+    await sent(api, expiresAt=at)
+    (claimed,) = await claim(store)
+    assert said(claimed.event).expires_at == datetime.fromisoformat(at)
+
+
+async def test_a_request_that_is_repeated_after_its_expiry_is_a_duplicate(
+    api: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"idempotencyKey": "brief", "expiresAt": in_hours(1)}
+    first = await sent(api, **body)
+
+    async def later(_tx: object) -> datetime:
+        return datetime.now(UTC) + timedelta(hours=2)
+
+    monkeypatch.setattr(direct, "find_now", later)
+    again = await sent(api, **body)
+    assert (again["eventId"], again["status"]) == (first["eventId"], "DUPLICATE")
+    response = await api.post("/api/notifications", json={**LEAST, **body, "idempotencyKey": "new"})
+    assert response.status_code == 422
+    assert await count_events(store) == 1

@@ -19,8 +19,8 @@ METHODS = {"get", "put", "post", "patch", "delete"}
 # Without a verb, because these are what the field calls them.
 NOUNS = {"Liveness", "Readiness"}
 VERBS = {
-    "Begin", "Cancel", "Count", "Create", "End", "Find", "List", "Mark", "Read", "Record", "Register", "Remove", "Replay",
-    "Run", "Send", "Set", "Show", "Stream",
+    "Begin", "Cancel", "Count", "Create", "End", "Erase", "Find", "List", "Mark", "Read", "Record", "Register", "Remove",
+    "Replay", "Run", "Send", "Set", "Show", "Stream",
 }  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from bongsu.api.rate_limit import RateLimit
 from bongsu.api.request_log import RequestLog
 from bongsu.desk.cancel import Cancellations
 from bongsu.desk.dead_letters import StoreDeadLetters
+from bongsu.desk.erase import Erasures
 from bongsu.desk.jobs import JobDesk
 from bongsu.ingress.intake import Intake
 from bongsu.live.announce import announce_logout
@@ -76,7 +77,9 @@ def build_api(
     if intake is not None:
         app.include_router(events.router(gate, intake, ingest))
         app.include_router(products.router(gate, ingest))
-        app.include_router(members.router(gate, store, settings.max_devices))
+        # An erasure waits for a step that is deciding about the member, as workers wait for each other.
+        erasures = Erasures(store.share(Share.WORK), settings.lease_seconds)
+        app.include_router(members.router(gate, store, settings.max_devices, erasures))
         app.include_router(inbox.router(gate, store, on_read))
         # Cancelling waits for a step that is being decided at this moment, as workers wait for each other.
         cancellations = Cancellations(store.share(Share.WORK), signals or LocalSignals())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field, TypeAdapter
 
-from bongsu.api.auth import Gate
+from bongsu.api.auth import Gate, key_ending
 from bongsu.api.bodies import described, read_as
 from bongsu.api.models import ApiModel, Timestamp
 from bongsu.api.path_ids import PathId
 from bongsu.api.problems import ProblemError, problems
+from bongsu.desk.erase import Erasures
 from bongsu.model import Device, DeviceStatus, Member, Platform, Preferences, QuietHours
 from bongsu.model.channels import in_order
 from bongsu.store import Store, Transaction, members
@@ -64,10 +65,10 @@ class DeviceList(ApiModel):
     devices: list[DeviceItem]
 
 
-def router(gate: Gate, store: Store, max_devices: int) -> APIRouter:
+def router(gate: Gate, store: Store, max_devices: int, erasures: Erasures) -> APIRouter:
     """The routes for servers and those for members call the same functions; they differ in where the member id is from."""
     routes = APIRouter(tags=["members"], responses=problems(401, 403, 422, 503))
-    calls = MemberCalls(store, max_devices)
+    calls = MemberCalls(store, max_devices, erasures)
     _add_server_routes(routes, gate, calls)
     _add_own_routes(routes, gate, calls)
     return routes
@@ -76,9 +77,10 @@ def router(gate: Gate, store: Store, max_devices: int) -> APIRouter:
 class MemberCalls:
     """The calls about one member."""
 
-    def __init__(self, store: Store, max_devices: int) -> None:
+    def __init__(self, store: Store, max_devices: int, erasures: Erasures) -> None:
         self._store = store
         self._max_devices = max_devices
+        self._erasures = erasures
 
     async def put_member(self, member_id: str, request: Request) -> MemberItem:
         member = await read_as(request, _member)
@@ -91,6 +93,10 @@ class MemberCalls:
         if member is None:
             raise ProblemError(404, f"There is no member {member_id}")
         return _member_item(member_id, member)
+
+    async def erase_member(self, member_id: str, requested_by: str) -> Response:
+        await self._erasures.erase(member_id, requested_by)
+        return Response(status_code=204)
 
     async def put_preferences(self, member_id: str, request: Request) -> PreferencesItem:
         preferences = await read_as(request, _preferences)
@@ -185,6 +191,12 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
     async def find_member(member_id: PathId) -> MemberItem:
         """The profile as it was last written."""
         return await calls.find_member(member_id)
+
+    @routes.delete(path, dependencies=server, status_code=204, summary="Erase a member")
+    async def erase_member(member_id: PathId, request: Request) -> Response:
+        """Deletes everything stored about the member: profile, devices, preferences, behaviours, inbox and history. Answers
+        when it is done, and succeeds also if there is no such member. If the call is interrupted, a clock finishes it."""
+        return await calls.erase_member(member_id, key_ending(request))
 
     @routes.put(
         path + "/preferences",

@@ -84,7 +84,7 @@ def _once_each(channels: list[str]) -> list[str]:
 
 def _near(moment: datetime) -> datetime:
     if moment.timestamp() < 0:
-        raise PydanticCustomError("too_early", "lies before 1970: leave it out to send at once")
+        raise PydanticCustomError("too_early", "lies before 1970: check the year, or leave it out")
     if moment - utc_now() > AHEAD:
         raise PydanticCustomError("too_late", "lies more than a year ahead: check the year")
     return moment
@@ -149,6 +149,9 @@ class NotificationRequest(Wire):
         ]
         | None
     ) = None
+    expires_at: Annotated[AwareDatetime, AfterValidator(_near)] | None = Field(
+        None, description="What has not been sent by then is not sent; the inbox keeps it. As the declared type has it"
+    )
     pace_per_minute: Annotated[int, Field(ge=1, le=MOST_A_MINUTE)] | None = Field(
         None, description="To how many members a minute it is sent, at most; the inbox has it at once"
     )
@@ -177,9 +180,10 @@ class NotificationRequest(Wire):
         )
         if self.data is not None:
             given["data"] = self.data
-        if self.send_at is not None:
-            # In UTC, so that the same time sent in another zone is the same request.
-            given["sendAt"] = self.send_at.astimezone(UTC).isoformat()
+        # In UTC, so that the same time sent in another zone is the same request.
+        for name, moment in (("sendAt", self.send_at), ("expiresAt", self.expires_at)):
+            if moment is not None:
+                given[name] = moment.astimezone(UTC).isoformat()
         return given
 
 
@@ -273,7 +277,9 @@ class DirectNotifications:
         # A time that has passed is not a mistake: the request was late, and is sent at once.
         is_ahead = asked.send_at is not None and await self._is_ahead(asked.send_at)
         stored = outbox.scheduled(event, asked.send_at) if asked.send_at is not None and is_ahead else event
-        (is_new,) = await self._intake.accept([stored])
+        is_new = False
+        if not await self._has_expired(asked, event):
+            (is_new,) = await self._intake.accept([stored])
         if not is_new:
             await self._compare(event)
         return AcceptedNotification(
@@ -282,6 +288,19 @@ class DirectNotifications:
             members=len(event.payload["userIds"]),
             send_at=asked.send_at.astimezone(UTC) if asked.send_at and is_ahead else None,
         )
+
+    async def _has_expired(self, asked: NotificationRequest, event: Event) -> bool:
+        """Whether it repeats a request that was accepted before it expired. Refuses a new one that would never be sent."""
+        if asked.expires_at is None:
+            return False
+        if asked.send_at is not None and asked.expires_at <= asked.send_at:
+            raise _refused("expiresAt", "lies before sendAt: it would never be sent")
+        if await self._is_ahead(asked.expires_at):
+            return False
+        async with self._store.read() as tx:
+            if asked.idempotency_key is None or await outbox.find(tx, event.event_id) is None:
+                raise _refused("expiresAt", "lies in the past: it would never be sent. Give a later time, or leave it out")
+        return True
 
     async def _is_ahead(self, moment: datetime) -> bool:
         """By the store's time, by which workers find what is due."""
@@ -303,6 +322,10 @@ class DirectNotifications:
                 f"This idempotencyKey was sent before with something else in it, as event {event.event_id}: "
                 "send the same again, or take another key. Nothing was stored.",
             )
+
+
+def _refused(field: str, message: str) -> ProblemError:
+    return ProblemError(422, "Correct what `errors` names. Nothing was stored.", [{"loc": [field], "msg": message}])
 
 
 # Numbers as they were written, not as floats: PostgreSQL stores 1e23 as an integer, which as a float is another number.

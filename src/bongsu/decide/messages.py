@@ -98,7 +98,6 @@ class Messages:
         notice = event.current_notice
         product_name = product_names.get(notice.product_id or "")
         content = self._templates.phrase(notice, event.claimed.event, locale or None, product_name)
-        hours = notice.type.expires_hours
         return Message(
             message_id=message_id,
             event_id=event.event_id,
@@ -115,5 +114,11 @@ class Messages:
             guarantee=notice.type.guarantee.value,
             is_critical=notice.type.is_critical,
             created_at=now,
-            expires_at=None if hours is None else now + timedelta(hours=hours),
+            expires_at=_expiry(notice, now),
         )
+
+
+def _expiry(notice: Notice, now: datetime) -> datetime | None:
+    """The notice's own time, else so long after it is decided as its type has it."""
+    hours = notice.type.expires_hours
+    return notice.expires_at or (None if hours is None else now + timedelta(hours=hours))

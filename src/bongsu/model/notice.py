@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -70,3 +71,5 @@ class Notice:
     body: str | None = None
     # One of many that come at once: its deliveries rank as those of a campaign, however few members it is for.
     bulk: bool = False
+    # A push, an SMS or a mail about it is not sent later than this. None: as the type has it.
+    expires_at: datetime | None = None

@@ -36,6 +36,7 @@ def direct(types: Mapping[str, NoticeType]) -> Rules:
             data=fields.mapping(payload, "data"),
             title=fields.title_of(payload),
             body=fields.required_text(payload, "body"),
+            expires_at=fields.time_of(payload, "expiresAt"),
         )
         return [notice] if recipients else ()
 

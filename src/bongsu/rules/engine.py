@@ -20,7 +20,7 @@ from bongsu.model.base import check_cron
 from bongsu.model.channels import BUILT_IN, CHANNEL_NAME, Address
 from bongsu.model.job import Job, Work
 from bongsu.model.outcome import Sender
-from bongsu.rules.fields import channels_of, member_of, pace_of
+from bongsu.rules.fields import channels_of, hours_of, member_of, pace_of
 
 Rule = Callable[[Event], Iterable[Notice] | Notice | None]
 _Rule = TypeVar("_Rule", bound=Rule)
@@ -28,6 +28,8 @@ _Work = TypeVar("_Work", bound=Work)
 
 # It becomes a file name (the type's texts), a key of preferences and a label of metrics.
 TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+# A second, in hours. What expires sooner is never sent.
+LEAST_EXPIRY = 1 / 3600
 
 
 class Rules:
@@ -96,8 +98,8 @@ class Rules:
                 member_of(Priority, priority, "priority"),
                 member_of(Guarantee, guarantee, "guarantee"),
                 critical,
-                duplicate_hours,
-                expires_hours,
+                hours_of(duplicate_hours, "duplicate_hours", least=0),
+                hours_of(expires_hours, "expires_hours", least=LEAST_EXPIRY),
                 pace_of(pace_per_minute, "pace_per_minute"),
             )
         except ValueError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -13,6 +14,11 @@ _Enum = TypeVar("_Enum", bound=StrEnum)
 
 # Faster than any provider, so a higher pace would have no effect.
 MOST_A_MINUTE = 10_000_000
+
+MOST_HOURS = 876_000
+# What both databases store, with room for any offset.
+FIRST_TIME = datetime(1970, 1, 2, tzinfo=UTC)
+LAST_TIME = datetime(9999, 12, 30, tzinfo=UTC)
 
 # The same as model.Id: valid as a member's key on both databases.
 _ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
@@ -65,6 +71,28 @@ def pace_of(value: object, name: str) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_A_MINUTE):
         raise ValueError(f"{name} must be a whole number of members a minute, 1 to {MOST_A_MINUTE}, not {value!r:.100}")
     return value
+
+
+def hours_of(value: object, name: str, *, least: float) -> float | None:
+    """Hours, up to a century: more would overflow a date. Not a number is neither more nor less than anything."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and least <= value <= MOST_HOURS):  # type: ignore[operator]
+        raise ValueError(f"{name} must be a number of hours, {least:g} to {MOST_HOURS}, not {value!r:.100}")
+    return value  # type: ignore[return-value]
+
+
+def time_of(payload: Mapping[str, Any], key: str) -> datetime | None:
+    """A time with offset, as ISO 8601."""
+    value = text(payload, key)
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+        if moment.tzinfo is None or not FIRST_TIME <= moment < LAST_TIME:
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise ValueError(f"payload.{key} must be a time with offset from 1970 on, not {value!r:.100}") from None
+    return moment
 
 
 def mapping(payload: Mapping[str, Any], key: str) -> Mapping[str, Any]:

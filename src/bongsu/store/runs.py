@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from bongsu.store.core.query import Dialect, Row, Transaction, fetch_one, in_both
+from bongsu.store.core.query import Dialect, Row, Transaction, fetch_one, in_both, same
 
 # Abandoned runs that one look finds.
 ABANDONED_LIMIT = 100
@@ -177,6 +177,8 @@ _SAVE = in_both(
     WHERE run_id = $1 AND epoch = $2 AND finished_at IS NULL"""
     )
 )
+# Replace the input of run $1 by $2. The row was locked by _HOLD in the same transaction.
+_REPLACE_INPUT = same("UPDATE bongsu_runs SET input = $2 WHERE run_id = $1")
 # Lease run $1 (epoch $2) anew for $3 seconds, and return it as it was saved last. Locks the row; waits for a step.
 _RENEW = in_both(lambda d: f"UPDATE bongsu_runs SET due = {_lease_end(d, '$3')} WHERE {_is_held(d)} RETURNING {_columns(d)}")
 # End the lease of run $1 (epoch $2) now: its process stops, and another may go on. Such a claim does not count as a crash.
@@ -204,6 +206,11 @@ async def save(tx: Transaction, run_id: int, epoch: int, progress: Progress, lea
     given = (cursor, _to_json(progress.counts), progress.done, progress.total, float(lease_seconds))
     (saved,) = await tx.execute(_SAVE(run_id, epoch, *given))
     return saved == 1
+
+
+async def replace_input(tx: Transaction, run_id: int, value: Any) -> None:
+    """In a step that ends the work: what was requested is no longer needed, and must not be kept."""
+    await tx.execute(_REPLACE_INPUT(run_id, _to_json(value)))
 
 
 async def renew(tx: Transaction, run_id: int, epoch: int, lease_seconds: float) -> RunRow | None:

@@ -82,6 +82,12 @@ class Recovery:
             raise failed
         return describe(run.counts, is_any_stale=bool(stale))
 
+    async def settle(self, run: Run) -> None:
+        """Only settle abandoned claims, as a part of another job."""
+        await self._settle_abandoned(run, await self._begin_contact())
+        if run.counts["again"]:
+            self._signals.send(DELIVERIES_TOPIC)
+
     async def _begin_contact(self) -> Contact:
         """If the store has just come back, leases have ended that live dispatchers are about to renew or to record."""
         contact = self._make_contact()

@@ -15,8 +15,10 @@ from typing import Protocol
 from bongsu.deliver.channels.details import without_address
 from bongsu.deliver.channels.limits.guard import Guard
 from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
-from bongsu.model.outcome import Outcome, Outgoing, Sender, Unknown
+from bongsu.model import utc_now
+from bongsu.model.outcome import Outcome, Outgoing, Refused, Sender, Unknown
 from bongsu.runtime import telemetry
+from bongsu.store.deliveries.rows import EXPIRED
 
 # Called once with the outcome of a send; perhaps before `start` returns.
 OnOutcome = Callable[[Outcome], None]
@@ -96,6 +98,9 @@ class GuardedSender:
         async with semaphore.permit(outgoing):
             if (task := asyncio.current_task()) is not None:
                 self._waiting.discard(task)
+            if outgoing.expires_at is not None and outgoing.expires_at <= utc_now():
+                on_outcome(Refused("EXPIRED", EXPIRED))  # while it waited for its turn
+                return
             await self._send(outgoing, on_outcome)
 
     async def send(self, outgoing: Outgoing) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bongsu.store.core.query import Statement, Transaction
+from bongsu.store.core.query import Statement, Transaction, in_both
 from bongsu.store.core.sqlite import SQLITE
 
 # Adds to a bucket ($1) what flowed in since the last draw (at $5 a second) and what is given back ($3), up to its capacity
@@ -37,3 +37,19 @@ async def draw(tx: Transaction, name: str, asked: float, back: float, capacity: 
     """
     (row,) = await tx.fetch(DRAW(name, float(asked), float(back), float(capacity), float(flow)))
     return float(row["granted"])
+
+
+# Delete the buckets that were not drawn from for $1 seconds. Locks them; skips locked ones.
+_REMOVE_UNUSED = in_both(
+    lambda d: (
+        f"""
+    DELETE FROM bongsu_quotas WHERE name IN (
+        SELECT name FROM bongsu_quotas WHERE {d.seconds_since("drawn_at")} > $1 {d.skip_locked})"""
+    )
+)
+
+
+async def remove_unused(tx: Transaction, seconds: float) -> int:
+    """Remove buckets that nobody draws from any more; return how many. A new one is full, as these are by then."""
+    (removed,) = await tx.execute(_REMOVE_UNUSED(seconds))
+    return removed

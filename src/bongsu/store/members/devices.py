@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from bongsu.model import Device, DeviceStatus, Platform
 from bongsu.store.core.locks import lock_names
-from bongsu.store.core.query import Transaction, in_both, same
+from bongsu.store.core.postgres import POSTGRES
+from bongsu.store.core.query import Statement, Table, Transaction, in_both, same
+from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.members import ensure_members
 
 # Whether a push may be sent to a device (alias d): its token is not known to be invalid, and its owner consents.
@@ -107,3 +110,51 @@ async def remove_device(tx: Transaction, member_id: str, device_id: str) -> bool
     """Whether there was one."""
     (removed,) = await tx.execute(_REMOVE_DEVICE(member_id, device_id))
     return bool(removed)
+
+
+# --- stale ------------------------------------------------------------------------------------------------------------
+
+_DEVICE = {"member_id": "text", "device_id": "text"}
+
+# The next $3 devices behind member $1, device $2, by their key, and whether each was registered last before $4. Locks
+# nothing.
+FIND_STALE = same("""
+    SELECT member_id, device_id, updated_at < $4 AS is_stale FROM bongsu_devices
+    WHERE (member_id, device_id) > ($1, $2) ORDER BY member_id, device_id LIMIT $3""")
+
+# Delete those of the devices given that were registered last before $2. Locks them; skips locked ones, which are being
+# registered.
+REMOVE_STALE = Statement(
+    postgres=f"""
+        DELETE FROM bongsu_devices WHERE (member_id, device_id) IN (
+            SELECT one.member_id, one.device_id FROM {POSTGRES.table("given", _DEVICE, 1)}
+            CROSS JOIN LATERAL (
+                SELECT d.member_id, d.device_id FROM bongsu_devices AS d
+                WHERE d.member_id = given.member_id AND d.device_id = given.device_id AND d.updated_at < $2
+                FOR UPDATE SKIP LOCKED) AS one)""",
+    sqlite=f"""
+        DELETE FROM bongsu_devices
+        WHERE (member_id, device_id) IN (SELECT given.member_id, given.device_id FROM {SQLITE.table("given", _DEVICE, 1)})
+          AND updated_at < $2""",
+)
+
+
+@dataclass(frozen=True)
+class StalePage:
+    """How many devices were looked at, the keys of the stale ones, and the last key; None if there are no more."""
+
+    looked_at: int
+    stale: Sequence[tuple[str, str]]
+    last: tuple[str, str] | None
+
+
+async def find_stale(tx: Transaction, after: Sequence[str], cutoff: datetime, limit: int) -> StalePage:
+    rows = await tx.fetch(FIND_STALE(*after, limit, cutoff))
+    stale = [(row["member_id"], row["device_id"]) for row in rows if row["is_stale"]]
+    last = (rows[-1]["member_id"], rows[-1]["device_id"]) if len(rows) == limit else None
+    return StalePage(len(rows), stale, last)
+
+
+async def remove_stale(tx: Transaction, keys: Sequence[tuple[str, str]], cutoff: datetime) -> int:
+    """Remove those of these devices that were not registered again meanwhile; return how many."""
+    return sum(await tx.execute(REMOVE_STALE(Table(_DEVICE, keys), cutoff))) if keys else 0

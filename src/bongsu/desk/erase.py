@@ -1,0 +1,66 @@
+"""Erase a member: a run of the job `erase`, which any clock finishes if its process dies.
+
+Until it is finished the run has the member's id, without which nobody could go on with it. The step that deletes the member
+replaces it with its hash: whether an id was erased can be answered, whose it was cannot be read off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from functools import partial
+from hashlib import sha256
+
+from bongsu.clock.run import Run
+from bongsu.clock.runs import Runs
+from bongsu.model import new_id
+from bongsu.model.job import Job
+from bongsu.store import Store
+from bongsu.store.members import erasure
+from bongsu.store.runs import RunRow, replace_input
+
+# Rows of each table that one transaction deletes: the member's own calls wait for so long.
+BATCH = 500
+# A part that found only notifications whose deliveries are being recorded looks again after this.
+AGAIN_SECONDS = 0.05
+# A member with millions of notifications takes minutes; an erasure that takes a day is stuck.
+AT_MOST = timedelta(days=1)
+
+
+def erase_job(batch: int = BATCH) -> Job:
+    """For those who request erasures, and for clocks, which go on with those of dead processes."""
+    return Job("erase", "Erases all data of a member.", partial(_erase, batch), at_most_for=AT_MOST)
+
+
+class Erasures:
+    def __init__(self, store: Store, lease_seconds: float, batch: int = BATCH) -> None:
+        self._runs = Runs(store, lease_seconds)
+        self._job = erase_job(batch)
+
+    async def erase(self, member_id: str, requested_by: str) -> RunRow:
+        """Erase a member, known or not. Returns when it is done. Several may be under way for one member."""
+        ended = await self._runs.run_by_hand(self._job, requested_by, input={"memberId": member_id}, subject=str(new_id()))
+        if ended.raised is not None:
+            raise ended.raised
+        return ended.run
+
+
+def member_hash(member_id: str) -> str:
+    return sha256(member_id.encode()).hexdigest()
+
+
+async def _erase(batch: int, run: Run) -> str:
+    """The cursor has the messages that the last part leaves to be deleted if nobody else has them; `True` at the end."""
+    while run.cursor is not True:
+        if run.cursor is not None:
+            async with run.step() as step:
+                step.save(cursor=None, counts=await erasure.forget_messages(step, run.cursor))
+            continue
+        async with run.step() as step:
+            part = await erasure.erase_part(step, run.input["memberId"], batch)
+            step.save(cursor=part.is_last or part.message_ids or None, counts=part.counts)
+            if part.is_last:
+                await replace_input(step, run.run_id, {"memberSha256": member_hash(run.input["memberId"])})
+        if not part.is_last and not part.counts.total():
+            await asyncio.sleep(AGAIN_SECONDS)
+    return ", ".join(f"{count} {name}" for name, count in run.counts.items() if count) or "nothing was stored"

@@ -1,0 +1,171 @@
+"""Statements that erase a member: everything that has the member's id in a `member_id` column, and what only they got.
+
+A part deletes a bounded number of rows. Locks in one order: events; the member; then deliveries that nobody else has locked.
+Deciding locks the member before it notifies, so what the last part leaves behind is nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from bongsu.store.core.query import Table, Transaction, as_uuid, in_both, same
+from bongsu.store.decisions import audience_snapshots
+from bongsu.store.retention import (
+    NotificationKey,
+    delete_deliveries_of,
+    delete_unused_messages,
+    delete_without_deliveries,
+    lock_finished_events,
+)
+
+
+@dataclass(frozen=True)
+class Erased:
+    """What a part has deleted, by kind; the messages that the member had; and whether that was the last of the member."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    message_ids: Sequence[int] = ()
+    is_last: bool = False
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+_EVENT_ID = {"event_id": "uuid"}
+_MESSAGE_ID = {"message_id": "bigint"}
+
+# Up to $2 events to the member ($1) that are not DONE, by the index of these. Locks them: a step that decides one is waited
+# for.
+LOCK_EVENTS = in_both(
+    lambda d: (
+        f"""
+    SELECT event_id FROM bongsu_events {d.index_hint("bongsu_events_target")}
+    WHERE target_id = $1 AND target_id IS NOT NULL AND status <> 'DONE' ORDER BY event_id LIMIT $2 {d.lock_row}"""
+    )
+)
+
+# End the events given and delete whom they were about. A worker that has claimed one finds its epoch stale. They are locked.
+CANCEL_EVENTS = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_events
+    SET status = 'CANCELLED', finished_at = coalesce(finished_at, {d.now}), epoch = epoch + 1, claim_count = 0,
+        leased_by = NULL, actor_id = NULL, target_id = NULL, payload = '{{}}', error = NULL
+    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_ID, 1)})"""
+    )
+)
+
+# Delete whom the events given were about, if they have no message any more. They are finished and locked.
+FORGET_EVENTS = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_events SET actor_id = NULL, target_id = NULL, payload = '{{}}', error = NULL
+    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_ID, 1)})
+      AND (SELECT 1 FROM bongsu_messages AS m WHERE m.event_id = bongsu_events.event_id LIMIT 1) IS NULL"""
+    )
+)
+
+# The events of the messages given. Locks nothing.
+FIND_EVENTS = in_both(
+    lambda d: (
+        f"""
+    SELECT DISTINCT m.event_id FROM {d.table("given", _MESSAGE_ID, 1)}
+    JOIN bongsu_messages AS m ON m.message_id = given.message_id"""
+    )
+)
+
+
+async def cancel_events(tx: Transaction, member_id: str, limit: int) -> int:
+    """Cancel events to the member that wait or have failed: decided or replayed later, they would make the member anew."""
+    event_ids = [as_uuid(row["event_id"]) for row in await tx.fetch(LOCK_EVENTS(member_id, limit))]
+    if event_ids:
+        await tx.execute(CANCEL_EVENTS(_event_ids(event_ids)))
+        await audience_snapshots.forget(tx, event_ids)
+    return len(event_ids)
+
+
+async def forget_messages(tx: Transaction, message_ids: Sequence[int]) -> Counter[str]:
+    """Delete those of these messages that nobody else has, and whom their events were about."""
+    rows = await tx.fetch(FIND_EVENTS(Table(_MESSAGE_ID, [(message_id,) for message_id in message_ids])))
+    locked = await lock_finished_events(tx, sorted(as_uuid(row["event_id"]) for row in rows))
+    messages = await delete_unused_messages(tx, locked)
+    (events,) = await tx.execute(FORGET_EVENTS(_event_ids(locked)))
+    return Counter(messages=messages, events=events)
+
+
+def _event_ids(event_ids: Sequence[UUID]) -> Table:
+    return Table(_EVENT_ID, [(event_id,) for event_id in event_ids])
+
+
+# --- the member -------------------------------------------------------------------------------------------------------
+
+# Locks the member's row ($1), if there is one: nobody is notifying the member then.
+_LOCK_MEMBER = in_both(lambda d: f"SELECT 1 AS one FROM bongsu_members WHERE member_id = $1 {d.lock_row}")
+
+# The member's ($1) first $2 notifications. Run under the member's lock.
+FIND_NOTIFICATIONS = in_both(
+    lambda d: (
+        f"""
+    SELECT notification_id, message_id
+    FROM bongsu_notifications {d.index_hint("bongsu_notifications_inbox")}
+    WHERE member_id = $1 ORDER BY notification_id LIMIT $2"""
+    )
+)
+
+# Delete up to $2 suppressions of the member ($1); return their messages. Locks them; waits for nobody but the retention job,
+# which waits for nobody.
+DELETE_SUPPRESSIONS = in_both(
+    lambda d: (
+        f"""
+    DELETE FROM bongsu_suppressions WHERE member_id = $1 AND message_id IN (
+        SELECT s.message_id FROM bongsu_suppressions AS s {d.index_hint("bongsu_suppressions_member")}
+        WHERE s.member_id = $1 ORDER BY s.message_id LIMIT $2)
+    RETURNING message_id"""
+    )
+)
+
+# Delete up to $2 behaviours of the member ($1), by the index of members. Locks them in whatever order: others insert or
+# update a behaviour at a time.
+DELETE_BEHAVIORS = in_both(
+    lambda d: (
+        f"""
+    DELETE FROM bongsu_behaviors WHERE (product_id, member_id, action) IN (
+        SELECT b.product_id, b.member_id, b.action FROM bongsu_behaviors AS b {d.index_hint("bongsu_behaviors_member")}
+        WHERE b.member_id = $1 LIMIT $2)"""
+    )
+)
+
+# How many devices the member has ($1), for the record of the erasure. Locks nothing.
+_COUNT_DEVICES = same("SELECT count(*) AS count FROM bongsu_devices WHERE member_id = $1")
+
+# Delete the member ($1); devices, addresses and preferences go with the row. Run under the member's lock.
+# Returns it, because a count would include those on SQLite.
+DELETE_MEMBER = same("DELETE FROM bongsu_members WHERE member_id = $1 RETURNING member_id")
+
+
+async def erase_part(tx: Transaction, member_id: str, limit: int) -> Erased:
+    """Delete the next rows of the member; if none are left, the member."""
+    events = await cancel_events(tx, member_id, limit)
+    await tx.fetch(_LOCK_MEMBER(member_id))
+    rows = await tx.fetch(FIND_NOTIFICATIONS(member_id, limit))
+    keys = [NotificationKey(member_id, row["notification_id"]) for row in rows]
+    counts = Counter(events=events)
+    message_ids: list[int] = []
+    if keys:
+        counts["deliveries"] = await delete_deliveries_of(tx, keys, only_finished=False)
+        # One whose delivery a dispatcher is recording at this moment stays for the next part.
+        deleted = await delete_without_deliveries(tx, keys)
+        counts["notifications"] = len(deleted)
+        message_ids += [row["message_id"] for row in deleted]
+    suppressed = await tx.fetch(DELETE_SUPPRESSIONS(member_id, limit))
+    counts["suppressions"] = len(suppressed)
+    message_ids += [row["message_id"] for row in suppressed]
+    (counts["behaviors"],) = await tx.execute(DELETE_BEHAVIORS(member_id, limit))
+    is_last = not keys and not suppressed and max(events, counts["behaviors"]) < limit
+    if is_last:
+        (row,) = await tx.fetch(_COUNT_DEVICES(member_id))
+        counts["devices"] = row["count"]
+        counts["members"] = len(await tx.fetch(DELETE_MEMBER(member_id)))
+    return Erased(counts, message_ids, is_last)
