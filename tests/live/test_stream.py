@@ -8,12 +8,14 @@ import gc
 import json
 import weakref
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 
 from bongsu.api.http_protocol import HttpProtocol
+from bongsu.clock.jobs.retain import retain_job
 from bongsu.decide.step import CHUNK, Decider
 from bongsu.decide.worker import EventWorker
 from bongsu.errors import StoreUnreachable
@@ -31,6 +33,7 @@ from bongsu.store.messages.content import MessageCache, MessageContent
 from tests.live.harness import Live, bearer, write
 from tests.support.decisions import rules_notifying, run_worker, set_preferences, trigger_event
 from tests.support.rows import Sql, add_for_each, set_columns
+from tests.support.runs import run_by_hand
 
 FIND_OTHERS = same("SELECT notification_id FROM bongsu_notifications WHERE member_id = 'm-2' ORDER BY notification_id")
 
@@ -76,6 +79,27 @@ async def test_with_a_cursor_it_tells_all_that_came_after_read_or_not(live: Live
         for page in (by_header, by_query):
             await page.until_told(ids[5:])
             assert page.seen("reset") == []
+
+
+async def test_a_cursor_at_a_notification_that_retention_deleted_still_works(live: Live) -> None:
+    ids, _ = await write(live.store, "m-1", 6)
+    await set_columns(live.store, "notifications", {"notification_id": ids[:3]}, created_at=timedelta(days=-31))
+    await run_by_hand(live.store, retain_job(live.settings))
+    page = live.open()
+    page.last_id = str(ids[1])
+    async with page:
+        await page.until_told(ids[3:])
+        # Everything that it has seen goes, and what comes then is new to it.
+        await set_columns(live.store, "notifications", created_at=timedelta(days=-31))
+        await run_by_hand(live.store, retain_job(live.settings))
+        back = live.open()
+        back.last_id = page.last_id
+        async with back:
+            await back.until_live()
+            new = await live.ring("m-1")
+            await back.until_told(new)
+            await page.until_told([*ids[3:], *new])
+    assert back.seen("badge")[-1] == {"unread": 1}
 
 
 async def test_beyond_the_bound_the_newest_come_and_a_reset_says_so(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
