@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 
 import httpx
@@ -16,6 +17,9 @@ from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store
+from tests.conftest import KEYS
+from tests.support.served_app import ServedApp, served_app
+from tests.support.servers import PostgresServer
 
 
 @pytest.fixture
@@ -43,3 +47,20 @@ async def api(store: Store, settings: Settings, signals: LocalSignals, intake: I
 @pytest.fixture
 def member_token(settings: Settings) -> str:
     return Keys.load(settings).member_token("m-1", timedelta(hours=1))
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
+    """The application of a whole file of tests, for those that Hypothesis calls. Without the limit on calls of a member."""
+    folder, url = tmp_path_factory.mktemp("served"), ""
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.create_database(request.getfixturevalue("postgres_template"))
+    else:
+        shutil.copy(request.getfixturevalue("sqlite_template"), folder / "bongsu.db")
+    origins = "https://shop.example"
+    settings = Settings(data_dir=folder, database_url=url, member_rate=0, cors_origins=origins, **KEYS)
+    with served_app(settings, is_demo=True) as served:
+        yield served
+    if url:
+        server.drop_database(url)

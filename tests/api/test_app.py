@@ -78,7 +78,7 @@ async def test_the_document_describes_the_three_shapes(api: httpx.AsyncClient) -
     content = document["paths"]["/api/events"]["post"]["requestBody"]["content"]
     assert set(content) == {"application/json", "application/x-ndjson"}
     assert set(document["components"]["schemas"]["Event"]["properties"]) >= {"eventId", "eventType", "payload"}
-    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    assert document["components"]["securitySchemes"]["apiKey"]["scheme"] == "bearer"
     page = await api.get("/docs")
     assert page.status_code == 200
     # The page works where there is no internet: all it loads comes from here.

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
+from typing import Any, Generic, TypeVar
 
 from fastapi import Request
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
 
 from bongsu.api.rate_limit import RateLimit
 from bongsu.errors import BadKey, WrongKind
 from bongsu.runtime.keys import Keys
 
 SESSION_COOKIE = "bongsu_session"
+
+_T = TypeVar("_T")
+
+# For the API's document: how an operation names its check that calls it itself, and not as a dependency.
+SERVER_CALL: dict[str, Any] = {"security": [{"apiKey": []}]}
+MEMBER_CALL: dict[str, Any] = {"security": [{"memberToken": []}]}
+OPEN_CALL: dict[str, Any] = {"security": []}
+
+
+class Check(SecurityBase, Generic[_T]):
+    """Who may call, as a dependency. FastAPI names it in the document of every operation that depends on it, so that what is
+    documented is what is checked."""
+
+    def __init__(self, name: str, description: str, check: Callable[[Request], Awaitable[_T]]) -> None:
+        self.scheme_name = name
+        self.model = HTTPBearer(description=description)
+        self._check = check
+
+    async def __call__(self, request: Request) -> _T:
+        return await self._check(request)
 
 
 class Gate:
@@ -22,15 +45,17 @@ class Gate:
         self._keys = keys
         self._limit = limit
         self._origins = frozenset(origins)
+        self.server = Check("apiKey", "An API key, here or as X-API-Key.", self._server)
+        self.member = Check("memberToken", "A member token, here or in the session cookie.", self._member_id)
 
-    async def server(self, request: Request) -> None:
+    async def _server(self, request: Request) -> None:
         given = self._given(request)
         if self._keys.is_api_key(given):
             return
         await self._keys.member_of(given)  # raises unless it is a member's valid token
         raise WrongKind("This call takes an API key, and a member token was sent")
 
-    async def member(self, request: Request) -> str:
+    async def _member_id(self, request: Request) -> str:
         return (await self.member_until(request))[0]
 
     async def member_until(self, request: Request) -> tuple[str, datetime]:
@@ -39,7 +64,7 @@ class Gate:
 
     async def bearer_until(self, request: Request) -> tuple[str, str, datetime]:
         """The token sent in the header, whose it is and when it ends: a cookie is not made from a cookie."""
-        given = _from_headers(request)
+        given = self._from_headers(request)
         if given is None:
             raise _nothing(request)
         return given, *await self._member(given)
@@ -60,7 +85,7 @@ class Gate:
         return member_id, expires_at
 
     def _given(self, request: Request) -> str:
-        given = _from_headers(request)
+        given = self._from_headers(request)
         if given is not None:
             return given
         # Only EventSource needs the cookie, because it cannot send headers. A browser sends it by itself, so that an API key
@@ -71,6 +96,12 @@ class Gate:
                 raise BadKey("An API key was sent in the session cookie, where only member tokens are accepted")
             return cookie
         raise _nothing(request)
+
+    def _from_headers(self, request: Request) -> str | None:
+        given = _from_headers(request)
+        if given is not None and _bearer(request) is None and not self._keys.is_api_key(given):
+            raise BadKey("X-API-Key takes an API key, and what was sent is not one. A member token is sent as Authorization")
+        return given
 
     def _check_origin(self, request: Request) -> None:
         """CSRF: a browser sends the cookie with requests of any page. Only our own and configured origins may use it."""
@@ -95,10 +126,12 @@ def key_ending(request: Request) -> str:
 
 
 def _from_headers(request: Request) -> str | None:
+    return _bearer(request) or request.headers.get("x-api-key") or None
+
+
+def _bearer(request: Request) -> str | None:
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and credentials.strip():
-        return credentials.strip()
-    return request.headers.get("x-api-key") or None
+    return credentials.strip() or None if scheme.lower() == "bearer" else None
 
 
 def _nothing(request: Request) -> BadKey:

@@ -27,7 +27,7 @@ class DeadQuery(DeadFilter):
 class ReplayRequest(BaseModel):
     """Which dead letters to replay, and how."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel)
 
     filter: DeadFilter | None = Field(None, description="At least one of its names must be given")
     dry_run: bool = Field(False, description="Count them and change nothing")

@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
-from bongsu.api.auth import Gate
+from bongsu.api.auth import SERVER_CALL, Gate
 from bongsu.api.ingest import RequestBodies
 from bongsu.api.models import ApiModel
 from bongsu.api.problems import ProblemError, problems
@@ -57,7 +57,7 @@ def router(gate: Gate, intake: Intake, store: Store) -> APIRouter:
         "",
         status_code=202,
         response_model=AcceptedEvents,
-        openapi_extra=events_in.described(_EXAMPLE),
+        openapi_extra=events_in.described(_EXAMPLE) | SERVER_CALL,
         responses=problems(400, 413, 415),
         summary="Record events",
     )

@@ -9,7 +9,7 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import Field
 
-from bongsu.api.auth import Gate
+from bongsu.api.auth import OPEN_CALL, Gate
 from bongsu.api.models import ApiModel
 from bongsu.api.problems import ProblemError, problems
 from bongsu.desk.stats import find_stats
@@ -19,8 +19,6 @@ from bongsu.runtime.signals import Signals
 from bongsu.store import Store, check
 
 _log = telemetry.log("bongsu.http")
-# For the document: no key is needed.
-_OPEN: dict[str, list[str]] = {"security": []}
 
 
 class WorkCounts(ApiModel):
@@ -38,12 +36,12 @@ def router(
     """With `needs_signals`, the process is of no use while they do not arrive."""
     routes = APIRouter(tags=["operations"])
 
-    @routes.get("/healthz", summary="Liveness", openapi_extra=_OPEN)
+    @routes.get("/healthz", summary="Liveness", openapi_extra=OPEN_CALL)
     async def healthz() -> dict[str, str]:
         """Answers as long as the process runs. It does not look at the store."""
         return {"status": "ok"}
 
-    @routes.get("/readyz", summary="Readiness", responses=problems(503), openapi_extra=_OPEN)
+    @routes.get("/readyz", summary="Readiness", responses=problems(503), openapi_extra=OPEN_CALL)
     async def readyz() -> dict[str, str]:
         """503 while the process is stopping, if the store cannot be reached, is not migrated or has no room left, and for a
         process that only serves streams, if Redis cannot be reached."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -13,8 +13,9 @@ from pydantic_core import PydanticCustomError
 
 from bongsu.api.auth import Gate
 from bongsu.api.models import ApiModel, Timestamp
-from bongsu.api.paging import not_a_cursor
+from bongsu.api.paging import CursorText, not_a_cursor
 from bongsu.api.problems import ProblemError, problems
+from bongsu.api.query import CURSOR
 from bongsu.store import Store, Transaction
 from bongsu.store import inbox as statements
 from bongsu.store.core.query import LARGEST_ID
@@ -59,13 +60,11 @@ class PageQuery(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    unread: Annotated[bool, BeforeValidator(_yes_or_no, json_schema_input_type=str)] = Field(
+    unread: Annotated[bool, BeforeValidator(_yes_or_no, json_schema_input_type=bool | Literal["", "1", "0"])] = Field(
         False, description="Only the unread"
     )
     limit: int = Field(20, ge=1, le=100, description="How many at most")
-    cursor: Annotated[int, BeforeValidator(_cursor, json_schema_input_type=str)] = Field(
-        LARGEST_ID, description="The `next` of the previous page"
-    )
+    cursor: Annotated[int, BeforeValidator(_cursor, json_schema_input_type=CursorText)] | None = CURSOR
 
 
 class InboxItem(ApiModel):
@@ -111,7 +110,8 @@ class Inbox:
         """Newest first. What arrives meanwhile is above the page, so going on from `next` repeats and skips nothing."""
         async with self._store.read() as tx:
             # One more than asked for, to know whether there is a next page.
-            rows, unread = await statements.find_page(tx, member_id, query.cursor, query.limit + 1, query.unread)
+            before = LARGEST_ID if query.cursor is None else query.cursor
+            rows, unread = await statements.find_page(tx, member_id, before, query.limit + 1, query.unread)
         shown = rows[: query.limit]
         more = str(shown[-1].notification_id) if len(rows) > len(shown) else None
         return InboxPage(items=[_item(row) for row in shown], next=more, unread=unread)

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Annotated, Any, Literal, Protocol
 
 import orjson
@@ -20,7 +21,6 @@ from pydantic import (
     AwareDatetime,
     FailFast,
     Field,
-    StringConstraints,
     TypeAdapter,
     ValidationError,
 )
@@ -57,8 +57,8 @@ _NAMESPACE = uuid.UUID("d1b7a1f4-6a35-5d0e-8f0c-2f0f6a3c9be1")
 
 
 # A title is one line and a mail's header; a body has lines.
-_NOT_IN_A_TITLE = re.compile(r"[\x00-\x1f\x7f]")
-_NOT_IN_A_BODY = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_NOT_IN_A_TITLE = r"\x00-\x1f\x7f"
+_NOT_IN_A_BODY = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f"
 
 
 def _type_name(name: str) -> str:
@@ -102,30 +102,53 @@ def _short(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
+def _not_blank(unfit: str) -> dict[str, Any]:
+    """For the API's document; the check itself says what to remove."""
+    return {"minLength": 1, "pattern": rf"^[^{unfit}]*[^\s{unfit}][^{unfit}]*$"}
+
+
 Title = Annotated[
-    str, StringConstraints(max_length=TITLE_LIMIT), AfterValidator(lambda text: _printable(text, unfit=_NOT_IN_A_TITLE))
+    str,
+    Field(max_length=TITLE_LIMIT, json_schema_extra=_not_blank(_NOT_IN_A_TITLE)),
+    AfterValidator(partial(_printable, unfit=re.compile(f"[{_NOT_IN_A_TITLE}]"))),
 ]
 Body = Annotated[
-    str, StringConstraints(max_length=BODY_LIMIT), AfterValidator(lambda text: _printable(text, unfit=_NOT_IN_A_BODY))
+    str,
+    Field(max_length=BODY_LIMIT, json_schema_extra=_not_blank(_NOT_IN_A_BODY)),
+    AfterValidator(partial(_printable, unfit=re.compile(f"[{_NOT_IN_A_BODY}]"))),
 ]
 
 
 class NotificationRequest(Wire):
     """A notification and its recipients. What is left out is as the declared type of that name has it."""
 
-    type: Annotated[str, AfterValidator(_type_name)]
+    type: Annotated[str, Field(json_schema_extra={"pattern": f"^{TYPE_NAME.pattern}$"}), AfterValidator(_type_name)]
     # Stops at the first invalid id: of a hundred thousand, more are of no use to the caller.
     user_ids: Annotated[list[Id], FailFast(), Field(min_length=1, max_length=MEMBERS_LIMIT)]
     title: Title
     body: Body
     ref_id: Id | None = None
     data: Annotated[dict[str, Any], AfterValidator(_short)] | None = None
-    channels: Annotated[list[ChannelName], Field(min_length=1), AfterValidator(_once_each)] | None = None
+    channels: (
+        Annotated[
+            list[ChannelName],
+            Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+            AfterValidator(_once_each),
+        ]
+        | None
+    ) = None
     priority: Priority | None = None
     subject: Id | None = None
     guarantee: Guarantee | None = None
     critical: bool | None = None
-    send_at: Annotated[AwareDatetime, AfterValidator(_near)] | None = None
+    send_at: (
+        Annotated[
+            AwareDatetime,
+            Field(json_schema_extra={"description": "With offset; from 1970 to a year from now"}),
+            AfterValidator(_near),
+        ]
+        | None
+    ) = None
     pace_per_minute: Annotated[int, Field(ge=1, le=MOST_A_MINUTE)] | None = Field(
         None, description="To how many members a minute it is sent, at most; the inbox has it at once"
     )

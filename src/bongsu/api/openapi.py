@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -19,10 +21,10 @@ def install(app: FastAPI) -> None:
 
 
 def _complete_document(app: FastAPI) -> None:
-    """Add what FastAPI cannot infer: the bodies, because endpoints read them themselves, and how to authenticate."""
+    """Add what FastAPI cannot infer: the bodies, because endpoints read them themselves."""
     describe = app.openapi
 
-    def openapi() -> dict[str, object]:
+    def openapi() -> dict[str, Any]:
         document = describe()
         components = document.setdefault("components", {})
         schemas = components.setdefault("schemas", {})
@@ -30,13 +32,23 @@ def _complete_document(app: FastAPI) -> None:
         bodies = [(model, "validation") for model in models]
         _, described = models_json_schema(bodies, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
         schemas.update(described["$defs"])
-        components["securitySchemes"] = {
-            "key": {"type": "http", "scheme": "bearer", "description": "An API key, or a member token for member calls."}
-        }
-        document["security"] = [{"key": []}]
+        _drop_null_parameters(document)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _drop_null_parameters(document: dict[str, Any]) -> None:
+    """A parameter is given or left out. `null` is a value of the models behind it, which a URL has no way to write."""
+    operations = (operation for path in document["paths"].values() for operation in path.values())
+    for parameter in (each for operation in operations for each in operation.get("parameters", ())):
+        schema = parameter["schema"]
+        given = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
+        if len(given) == 1:
+            del schema["anyOf"]
+            parameter["schema"] = given[0] | schema
+        elif given:
+            schema["anyOf"] = given
 
 
 def _add_pages(app: FastAPI) -> None:

@@ -14,11 +14,14 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache, partial
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 from uuid import UUID
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
+
+# For the API's document: callers cannot make one themselves.
+CursorText = Annotated[str, Field(json_schema_extra={"format": "cursor"})]
 
 _C = TypeVar("_C")
 
@@ -43,7 +46,7 @@ def decode_cursor(kind: type[_C], text: str) -> _C:
 
 def cursor_of(kind: type[Any]) -> BeforeValidator:
     """For a parameter: `Annotated[PageCursor, cursor_of(PageCursor)]`."""
-    return BeforeValidator(partial(decode_cursor, kind), json_schema_input_type=str)
+    return BeforeValidator(partial(decode_cursor, kind), json_schema_input_type=CursorText)
 
 
 def not_a_cursor() -> PydanticCustomError:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from fastapi import APIRouter, Request, Response
 
-from bongsu.api.auth import SESSION_COOKIE, Gate
+from bongsu.api.auth import MEMBER_CALL, OPEN_CALL, SESSION_COOKIE, Gate
 from bongsu.api.problems import problems
 from bongsu.settings import Settings
 
@@ -29,7 +29,13 @@ def router(gate: Gate, settings: Settings, on_logout: Callable[[str], None]) -> 
             samesite="none" if is_shared else "lax",
         )
 
-    @routes.post("/api/session", status_code=204, responses=problems(401, 403, 429), summary="Begin a session")
+    @routes.post(
+        "/api/session",
+        status_code=204,
+        responses=problems(401, 403, 429),
+        summary="Begin a session",
+        openapi_extra=MEMBER_CALL,
+    )
     async def begin(request: Request) -> Response:
         """Keeps the member token of this request in a cookie until it expires, for EventSource, which cannot send
         headers."""
@@ -38,7 +44,7 @@ def router(gate: Gate, settings: Settings, on_logout: Callable[[str], None]) -> 
         put(request, response, token, max(0, int((expires_at - datetime.now(UTC)).total_seconds())))
         return response
 
-    @routes.delete("/api/session", status_code=204, summary="End the session", openapi_extra={"security": []})
+    @routes.delete("/api/session", status_code=204, summary="End the session", openapi_extra=OPEN_CALL)
     async def end(request: Request) -> Response:
         """Removes the cookie, and ends the streams that the member opened with it: pages that still have a cookie come
         back. The token itself stays valid until it expires."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Annotated, NamedTuple, Protocol, Self
 from uuid import UUID
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from bongsu.desk.lists import ListFilter
@@ -44,7 +44,7 @@ Progress = Callable[[int], None]
 
 def _dead_id(given: object) -> int | UUID:
     """A delivery's number or an event's UUID, which also says which kind it is."""
-    text = str(given)
+    text = given if isinstance(given, str) else ""
     if re.fullmatch(r"[0-9]{1,19}", text) and int(text) <= LARGEST_ID:
         return int(text)
     try:
@@ -53,13 +53,9 @@ def _dead_id(given: object) -> int | UUID:
         raise PydanticCustomError("id", "must be a delivery's number or an event's UUID") from None
 
 
-def _without_nul(code: str) -> str:
-    if "\x00" in code:
-        raise PydanticCustomError("code", "must not hold a NUL character")
-    return code
-
-
-DeadId = Annotated[int | UUID, BeforeValidator(_dead_id, json_schema_input_type=str)]
+# For the API's document. Numbers of 19 digits fit in part.
+_Number = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,18}$")]
+DeadId = Annotated[int | UUID, BeforeValidator(_dead_id, json_schema_input_type=_Number | UUID)]
 
 
 class DeadFilter(ListFilter):
@@ -68,7 +64,7 @@ class DeadFilter(ListFilter):
     id: DeadId | None = None
     kind: Kind | None = None
     state: State | None = Field(None, description="FAILED and UNHANDLED of events, FAIL and UNKNOWN of deliveries")
-    code: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_without_nul)] | None = None
+    code: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00]+$")] | None = None
     channel: ChannelName | None = None
     type: Name | None = Field(None, description="The notification's type, or the event's")
     user_id: Id | None = None

@@ -26,7 +26,7 @@ def _moment(given: str) -> datetime:
     raise PydanticCustomError("moment", "must be a time with offset, as 2026-03-01T09:00:00Z; a + in a URL is written %2B")
 
 
-Moment = Annotated[datetime, BeforeValidator(_moment, json_schema_input_type=str)]
+Moment = Annotated[datetime, BeforeValidator(_moment, json_schema_input_type=datetime)]
 
 
 class ListFilter(BaseModel):

@@ -70,7 +70,7 @@ def _well_formed(address: str) -> str:
 _PATTERN = r"^[^@?\s\x00-\x1f]+@[^@\s\x00-\x1f]+$"
 Email = Annotated[
     str,
-    Field(max_length=EMAIL_LIMIT, json_schema_extra={"pattern": _PATTERN}),
+    Field(max_length=EMAIL_LIMIT, json_schema_extra={"format": "email", "pattern": _PATTERN}),
     AfterValidator(_well_formed),
 ]
 Phone = Annotated[str, StringConstraints(pattern=f"^{_PHONE}$")]

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
@@ -56,7 +56,11 @@ def _plausible(moment: datetime) -> datetime:
 
 
 # A time at which something happened.
-PastTime = Annotated[AwareDatetime, AfterValidator(_plausible)]
+PastTime = Annotated[
+    AwareDatetime,
+    Field(json_schema_extra={"description": "With offset; from 1970 to a day from now"}),
+    AfterValidator(_plausible),
+]
 
 
 def _zone(name: str) -> str:
@@ -67,4 +71,4 @@ def _zone(name: str) -> str:
     return name
 
 
-Zone = Annotated[str, AfterValidator(_zone)]
+Zone = Annotated[str, Field(json_schema_extra={"format": "time-zone"}), AfterValidator(_zone)]

@@ -150,7 +150,14 @@ def _with_addresses(name: str) -> str:
 ChannelName = Annotated[
     str,
     AfterValidator(_known),
-    WithJsonSchema({"type": "string", "examples": [spec.name for spec in BUILT_IN], "description": "The name of a channel"}),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "format": "channel",
+            "examples": [spec.name for spec in BUILT_IN],
+            "description": "The name of a channel",
+        }
+    ),
 ]
 # The name of a channel whose addresses are rows of bongsu_addresses.
 AddressedChannel = Annotated[str, AfterValidator(_with_addresses)]

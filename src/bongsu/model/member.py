@@ -38,7 +38,7 @@ class Member(Wire):
     phone: Phone | None = None
     # Addresses for channels that apps declare, by channel name.
     addresses: dict[AddressedChannel, Annotated[str, StringConstraints(min_length=1, max_length=320, pattern=PRINTABLE)]] = (
-        Field(default_factory=dict)
+        Field(default_factory=dict, json_schema_extra={"propertyNames": {"format": "own-channel"}})
     )
 
 
@@ -73,7 +73,8 @@ class TypePreference(Wire):
     """A member's preference for one notice type. Without channels: those of the type."""
 
     enabled: bool = True
-    channels: frozenset[ChannelName] | None = None
+    # A channel named twice is the same as once.
+    channels: Annotated[frozenset[ChannelName], Field(json_schema_extra={"uniqueItems": False})] | None = None
 
 
 Minute = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
@@ -96,5 +97,7 @@ class Preferences(Wire):
     """Which notifications a member wants, and when. The default is everything at any hour."""
 
     enabled: bool = True
-    types: Annotated[dict[Name, TypePreference], Field(max_length=200)] = Field(default_factory=dict)
+    types: Annotated[dict[Name, TypePreference], Field(max_length=200)] = Field(
+        default_factory=dict, json_schema_extra={"additionalProperties": False}
+    )
     quiet_hours: QuietHours | None = None
