@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from email.utils import parseaddr
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -157,7 +157,7 @@ NOT_USED_YET = frozenset(
 class Settings(BaseModel):
     """All settings. An unknown name or a bad value stops the start with one line."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     data_dir: Path = Path(".bongsu")
     database_url: Annotated[str, _url("postgresql", "postgres", "sqlite")] = ""
@@ -248,6 +248,11 @@ class Settings(BaseModel):
             return cls.model_validate(from_file | from_environment)
         except ValidationError as error:
             raise BadSettings("; ".join(_describe(found, sources) for found in error.errors())) from None
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """A URL may have a password in it, or be a secret as a whole, as those of Apprise."""
+        for name, value in super().__repr_args__():
+            yield name, "[hidden]" if value and name is not None and "url" in name else value
 
     def create_data_dir(self) -> Path:
         """The data dir, created if missing; readable by its owner only, because it holds keys."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from bongsu.deliver.channels.details import without_address
 from bongsu.deliver.channels.limits.guard import Guard
 from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.model.outcome import Outcome, Outgoing, Sender, Unknown
@@ -107,7 +108,7 @@ class GuardedSender:
         began = time.perf_counter()
         outcome: Outcome
         try:
-            outcome = await self.sender.send(outgoing)
+            outcome = without_address(await self.sender.send(outgoing), outgoing)
         except asyncio.CancelledError as cancelled:
             self._guard.crashed(outgoing, cancelled, began)
             raise

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -106,7 +106,7 @@ class Server:
     host: str
     port: int
     user: str | None
-    password: str | None
+    password: str | None = field(repr=False)
     # From the first byte (smtps), or by STARTTLS: True demands it, None takes it when offered, False never.
     is_tls: bool
     start_tls: bool | None

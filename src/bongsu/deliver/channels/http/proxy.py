@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment
 
@@ -17,7 +17,7 @@ class Proxy:
     host: str
     port: int
     # user:password, or nothing.
-    login: str = ""
+    login: str = field(default="", repr=False)
 
     def headers(self) -> dict[str, str]:
         if not self.login:

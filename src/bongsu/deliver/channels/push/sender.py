@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from bongsu.deliver.channels.callback import OnOutcome, send_and_wait
+from bongsu.deliver.channels.details import without_address
 from bongsu.deliver.channels.http.client import Answer, HttpClient, NotSent, ResponseLost
 from bongsu.deliver.channels.limits.breaker import Breaker
 from bongsu.deliver.channels.limits.guard import Guard, held
@@ -219,7 +220,7 @@ class Push:
 
     def _on_answer(self, call: _Call, token: str, result: Answer | NotSent | ResponseLost) -> bool:
         try:
-            outcome = _read(call.outgoing, result)
+            outcome = without_address(_read(call.outgoing, result), call.outgoing)
             is_rejected = isinstance(outcome, Misconfigured) and outcome.code == "UNAUTHENTICATED"
             if is_rejected and self._tokens is not None and not call.is_repeat:
                 # Ended early, or revoked: a new one, once.
