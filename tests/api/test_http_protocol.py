@@ -155,6 +155,20 @@ async def test_a_head_within_the_limits_and_many_chunks_are_taken(app: App) -> N
         assert await reader.readexactly(50_000) == b"a" * 50_000
 
 
+async def test_a_connection_with_much_to_read_leaves_others_their_turn(app: App) -> None:
+    """By what its transport does: the event loop of the service reads many times from one connection in a row."""
+    async with served(app) as connect:
+        _, writer = await connect()
+        writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        await until(lambda: len(app.requests) == 1)
+        transport = app.requests[0]["extensions"][TRANSPORT]
+        transport.get_protocol().data_received(b"1\r\na\r\n" * (http_protocol.LARGE_READ // 6))
+        assert transport.is_reading()
+        transport.get_protocol().data_received(b"1\r\na\r\n" * (http_protocol.LARGE_READ // 5))
+        assert not transport.is_reading()
+        await until(transport.is_reading)
+
+
 async def test_a_trailer_does_not_become_a_header(app: App) -> None:
     async with served(app) as connect:
         reader, writer = await connect()

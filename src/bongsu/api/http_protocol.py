@@ -35,6 +35,9 @@ TRANSPORT = "bongsu.transport"
 BYTES_PER_SECOND = 500
 # What a chunk of a body may take besides its data: its size in hexadecimal, two line ends, and a short extension.
 CHUNK_BYTES = 32
+# After a read of so many bytes others have their turn. uvloop reads up to 32 times 256 KB from one connection without a look
+# at another, and in chunks of one byte that is a second of parsing.
+LARGE_READ = 65_536
 # Requests on one connection that wait for their turn. Reading pauses with the first, but one read may bring thousands.
 PIPELINE_LIMIT = 100
 # After a refusal, how long the rest of the request is read and dropped: closed at once, the answer might never arrive.
@@ -148,10 +151,22 @@ class HttpProtocol(HttpToolsProtocol):
         except _Refused as refused:
             self._refuse(refused)
             return
+        if len(data) >= LARGE_READ:
+            self._give_way()
         if not self._is_waiting_for_client():
             self._cancel_timer()
         elif self._timer is None:
             self._set_timer()
+
+    def _give_way(self) -> None:
+        """Read on when the others have had their turn, unless the application has not taken what was read."""
+        if not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -181,12 +196,11 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_in_head = False
         super().on_headers_complete()
 
-    def on_chunk_header(self) -> None:
-        self._overhead = max(0, self._overhead - CHUNK_BYTES)
-
     def on_body(self, body: bytes) -> None:
-        self._overhead = max(0, self._overhead - len(body))
-        super().on_body(body)
+        # Called for each chunk, which may be one byte: a callback for the chunk's head would take as long again.
+        self._overhead = max(0, self._overhead - len(body) - CHUNK_BYTES)
+        if not self.cycle.response_complete:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._overhead = 0
