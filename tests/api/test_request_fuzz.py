@@ -6,8 +6,11 @@ from __future__ import annotations
 import base64
 import json
 import re
-from typing import Any
+from dataclasses import fields
+from datetime import datetime
+from typing import Any, get_type_hints
 from urllib.parse import quote
+from uuid import UUID
 
 import hypothesis
 import pytest
@@ -15,12 +18,21 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from bongsu.api.paging import encode_parts
+from bongsu.store.desk.dead_letters import Kind
+from bongsu.store.desk.dead_letters import PageCursor as DeadCursor
+from bongsu.store.desk.event_progress import PageCursor as EventCursor
+from bongsu.store.desk.history import PageCursor as HistoryCursor
 from tests.support.hostile import hostile_texts
 from tests.support.long_runs import examples
 from tests.support.served_app import Answer, RawHeaders, ServedApp
 
 PAGES = ("/", "/docs", "/openapi.json", "/bongsu-bell.js", "/docs/assets/swagger-ui.css", "/demo", "/demo/shelf", "/nowhere")
-LISTS = ("/api/admin/events", "/api/admin/dead", "/api/admin/history", "/api/notifications")
+LISTS = {
+    "/api/admin/events": EventCursor,
+    "/api/admin/dead": DeadCursor,
+    "/api/admin/history": HistoryCursor,
+    "/api/notifications": None,
+}
 # Any path and method may be answered so: there is nothing of that name, or it does not take that method.
 ANYWHERE = {404, 405}
 
@@ -48,7 +60,22 @@ _VALUES = st.lists(
     | st.binary(max_size=12).map(lambda data: re.sub(rb"[\x00-\x08\x0a-\x1f]", b"", data)),
     max_size=5,
 ).map(b"".join)
-HEADERS = st.lists(st.tuples(st.sampled_from(_NAMES).map(str.encode), _VALUES), max_size=6)
+
+
+def _maybe(name: bytes, *starts: bytes) -> st.SearchStrategy[list[tuple[bytes, bytes]]]:
+    """Half of the time one header of that name, mostly with a start that makes it worth reading."""
+    values = st.tuples(st.sampled_from((*starts, b"")), _VALUES).map(b"".join)
+    return st.just([]) | values.map(lambda value: [(name, value)])
+
+
+# A key, and where it comes from, are read together: neither alone leads far.
+HEADERS = st.tuples(
+    _maybe(b"cookie", b"bongsu_session=x", b"bongsu_session=", b"a=b; bongsu_session="),
+    _maybe(b"origin", b"http://", b"https://", b"http://["),
+    _maybe(b"host", b"bongsu", b"["),
+    _maybe(b"authorization", b"Bearer ", b"bearer eyJhbGciOiJIUzI1NiJ9."),
+    st.lists(st.tuples(st.sampled_from(_NAMES).map(str.encode), _VALUES), max_size=4),
+).map(lambda parts: [header for part in parts for header in part])
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | hostile_texts,
@@ -91,6 +118,26 @@ _PARTS: st.SearchStrategy[Any] = (
     | st.sampled_from(["event", "delivery", "", "\x00", None, True, 1.5, [], {}])
     | st.text(max_size=5)
 )
+_OF_TYPES: dict[Any, st.SearchStrategy[Any]] = {
+    datetime: _MOMENTS,
+    UUID: st.uuids().map(str),
+    int: st.integers(-1, 2**63),
+    str: st.text(max_size=5),
+    Kind: st.sampled_from(list(Kind)).map(str),
+}
+
+
+def _like(kind: type[Any]) -> st.SearchStrategy[str]:
+    """Cursors of that kind, some with a part that is not."""
+    hints = get_type_hints(kind)
+    parts = [_mostly(_OF_TYPES[hints[field.name]]) for field in fields(kind)]
+    return st.tuples(*parts).map(lambda given: encode_parts(*given))
+
+
+def _mostly(part: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.integers(0, 4).flatmap(lambda number: part if number else _PARTS)
+
+
 CURSORS = (
     st.lists(_PARTS, max_size=5).map(lambda parts: encode_parts(*parts))
     | _JSON.map(lambda value: base64.urlsafe_b64encode(json.dumps(value).encode()).decode())
@@ -170,6 +217,17 @@ def test_no_header_to_a_page_is_answered_with_a_5xx(served: ServedApp, headers: 
 
 
 @fuzz
+@given(
+    origin=_VALUES, host=_VALUES, path=st.sampled_from(["/api/preferences", "/api/notifications/stream", "/api/admin/stats"])
+)
+def test_no_origin_and_no_host_of_a_cookies_page_is_answered_with_a_5xx(
+    documented: Documented, origin: bytes, host: bytes, path: str
+) -> None:
+    headers = [(b"cookie", b"bongsu_session=x"), (b"origin", b"http://" + origin), (b"host", b"x" + host)]
+    documented.call(f"GET {path}", path, headers)
+
+
+@fuzz
 @given(data=st.data())
 def test_no_id_in_a_path_is_answered_with_a_5xx(documented: Documented, data: st.DataObject) -> None:
     operation = data.draw(st.sampled_from([name for name in documented.operations if "{" in name]))
@@ -189,12 +247,13 @@ def test_no_body_is_answered_with_a_5xx(documented: Documented, data: st.DataObj
 @fuzz
 @given(data=st.data())
 def test_no_cursor_and_no_parameter_is_answered_with_a_5xx(documented: Documented, data: st.DataObject) -> None:
-    path = data.draw(st.sampled_from(LISTS))
+    path, kind = data.draw(st.sampled_from(sorted(LISTS.items(), key=str)))
+    cursors = CURSORS if kind is None else _like(kind) | CURSORS
     names = st.sampled_from(
         ["cursor", "from", "to", "limit", "status", "state", "id", "eventId", "userId", "type", "code", "unread"]
     )
     values: Any = CURSORS | _MOMENTS | hostile_texts
-    query = [("cursor", data.draw(CURSORS)), *data.draw(st.lists(st.tuples(names, values), max_size=2))]
+    query = [("cursor", data.draw(cursors)), *data.draw(st.lists(st.tuples(names, values), max_size=2))]
     kept = query if data.draw(st.booleans()) else query[:1]
     text = "&".join(f"{name}={quote(value.encode('utf-8', 'surrogatepass'), safe='')}" for name, value in kept)
     operation = f"GET {path}"
