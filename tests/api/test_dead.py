@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 
 from bongsu.api.paging import encode_cursor
 from bongsu.model import new_id, utc_now
@@ -180,3 +181,16 @@ async def test_history_lists_every_attempt(api: httpx.AsyncClient, store: Store)
     assert delivery["tries"] == 1
     assert [(each["millis"], each["code"]) for each in delivery["attempts"]] == [(10, "UNAVAILABLE"), (40, "UNREGISTERED")]
     assert all("T" in each["at"] for each in delivery["attempts"])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"filter": {"state": "FAIL"}, "dryRun": "true"},
+        {"filter": {"state": "FAIL"}, "dryRun": 1},
+        {"filter": {"state": "FAIL"}, "dryRun": True, "newCollapseId": "no"},
+        {"filter": {"id": 5}, "dryRun": True},
+    ],
+)
+async def test_a_replay_converts_nothing(api: httpx.AsyncClient, asked: dict[str, Any]) -> None:
+    assert (await api.post(REPLAY, json=asked)).status_code == 422

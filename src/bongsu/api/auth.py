@@ -98,10 +98,12 @@ class Gate:
         raise _nothing(request)
 
     def _from_headers(self, request: Request) -> str | None:
-        given = _from_headers(request)
-        if given is not None and _bearer(request) is None and not self._keys.is_api_key(given):
+        if (token := _bearer(request)) is not None:
+            return token
+        given = request.headers.get("x-api-key")
+        if given and not self._keys.is_api_key(given):
             raise BadKey("X-API-Key takes an API key, and what was sent is not one. A member token is sent as Authorization")
-        return given
+        return given or None
 
     def _check_origin(self, request: Request) -> None:
         """CSRF: a browser sends the cookie with requests of any page. Only our own and configured origins may use it."""
