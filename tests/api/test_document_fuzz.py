@@ -44,6 +44,8 @@ BEYOND_SCHEMA = (
     "must be a channel that an app declares",
     "contains a NUL character",  # anywhere in a payload
     "is the eventId of number",
+    "lies in the past: it would never be sent",
+    "lies before sendAt: it would never be sent",
     "Input should be a valid integer",  # 1.0: an integer to a schema, and a float to every strict reader
 )
 

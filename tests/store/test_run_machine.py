@@ -154,10 +154,11 @@ class RunMachine(RuleBasedStateMachine):
     @rule(claim=claims)
     def finish(self, claim: Claim) -> None:
         result = f"by {claim.epoch}"
-        row = self.write(lambda tx: statements.finish(tx, *claim, result, None))
-        assert (row is not None) == self.holds(claim)
+        row, run = self.write(lambda tx: statements.finish(tx, *claim, result, None)), self.model[claim.run_id]
+        # Also past its lease, if nobody has taken the run over.
+        assert (row is not None) == (run.epoch == claim.epoch and run.result is None)
         if row is not None:
-            self.model[claim.run_id].result = result
+            run.result = result
 
     @invariant()
     def the_store_says_what_the_model_says(self) -> None:

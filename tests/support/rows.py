@@ -39,6 +39,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "suppressions": {"reason": "DUPLICATE", "created_at": NOW},
     "deliveries": {"channel": "PUSH", "status": "READY", "rank": 1, "due": NOW, "created_at": NOW},
     "attempts": {"epoch": 1, "began_at": NOW, "millis": 120},
+    "behaviors": {"action": "VIEW"},
     "message_counts": {"channel": ""},
     "runs": {"requested_by": "clock", "leased_by": "dead:1", "due": NOW, "started_at": NOW},
     "cancellations": {"requested_at": NOW, "requested_by": "key:…abcd", "withdraw": False},

@@ -18,6 +18,7 @@ from bongsu.store.members import recommendations as statements
 from bongsu.store.members.recommendations import ACTIONS_LIMIT, SEEN_LIMIT, SIMILAR_LIMIT, MemberProducts
 from tests.support.decisions import add_behaviors, add_members
 from tests.support.plans import generic_plan
+from tests.support.rows import Sql, add_for_each
 
 NOW = datetime.now(UTC)
 SINCE = NOW - timedelta(days=7)
@@ -142,10 +143,12 @@ def test_as_many_as_there_are_each_once_and_none_that_was_bought(
 async def test_members_and_what_they_did_are_found_by_indexes(store: Store) -> None:
     await add_members(store, *[f"m-{number}" for number in range(500)])
     async with store.transaction() as tx:
-        await tx.execute(
-            same("""INSERT INTO bongsu_behaviors (product_id, member_id, action)
-                    SELECT 'p-' || p.member_id, m.member_id, 'VIEW' FROM bongsu_members p, bongsu_members m
-                    WHERE p.member_id < 'm-11'""")()
+        await add_for_each(
+            tx,
+            "behaviors",
+            "members AS p, bongsu_members AS m WHERE p.member_id < 'm-11'",
+            product_id=Sql("'p-' || p.member_id"),
+            member_id=Sql("m.member_id"),
         )
     async with store.transaction() as tx:
         await tx.execute(same("ANALYZE")())
