@@ -18,7 +18,7 @@ SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 4 $(SIDE_BY_SIDE)
 
-# For the edit loop, under a minute: SQLite, and no other server or process.
+# For the edit loop, about a minute: SQLite, and no other server or process.
 quick: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest --quick -n 2 $(SIDE_BY_SIDE)
 
