@@ -34,6 +34,7 @@ def short(settings: Settings) -> Settings:
     return settings.model_copy(update={"lease_seconds": 0.5, "poll_seconds": 0.02, "daily_limit": DAILY_LIMIT})
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_killed_workers_lose_and_double_no_recipient(store: Store, short: Settings, seed: int) -> None:
     dice = random.Random(seed)
