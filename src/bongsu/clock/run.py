@@ -103,7 +103,7 @@ class Run:
     @property
     def scheduled_for(self) -> datetime:
         """The slot, or when a run by hand was started. The same for every process that goes on with it."""
-        return self._row.slot or self._row.started_at
+        return self._row.scheduled_for
 
     @property
     def subject(self) -> str:

@@ -48,6 +48,11 @@ class RunRow:
     age_seconds: float
 
     @property
+    def scheduled_for(self) -> datetime:
+        """The slot, or when a run by hand was started."""
+        return self.slot or self.started_at
+
+    @property
     def is_abandoned(self) -> bool:
         return self.finished_at is None and self.is_lease_over
 
@@ -244,6 +249,16 @@ FIND_NEWEST = in_both(
 )
 
 
+# The newest run of a job ($1) that was scheduled for or requested at $2 or before, by the same index. Locks nothing.
+FIND_LAST_UNTIL = in_both(
+    lambda d: (
+        f"""
+    SELECT {_columns(d)} FROM bongsu_runs {d.index_hint("bongsu_runs_by_job")}
+    WHERE job = $1 AND coalesce(slot, started_at) <= $2 ORDER BY run_id DESC LIMIT 1"""
+    )
+)
+
+
 async def find(tx: Transaction, run_id: int) -> RunRow | None:
     return _read_one(tx.dialect, await fetch_one(tx, _FIND(run_id)))
 
@@ -253,7 +268,10 @@ async def find_newest(tx: Transaction, job: str, limit: int) -> list[RunRow]:
     return [_read(tx.dialect, row) for row in await tx.fetch(FIND_NEWEST(job, limit))]
 
 
-async def find_last(tx: Transaction, job: str) -> RunRow | None:
+async def find_last(tx: Transaction, job: str, until: datetime | None = None) -> RunRow | None:
+    """The last run; with `until`, of those that were scheduled or requested by then."""
+    if until is not None:
+        return _read_one(tx.dialect, await fetch_one(tx, FIND_LAST_UNTIL(job, until)))
     return next(iter(await find_newest(tx, job, 1)), None)
 
 
