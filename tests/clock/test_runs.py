@@ -472,7 +472,7 @@ async def test_a_step_whose_commit_was_not_answered_is_not_repeated(store: Store
         return "done"
 
     ended = await Runs(away, LEASE_SECONDS).run_by_hand(job(work), "test")
-    assert (ended.run.result, ended.run.done, ended.run.cursor) == ("done", 5, 5)
+    assert (ended.run.result, ended.run.done, ended.run.cursor) == ("done", 5, None)
     assert await event_types(store) == [f"e.{number}" for number in range(1, 6)]
 
 

@@ -189,12 +189,13 @@ _RENEW = in_both(lambda d: f"UPDATE bongsu_runs SET due = {_lease_end(d, '$3')} 
 # End the lease of run $1 (epoch $2) now: its process stops, and another may go on. Such a claim does not count as a crash.
 # Locks the row.
 _RELEASE = in_both(lambda d: f"UPDATE bongsu_runs SET due = {_clock(d)}, claim_count = claim_count - 1 WHERE {_is_held(d)}")
-# Record how run $1 (epoch $2) ended: $3 result, $4 error. Locks the row. Also past the lease, if nobody has taken the run
-# over: its last step may have taken longer than that, and another process would only do the same again.
+# Record how run $1 (epoch $2) ended: $3 result, $4 error. Forgets the cursor, which may have a member's id in it. Locks the
+# row. Also past the lease, if nobody has taken the run over: its last step may have taken longer than that, and another
+# process would only do the same again.
 _FINISH = in_both(
     lambda d: (
         f"""
-    UPDATE bongsu_runs SET finished_at = {_clock(d)}, result = $3, error = $4
+    UPDATE bongsu_runs SET finished_at = {_clock(d)}, result = $3, error = $4, cursor = NULL
     WHERE run_id = $1 AND epoch = $2 AND finished_at IS NULL RETURNING {_columns(d)}"""
     )
 )
