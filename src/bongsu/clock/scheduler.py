@@ -136,7 +136,7 @@ class Clock(Loop):
         since = began if last is None else last.scheduled_for
         if slot is None or slot <= since or now - slot > max(job.misfire_grace, ON_TIME):
             return None
-        if last is not None and job.at_least_for and slot < last.started_at + job.at_least_for:
+        if last is not None and job.at_least_for and slot - last.started_at < job.at_least_for:
             return None
         skipped = count_slots(cron, self._zone, since, slot, SKIPPED_LIMIT)
         return DueSlot(slot, now - slot > ON_TIME, skipped)
