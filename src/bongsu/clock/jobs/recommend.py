@@ -116,16 +116,16 @@ class Recommend:
                 None,
                 member_id,
                 recommended.products[0].product_id,
-                _payload(recommended),
+                _payload(recommended, day),
             )
             for member_id, recommended in found.items()
         ]
 
 
-def _payload(recommended: Recommendation) -> str:
+def _payload(recommended: Recommendation, day: str) -> str:
     products = [
         {"productId": product.product_id, **({"productName": product.name} if product.name else {})}
         for product in recommended.products
     ]
     strategy = {"strategy": recommended.strategy} if recommended.strategy else {}
-    return orjson.dumps({"products": products, **strategy}).decode()
+    return orjson.dumps({"products": products, "day": day, **strategy}).decode()
