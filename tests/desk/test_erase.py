@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -25,10 +26,10 @@ from bongsu.model.job import Job
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from bongsu.store import Store
+from bongsu.store import Query, Row, Store, Transaction
 from bongsu.store.core.query import same
 from bongsu.store.desk import history
-from bongsu.store.members import find_member, products, put_member, put_preferences
+from bongsu.store.members import erasure, find_member, products, put_member, put_preferences
 from bongsu.store.members.devices import put_device
 from bongsu.store.runs import find_last
 from tests.support.cancellations import request_cancel, run_cancel_steps
@@ -335,3 +336,62 @@ async def test_an_erasure_that_was_abandoned_for_days_is_finished(store: Store) 
     ended = await runs.execute(erase_job(), taken)
     assert ended.run.error is None
     assert await traces(store) == []
+
+
+async def test_an_event_that_is_published_during_the_last_part_is_cancelled_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if store.dialect.name == "sqlite":
+        return  # has one writer
+    await add_person(store, "erased-one", "erased")
+    cancel = erasure.cancel_events
+
+    async def cancel_and_publish(*given: Any) -> int:
+        cancelled = await cancel(*given)
+        if not await rows(store, "SELECT 1 FROM bongsu_events"):
+            async with store.transaction() as tx:
+                await add_event(tx, target_id="erased-one")
+        return cancelled
+
+    monkeypatch.setattr(erasure, "cancel_events", cancel_and_publish)
+    await Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester")
+    assert [row["status"] for row in await rows(store, "SELECT status FROM bongsu_events")] == ["CANCELLED"]
+    assert await traces(store) == []
+
+
+async def test_registering_a_new_device_while_erasing_is_no_deadlock(store: Store) -> None:
+    """Both lock the member before the devices."""
+    if store.dialect.name == "sqlite":
+        return  # has one writer
+    await add_person(store, "erased-one", "erased")
+    device = Device(token="token-of-the-second", platform=Platform.IOS, push_consent=True)
+    fetch_begun, erasing = asyncio.Event(), asyncio.Event()
+
+    class Held:
+        """A transaction that waits behind the locks of a registration until the erasure waits for them."""
+
+        def __init__(self, tx: Transaction) -> None:
+            self._tx, self.dialect = tx, tx.dialect
+
+        async def fetch(self, *queries: Query) -> Sequence[Row]:
+            found = await self._tx.fetch(*queries)
+            fetch_begun.set()
+            await erasing.wait()
+            return found
+
+        async def execute(self, *queries: Query) -> list[int]:
+            return await self._tx.execute(*queries)
+
+    async def register() -> None:
+        async with store.transaction() as tx:
+            await put_device(Held(tx), "erased-one", "tablet", device)
+
+    registering = asyncio.create_task(register())
+    await fetch_begun.wait()
+    erasure_run = asyncio.create_task(Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester"))
+    while not await rows(store, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+        await asyncio.sleep(0.01)
+    erasing.set()
+    await registering
+    await erasure_run
+    assert await traces(store, (*SECRETS, "token-of-the-second")) == []

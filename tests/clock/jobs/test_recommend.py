@@ -15,6 +15,7 @@ from bongsu.clock.recommenders import Recommendation, Recommendations, Recommend
 from bongsu.clock.runs import Runs
 from bongsu.clock.scheduler import Clock
 from bongsu.decide.worker import EventWorker
+from bongsu.desk.erase import Erasures
 from bongsu.errors import RunLost
 from bongsu.model import Action, Product
 from bongsu.model.job import Job
@@ -134,6 +135,18 @@ async def test_each_day_has_its_own_however_long_the_dedup_window_is(
         assert await runs.run_slot(make_job(), slot) is not None
         await decide(store, patient, catalogue(settings))
     assert await results_by_member(store) == {"a": {"TOLD": 2}}
+
+
+async def test_a_member_who_is_erased_while_the_recommender_is_asked_gets_none(store: Store, make_job: MakeJob) -> None:
+    """An event to them would make them anew."""
+    await add_behaviors(store, "p", "a", "b", at=NOW)
+
+    async def erase(_member_ids: Sequence[str]) -> None:
+        await Erasures(store, LEASE_SECONDS).erase("a", "cli:tester")
+
+    run = await run_by_hand(store, make_job(Fixed(before=erase)))
+    assert await events(store) == ["b"]
+    assert run.result == "1 notified, 1 skipped (1 without a recommendation)"
 
 
 async def test_a_run_that_is_taken_over_doubles_nobody_and_leaves_nobody_out(store: Store, make_job: MakeJob) -> None:

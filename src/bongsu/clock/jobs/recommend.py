@@ -90,8 +90,11 @@ class Recommend:
     async def _recommend(self, run: Run, recommender: Recommender, page: Sequence[tuple[str, bool]]) -> None:
         active = [member_id for member_id, is_active in page if is_active]
         answer = await recommender.recommend(active) if active else Recommendations({})
-        events = self._events(run.scheduled_for, answer.found)
         async with run.step() as step:
+            # The recommender may take minutes: an event to a member who was erased meanwhile would make them anew.
+            kept = await statements.keep_members(step, answer.found)
+            found = {member_id: each for member_id, each in answer.found.items() if member_id in kept}
+            events = self._events(run.scheduled_for, found)
             new = len(await outbox.add(step, events))
             failed = len(answer.failed)
             counts = {

@@ -50,6 +50,15 @@ LOCK_EVENTS = in_both(
     )
 )
 
+# One of these events of the member ($1), if there is one. Locks nothing.
+_FIND_EVENT = in_both(
+    lambda d: (
+        f"""
+    SELECT 1 AS one FROM bongsu_events {d.index_hint("bongsu_events_target")}
+    WHERE target_id = $1 AND target_id IS NOT NULL AND status <> 'DONE' LIMIT 1"""
+    )
+)
+
 # End the events given and delete whom they were about. A worker that has claimed one finds its epoch stale. They are locked.
 CANCEL_EVENTS = in_both(
     lambda d: (
@@ -202,4 +211,6 @@ async def erase_part(tx: Transaction, member_id: str, limit: int) -> Erased:
         (row,) = await tx.fetch(_COUNT_DEVICES(member_id))
         counts["devices"] = row["count"]
         counts["members"] = len(await tx.fetch(DELETE_MEMBER(member_id)))
+        # One that was stored since the look at events above would make the member anew: the next part cancels it.
+        is_last = not await tx.fetch(_FIND_EVENT(member_id))
     return Erased(counts, message_ids, is_last)
