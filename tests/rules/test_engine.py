@@ -92,6 +92,20 @@ def test_an_app_may_bring_a_job() -> None:
         (lambda app: app.job(nothing, cron="0 9 * * 1"), "cannot name a job"),
         (lambda app: app.job("x", cron="every day"), "Job x: cron 'every day' must be five cron fields"),
         (lambda app: app.job("x", cron="0 0 30 2 *"), "on a day that exists"),
+        (lambda app: app.job("x", cron=5), "Job x: cron 5 must be five cron fields"),
+        (
+            lambda app: app.job("x", cron="0 9 * * 1", misfire_grace=60),
+            "Job x: misfire_grace is 60: give a timedelta",
+        ),
+        (lambda app: app.job("x", cron="0 9 * * 1", at_most_for=None), "Job x: at_most_for is None: give a timedelta"),
+        (
+            lambda app: app.job("x", cron="0 9 * * 1", at_most_for=timedelta(0)),
+            "at_most_for is .*: .* of more than 0",
+        ),
+        (
+            lambda app: app.job("x", cron="0 9 * * 1", at_least_for=timedelta(-1)),
+            "at_least_for is .*: .* of 0 or more",
+        ),
         (lambda app: app.job("x", cron="0 9 * * 1")(lambda run: ""), "Job x: .* is not an async function"),
         (lambda app: app.job("taken", cron="0 9 * * 1")(nothing), "Job taken is declared twice"),
     ],

@@ -214,6 +214,10 @@ class App(Rules):
             check_cron(cron)
         except ValueError as error:
             raise BadApp(f"Job {name}: cron {cron!r} {error}") from None
+        # The clock would find out at the first slot, and stop at it.
+        _check_time(name, "misfire_grace", misfire_grace, least=timedelta(0))
+        _check_time(name, "at_most_for", at_most_for, least=timedelta.resolution)
+        _check_time(name, "at_least_for", at_least_for, least=timedelta(0))
 
         def add(function: _Work) -> _Work:
             is_async: bool = inspect.iscoroutinefunction(function)
@@ -234,6 +238,12 @@ class App(Rules):
             return function
 
         return add
+
+
+def _check_time(job: str, option: str, given: object, *, least: timedelta) -> None:
+    if not isinstance(given, timedelta) or given < least:
+        wanted = "more than 0" if least else "0 or more"
+        raise BadApp(f"Job {job}: {option} is {given!r}: give a timedelta of {wanted}, such as timedelta(minutes=5)")
 
 
 def _check_name(name: str) -> None:

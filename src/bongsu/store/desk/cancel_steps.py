@@ -207,7 +207,8 @@ async def stop_deliveries(
         return None
     part = await _next_part(tx, open_one, limit)
     if part.last is None:
-        await tx.execute(_SAVE(part.event_id, *part.end, True))
+        # Without the last member's id: nobody goes on from there.
+        await tx.execute(_SAVE(part.event_id, part.end[0], "", True))
         return part
     members = (part.message_id, part.after, part.last)
     rows = await tx.fetch(_PLAN_BY_VALUES(), _CANCEL_DELIVERIES(*members))
