@@ -26,7 +26,7 @@ expect.set_options(timeout=15_000)
 # What the bell tells the page, kept for the test.
 LISTENER = """
 window.told = {};
-for (const name of ["notification", "withdrawn", "badge", "state", "select", "chat", "unauthorized"])
+for (const name of ["notification", "updated", "withdrawn", "read", "badge", "state", "select", "chat", "unauthorized"])
   document.addEventListener(`bongsu:${name}`, (event) => (window.told[name] ??= []).push(event.detail));
 """
 
@@ -81,7 +81,17 @@ class Bell:
 
     @property
     def items(self) -> Locator:
-        return self.panel.get_by_role("listitem").get_by_role("button")
+        """The rows, without the buttons of their menus."""
+        return self.panel.get_by_role("listitem").locator("[part~=item]")
+
+    @property
+    def menu(self) -> Locator:
+        return self.panel.get_by_role("menu")
+
+    def act(self, place: int, name: str) -> None:
+        """Choose something from the menu of a row."""
+        self.panel.get_by_role("listitem").nth(place).locator("[part=more]").click()
+        self.menu.get_by_role("menuitem", name=name, exact=True).click()
 
     def is_in(self, state: str) -> Bell:
         expect(self.element).to_have_attribute("state", state)
