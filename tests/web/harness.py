@@ -168,9 +168,9 @@ class Site:
             event_id = answer.json()["eventId"]
             eventually(lambda: self.client.get(f"/api/events/{event_id}").json()["status"], "DONE")  # noqa: B023
 
-    def inbox(self, member_id: str, cursor: str | None = None) -> dict[str, Any]:
+    def inbox(self, member_id: str, cursor: str | None = None, **params: str) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {token_of(member_id)}"}
-        params = {} if cursor is None else {"cursor": cursor}
+        params |= {} if cursor is None else {"cursor": cursor}
         answer: dict[str, Any] = self.client.get("/api/notifications", headers=headers, params=params).json()
         return answer
 

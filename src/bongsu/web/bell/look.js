@@ -114,9 +114,9 @@ const LOOK = `
   li { position: relative; }
   .item { position: relative; display: grid; grid-template-columns: 36px 1fr auto; column-gap: 12px; width: 100%;
     padding: 10px 12px; padding-inline-end: 40px; border-radius: 12px; }
-  li:hover .item, .item[aria-expanded] { background: var(--_raised); }
+  li:hover .item, li:has([aria-expanded="true"]) .item { background: var(--_raised); }
   .more { position: absolute; inset-block-start: 5px; inset-inline-end: 6px; display: grid; place-items: center; width: 30px; height: 30px;
-    border-radius: 50%; font-size: 18px; color: var(--_muted); opacity: .55; }
+    border-radius: 50%; font-size: 18px; color: var(--_muted); opacity: .8; }
   .more svg { stroke-width: 2.6; }
   li:hover .more, .more:focus-visible, .more[aria-expanded="true"] { opacity: 1; }
   .more:hover, .more[aria-expanded="true"] { background: color-mix(in srgb, currentColor 14%, transparent); }
