@@ -143,6 +143,8 @@ class InboxMachine(RuleBasedStateMachine):
         self.requests = asyncio.Lock()
         # By id; ids come in rising order.
         self.model: dict[str, dict[int, One]] = {member: {} for member in MEMBERS}
+        # All ids and change ids of a member that were ever seen.
+        self.keys: dict[str, set[int]] = {member: set() for member in MEMBERS}
         self.run(self.empty())
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -365,6 +367,25 @@ class InboxMachine(RuleBasedStateMachine):
         assert page.next == (str(matching[limit - 1]) if len(matching) > limit else None)
         assert page.unread == self.unread(member)
         return page
+
+    @invariant()
+    def keys_grow(self) -> None:
+        """New ids and change ids of a member are above all before, and the member's row has the newest change id."""
+
+        async def look() -> None:
+            for member in MEMBERS:
+                async with self.store.read() as tx:
+                    rows = await tx.fetch(FIND_NEWS(member, 0))
+                if not rows:
+                    continue
+                marks = [rows[0]["read_change_id"], rows[0]["seen_change_id"]]
+                changed = {key for key in [*marks, *(row["change_id"] for row in rows)] if key}
+                assert rows[0]["changed_id"] == max(changed, default=None)
+                keys = changed | {row["notification_id"] for row in rows if row["notification_id"]}
+                assert all(key > max(self.keys[member], default=0) for key in keys - self.keys[member])
+                self.keys[member] |= keys
+
+        self.run(look())
 
     @invariant()
     def the_count_is_the_number_of_unread_rows(self) -> None:
