@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from bongsu.api.app import build_api
+from bongsu.api.http_protocol import HttpLimits
 from bongsu.api.server import serving
 from bongsu.ingress.intake import Intake
 from bongsu.live.announce import Announcer, announce_read
@@ -32,6 +33,8 @@ from tests.support.rows import Sql, add_for_each, set_columns
 
 FIND_MESSAGES = same("SELECT message_id FROM bongsu_notifications WHERE member_id = $1 AND notification_id >= $2")
 
+# Of the server.
+LIMITS = HttpLimits()
 # What a test may read streams with, by wire.
 READERS: dict[str, type[EventSource]] = {"sse": EventSource, "ws": SocketReader}
 
@@ -172,7 +175,7 @@ async def live_on(store: Store, settings: Settings, wire: str = "sse") -> AsyncI
             gateway=gateway,
             on_read=functools.partial(announce_read, signals),
         )
-        address = await stack.enter_async_context(serving(app, listener, gateway.drain))
+        address = await stack.enter_async_context(serving(app, listener, gateway.drain, LIMITS))
         ringer = await stack.enter_async_context(ringing(store, signals))
         yield Live(settings, store, signals, gateway, ringer, address, wire)
 

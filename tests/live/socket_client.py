@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from tests.live.client import WAIT_SECONDS, EventSource, Frame
 
@@ -47,6 +48,8 @@ class SocketReader(EventSource):
         await self._say(status=200, is_open=True)
         try:
             return await self._take_frames(socket)
+        except ConnectionClosed:
+            return True
         finally:
             self.close_code, self.close_reason = socket.close_code, socket.close_reason
             socket.transport.abort()
@@ -76,8 +79,16 @@ class SocketReader(EventSource):
 async def receive_op(socket: ClientConnection, op: str) -> dict[str, Any]:
     """The next frame of that kind."""
     async with asyncio.timeout(WAIT_SECONDS):
-        async for text in socket:
-            frame: dict[str, Any] = json.loads(text)
+        while True:
+            frame: dict[str, Any] = json.loads(await socket.recv())
             if frame["op"] == op:
                 return frame
-    raise AssertionError(f"closed with {socket.close_code} before a frame `{op}`")
+
+
+async def closed_with(socket: ClientConnection) -> int | None:
+    """The code of the close frame, once it has come; what comes before it is not looked at."""
+    with contextlib.suppress(ConnectionClosed):
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                await socket.recv()
+    return socket.close_code

@@ -153,6 +153,8 @@ class HttpProtocol(HttpToolsProtocol):
         except _Refused as refused:
             self._refuse(refused)
             return
+        if self._is_dropping_input:
+            return  # it is a WebSocket now
         if len(data) >= LARGE_READ:
             self._give_way()
         if not self._is_waiting_for_client():
@@ -197,6 +199,8 @@ class HttpProtocol(HttpToolsProtocol):
         assert isinstance(protocol, WebSocketProtocol)
         # From now on the connection's end is that protocol's to notice.
         protocol.on_lost = partial(self._admission.leave, self._address or "")
+        # The parser's callbacks refer to this object: it is gone with the last reference and needs no collector.
+        self.parser = None  # type: ignore[assignment]
         if rest:
             protocol.data_received(rest)
 

@@ -54,6 +54,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self.on_lost is not None:
             self.on_lost()
         super().connection_lost(exc)
+        # Ends its parser, which refers to it: it is gone with the last reference and needs no collector.
+        self.conn.receive_eof()
 
     def shutdown(self) -> None:
         """When the server stops. Accepted sockets are ended by the gateway's drain, which tells them when to come back."""
