@@ -93,5 +93,5 @@ async def take_step(
     """One step of an unfinished cancellation, and its announcement to open pages."""
     step = await cancel_steps.step(store, MEMBERS, event_id, passed_over)
     if step is not None and step.withdrawn:
-        announce_withdrawn(signals, step.message_id, step.withdrawn)
+        announce_withdrawn(signals, [member_id for member_id, _ in step.withdrawn])
     return step

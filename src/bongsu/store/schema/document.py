@@ -16,6 +16,7 @@ from bongsu.store.schema.scripts import VERSIONS, statements
 _TABLE = re.compile(r"CREATE TABLE (\w+) \((.*?)\n\)", re.DOTALL)
 _ADDED = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (.+)", re.DOTALL)
 _INDEX = re.compile(r"CREATE (UNIQUE )?INDEX (\w+) ON (\w+) (.+)", re.DOTALL)
+_DROPPED = re.compile(r"DROP INDEX (\w+)")
 _COLUMN = re.compile(r'([a-z_]+) +((?:double precision|[a-z]+)(?: COLLATE "C")?)(.*)')
 _KEY = re.compile(r"(?:PRIMARY KEY|UNIQUE) \(")
 
@@ -85,6 +86,9 @@ def _read_statement(statement: str, tables: dict[str, DocumentedTable]) -> None:
     elif index := _INDEX.match(sql):
         unique, name, table_name, definition = index.groups()
         tables[table_name].indexes.append(Index(name, bool(unique), " ".join(definition.split()), description))
+    elif dropped := _DROPPED.match(sql):
+        for table in tables.values():
+            table.indexes = [index for index in table.indexes if index.name != dropped[1]]
     else:
         raise ValueError(f"neither a table, a column nor an index: {sql}")
 
