@@ -19,6 +19,7 @@ from bongsu.model import Event, utc_now
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, outbox, retention
+from bongsu.store.core import locks
 from bongsu.store.core.query import same
 from bongsu.store.inbox import count_unread, find_page
 from bongsu.store.inbox.live import find_inbox_state, find_missed
@@ -293,7 +294,9 @@ async def test_a_batch_is_found_by_an_index_that_follows_time(store: Store) -> N
         retention.FIND_DELIVERIES,
         retention.FIND_EVENTS,
         retention.LOCK_DELIVERIES,
-        retention.LOCK_MEMBERS,
+        locks.LOCK_MEMBERS,
+        retention.DELETE_DIGESTS,
+        retention.DELETE_ENTRIES,
         retention.DELETE_NOTIFICATIONS,
         retention.DELETE_ATTEMPTS,
         retention.DELETE_DELIVERIES,
