@@ -168,7 +168,7 @@ async def test_the_window_ends(store: Store, settings: Settings, seconds: int, d
 async def test_what_was_archived_or_deleted_grows_no_more(store: Store, settings: Settings, column: str) -> None:
     clock = Clock()
     await decide_likes(store, settings, clock, like("ann"))
-    await set_columns(store, "notifications", **{column: clock.now}, channels=0)
+    await set_columns(store, "notifications", None, **{column: clock.now}, channels=0)
     await decide_likes(store, settings, clock, like("bob"))
     assert len(await texts(store)) == 2
 

@@ -149,6 +149,11 @@ class Decision:
         return counts
 
     @property
+    def updated(self) -> list[str]:
+        """Members whose inboxes show a digest that has grown."""
+        return [digest.member_id for digest in self.digests.grown if digest.change_id is not None]
+
+    @property
     def cursors(self) -> dict[tuple[UUID, int], str]:
         return {event.claim: json.dumps(position, ensure_ascii=False) for event, position in self.unfinished}
 

@@ -55,6 +55,7 @@ class Announcer(Loop):
 
     def decided(self, decision: Decision) -> None:
         """Queue the messages of a step. For the event worker, after each commit."""
+        announce_updated(self._signals, decision.updated)
         notified = decision.notified_by_message
         if not notified:
             return
@@ -141,6 +142,12 @@ def announce_logout(signals: Signals, member_id: str) -> None:
 async def announce_read(signals: Signals, member_id: str, _unread: int = 0) -> None:
     """The member has read something: their streams read the unread count, which is not sent because signals may overtake."""
     signals.send(member_topic(member_id), READ_STORE)
+
+
+def announce_updated(signals: Signals, member_ids: Sequence[str]) -> None:
+    """Digests of these members have changed: their streams read the store."""
+    for member_id in dict.fromkeys(member_ids):
+        signals.send(member_topic(member_id), READ_STORE)
 
 
 def announce_withdrawn(signals: Signals, message_id: int, withdrawn: Sequence[tuple[str, int]]) -> None:

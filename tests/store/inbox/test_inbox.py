@@ -17,6 +17,7 @@ from bongsu.store.core.query import LARGEST_ID, same
 from bongsu.store.inbox import MarkedRead
 from tests.support.inbox import add_unread, add_unread_without_messages, unread_rows
 from tests.support.recorder import Recorder, postgres_plans, sqlite_plan
+from tests.support.rows import Sql, add_many
 
 EVERYTHING = PageQuery(limit=100)
 
@@ -204,6 +205,7 @@ async def test_the_inbox_is_read_by_its_indexes(store: Store) -> None:
         await add_unread_without_messages(tx, "m", 10_000)
         await statements.mark_read(tx, "m", 0, 9_000)
         await add_unread(tx, "other", 8_000)
+        await add_many(tx, "digests", 8_000, member_id="other", notification_id=Sql("number"))
     async with store.transaction() as tx:
         await tx.execute(same("ANALYZE")())
     is_postgres = store.dialect.name == "postgresql"

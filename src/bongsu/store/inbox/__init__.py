@@ -55,11 +55,12 @@ class ReadState:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 # The newest $3 notifications below id $2, and the unread count of the same snapshot. The page is cut before the messages
-# are joined: an index range of the page's length, then one lookup by key per row.
+# are joined: an index range of the page's length, then one lookup by key per row. A digest has a text of its own.
 _FIND_PAGE = in_both(
     lambda d: (
         f"""
-    SELECT m.unread, n.notification_id, w.type, w.title, w.body, w.ref_id, w.data, n.created_at, n.read_at
+    SELECT m.unread, n.notification_id, w.type, coalesce(g.title, w.title) AS title, coalesce(g.body, w.body) AS body,
+           w.ref_id, coalesce(g.data, w.data) AS data, n.created_at, n.read_at
     FROM bongsu_members m
     LEFT JOIN (
         SELECT notification_id, message_id, created_at, read_at
@@ -68,6 +69,7 @@ _FIND_PAGE = in_both(
         ORDER BY notification_id DESC LIMIT $3
     ) n ON true
     LEFT JOIN bongsu_messages w ON w.message_id = n.message_id
+    LEFT JOIN bongsu_digests g ON w.is_digest AND g.notification_id = n.notification_id
     WHERE m.member_id = $1
     ORDER BY n.notification_id DESC"""
     )
@@ -77,7 +79,8 @@ _FIND_PAGE = in_both(
 _FIND_UNREAD_PAGE = in_both(
     lambda d: (
         f"""
-    SELECT m.unread, n.notification_id, w.type, w.title, w.body, w.ref_id, w.data, n.created_at, n.read_at
+    SELECT m.unread, n.notification_id, w.type, coalesce(g.title, w.title) AS title, coalesce(g.body, w.body) AS body,
+           w.ref_id, coalesce(g.data, w.data) AS data, n.created_at, n.read_at
     FROM bongsu_members m
     LEFT JOIN (
         SELECT notification_id, message_id, created_at, read_at
@@ -86,6 +89,7 @@ _FIND_UNREAD_PAGE = in_both(
         ORDER BY notification_id DESC LIMIT $3
     ) n ON true
     LEFT JOIN bongsu_messages w ON w.message_id = n.message_id
+    LEFT JOIN bongsu_digests g ON w.is_digest AND g.notification_id = n.notification_id
     WHERE m.member_id = $1
     ORDER BY n.notification_id DESC"""
     )

@@ -46,7 +46,7 @@ BY_OPEN_DELIVERIES = Statement(postgres.BY_OPEN_DELIVERIES, sqlite.BY_OPEN_DELIV
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """One member and one message: a notification with its deliveries, or a suppression."""
+    """One member and one message: a notification with its deliveries, a suppression, or what was merged into a digest."""
 
     message_id: int
     member_id: str
@@ -63,6 +63,8 @@ class HistoryRow:
     status: Status
     created_at: datetime
     read_at: datetime | None
+    # The notification that it was merged into.
+    merged_into: int | None = None
     deliveries: tuple[DeliveryRow, ...] = ()
 
     @property
@@ -157,6 +159,7 @@ def _history_row(dialect: Dialect, row: Row) -> HistoryRow:
         status=Status(row["status"]),
         created_at=dialect.time(row["created_at"]),
         read_at=None if row["read_at"] is None else dialect.time(row["read_at"]),
+        merged_into=row["merged_into"],
     )
 
 
