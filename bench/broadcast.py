@@ -18,8 +18,9 @@ from bench.ground import KEYS
 from bench.serving import Server, listening, serving
 from bench.streams import Readers, readers
 from bongsu.api.stream import PATH
-from bongsu.live import frames
+from bongsu.live.encode import NOTIFICATION, after_id, with_id
 from bongsu.live.messages import write_messages
+from bongsu.live.wire_sse import SSE
 from bongsu.model import Guarantee, new_id, utc_now
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.redis_signals import RedisSignals
@@ -176,7 +177,8 @@ async def _theirs(module: str, folder: Path, body: Callable[[str], bytes]) -> As
 
 def _frames(mark: str) -> bytes:
     content = MessageContent(1, "", "PRICE_DROP", TITLE, BODY, mark, "{}", Guarantee.AT_LEAST_ONCE, "ko", 1, None)
-    return frames.notification(1_000_000, frames.after_id(utc_now(), content)) + frames.badge(10)
+    data = with_id(1_000_000, after_id(utc_now(), content))
+    return SSE.event(NOTIFICATION, 1_000_000, data) + SSE.badge(10)
 
 
 def _data(mark: str) -> bytes:

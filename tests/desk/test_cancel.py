@@ -44,10 +44,11 @@ def progress(client: httpx.Client, event_id: str) -> dict[str, Any]:
 async def test_what_is_withdrawn_leaves_the_open_page_the_inbox_and_the_count(
     migrated: dict[str, str], settings: Settings, way: str
 ) -> None:
-    """The command is another process, and there is no Redis: the gateway finds it in the store."""
+    """The command is another process, and there is no Redis: the next ping finds it in the store."""
     token = Keys.load(settings).member_token("mina", timedelta(hours=1))
     bearer = {"Authorization": f"Bearer {token}"}
-    with serving(migrated) as served, served.client(**KEY) as client, served.client(**bearer) as member:
+    pinging = {**migrated, "BONGSU_SSE_PING_SECONDS": "1"}
+    with serving(pinging) as served, served.client(**KEY) as client, served.client(**bearer) as member:
         event_id = await asyncio.to_thread(send, client, ["mina", "jun"], channels=["IN_APP"])
         kept_id = await asyncio.to_thread(send, client, ["mina"], channels=["IN_APP"], title="그대로")
         async with EventSource([served.address], bearer) as page:

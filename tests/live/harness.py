@@ -21,7 +21,8 @@ from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.runtime.signals import LocalSignals, Signals
 from bongsu.settings import Settings
 from bongsu.store import Store
-from bongsu.store.core.query import same
+from bongsu.store.core.query import in_both, same
+from bongsu.store.inbox import changes
 from bongsu.store.members import ensure_members
 from bongsu.store.messages.content import MessageCache
 from tests.live.client import EventSource
@@ -29,6 +30,8 @@ from tests.support.inbox import add_unread, count_unread
 from tests.support.rows import Sql, add_for_each, set_columns
 
 FIND_MESSAGES = same("SELECT message_id FROM bongsu_notifications WHERE member_id = $1 AND notification_id >= $2")
+
+LOCK_MEMBER = in_both(lambda d: f"SELECT member_id FROM bongsu_members WHERE member_id = $1 {d.lock_row}")
 
 FIND_IN_INBOXES = same("""
     SELECT member_id, notification_id, read_at FROM bongsu_notifications
@@ -61,12 +64,35 @@ async def withdraw(store: Store, message_id: int, first: str = "", last: str = "
     """Take a message out of the inboxes of the members between these two. Not announced."""
     async with store.transaction() as tx:
         rows = await tx.fetch(FIND_IN_INBOXES(message_id, first, last))
+        (change_id,) = await changes.draw(tx)
         for row in rows:
             withdrawn = {"member_id": row["member_id"], "notification_id": row["notification_id"]}
-            await set_columns(tx, "notifications", withdrawn, channels=Sql("channels - 8"))
+            await set_columns(tx, "notifications", withdrawn, channels=Sql("channels - 8"), change_id=change_id)
             if row["read_at"] is None:
                 await count_unread(tx, row["member_id"], -1)
+        await changes.set_changed(tx, [(row["member_id"], change_id) for row in rows])
     return [(row["member_id"], row["notification_id"]) for row in rows]
+
+
+async def change(store: Store, member_id: str, notification_id: int, **columns: Any) -> int:
+    """Change a notification of the member so that pages should know; the change id. Not announced, and what is unread is
+    not counted."""
+    async with store.transaction() as tx:
+        await tx.fetch(LOCK_MEMBER(member_id))
+        (change_id,) = await changes.draw(tx)
+        await set_columns(tx, "notifications", {"notification_id": notification_id}, change_id=change_id, **columns)
+        await changes.set_changed(tx, [(member_id, change_id)])
+    return change_id
+
+
+async def mark_all(store: Store, member_id: str, up_to: int, kind: str = "read") -> int:
+    """Set the member's read or seen mark; its change id. Not announced, and the rows stay as they are."""
+    async with store.transaction() as tx:
+        await tx.fetch(LOCK_MEMBER(member_id))
+        (change_id,) = await changes.draw(tx)
+        marks = {f"{kind}_up_to": up_to, f"{kind}_change_id": change_id, "changed_id": change_id}
+        await set_columns(tx, "members", {"member_id": member_id}, **marks)
+    return change_id
 
 
 def signals_for(settings: Settings) -> Signals:

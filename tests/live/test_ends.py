@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bongsu.errors import StoreUnreachable
-from bongsu.live import frames, sse, stream
+from bongsu.live import connection, encode, serving
 from bongsu.runtime import loop
 from bongsu.settings import Settings
 from bongsu.store import Store
@@ -75,7 +75,7 @@ async def test_the_fourth_page_closes_the_first(embedded: Embedded) -> None:
 async def test_a_reader_who_does_not_read_is_cut_and_the_others_go_on(
     embedded: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "STALLED_BYTES", 256 * 1024)
+    monkeypatch.setattr(connection, "STALLED_BYTES", 256 * 1024)
     async with live_on(*with_settings(embedded)) as live:
         stalled = await ask(live.address, bearer(live.settings, "m-1"))
         stalled.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ async def test_a_reader_who_does_not_read_is_cut_and_the_others_go_on(
             await page.until_live()
             await other.until_live()
             ids: list[int] = []
-            while len(live.gateway.hub.streams_of("m-1")) == 2:
+            while len(live.gateway.open_streams.of("m-1")) == 2:
                 ids += await live.ring("m-1", 10, body="가" * 20_000)
                 await page.until_told(ids)
             await other.until_told(await live.ring("m-2"))
@@ -99,7 +99,7 @@ async def test_who_is_slow_is_not_pinged_and_who_missed_much_gets_it_at_its_own_
     embedded: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than a reader may be behind with: it is not cut for what it could not have read yet."""
-    monkeypatch.setattr(stream, "STALLED_BYTES", 1024 * 1024)
+    monkeypatch.setattr(connection, "STALLED_BYTES", 1024 * 1024)
     store, settings = with_settings(embedded, sse_ping_seconds=0.05)
     ids, _ = await write(store, "m-1", 301, body="가" * 5_000)
     async with live_on(store, settings) as live:
@@ -145,7 +145,7 @@ async def test_who_was_sent_away_in_a_crowd_and_comes_too_early_takes_as_long_ag
         async with live.open("m-1") as one:
             await one.until_live()
             # As if the one were very many.
-            monkeypatch.setattr(frames, "SPREAD_SECONDS", 1e9)
+            monkeypatch.setattr(encode, "SPREAD_SECONDS", 1e9)
             await live.gateway.drain()
             await one.until_seen("bye")
         async with live.open("m-2") as early:
@@ -164,10 +164,10 @@ async def test_who_cannot_be_brought_up_to_date_in_time_is_told_to_come_back(
     async with live_on(*with_settings(embedded)) as live:
         there = live_statements.find_inbox_state
         monkeypatch.setattr(live_statements, "find_inbox_state", hang)
-        monkeypatch.setattr(sse, "ATTACH_SECONDS", 0.1)
+        monkeypatch.setattr(serving, "ATTACH_SECONDS", 0.1)
         async with live.open() as page:
             await page.until_seen("unavailable")
-            monkeypatch.setattr(sse, "ATTACH_SECONDS", 30.0)
+            monkeypatch.setattr(serving, "ATTACH_SECONDS", 30.0)
             monkeypatch.setattr(live_statements, "find_inbox_state", there)
             await page.until_told(await live.ring())
 
@@ -200,7 +200,7 @@ async def test_a_page_refused_while_the_store_is_away_does_not_wait_for_those_th
     async with live_on(*with_settings(embedded)) as live, live.open("m-1") as one:
         await one.until_live()
         # As if the one were very many.
-        monkeypatch.setattr(frames, "SPREAD_SECONDS", 1e9)
+        monkeypatch.setattr(encode, "SPREAD_SECONDS", 1e9)
         monkeypatch.setattr(live_statements, "find_inbox_state", away)
         async with live.open("m-2") as refused:
             await refused.until_seen("unavailable")
@@ -233,7 +233,7 @@ async def test_after_the_store_was_away_open_pages_are_sent_what_they_missed(
         # One that was not announced, so that those after it show a gap and the store has to be read.
         ids, _ = await write(live.store, "m-1")
         ids += await live.ring()
-        live.gateway.hub.catch_up.mark(["m-1"])
+        live.gateway.catch_up.mark(["m-1"])
         # Until both loops have backed off as far as they do: then each tries again within the last backoff.
         async with asyncio.timeout(60):
             while min(failures["recipients"], failures["new"]) < 4:
@@ -246,7 +246,7 @@ async def test_streams_that_come_and_go_leave_nothing_behind(embedded: Embedded)
     async with live_on(*with_settings(embedded)) as live:
         await asyncio.gather(*(_visit(live, number) for number in range(30)))
         async with asyncio.timeout(20):
-            while len(live.gateway.hub):
+            while len(live.gateway.open_streams):
                 await asyncio.sleep(0)
         signals = live.signals
         assert [topic for topic in signals._listeners if "member" in topic] == []  # type: ignore[attr-defined]
@@ -289,8 +289,8 @@ async def test_a_stream_ends_with_its_connection_whatever_else_was_sent_on_it(
         # It is a stream like any other meanwhile.
         [told] = await live.ring()
         await reader.readuntil(b"id: %d\n" % told)
-        assert len(live.gateway.hub) == 1
+        assert len(live.gateway.open_streams) == 1
         writer.close()
         async with asyncio.timeout(20):
-            while len(live.gateway.hub):
+            while len(live.gateway.open_streams):
                 await asyncio.sleep(0.01)

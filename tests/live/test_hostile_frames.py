@@ -7,7 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bongsu.live import frames
+from bongsu.live import encode
+from bongsu.live.wire_sse import SSE
 from bongsu.model import Guarantee, utc_now
 from bongsu.store.messages.content import MessageContent
 from tests.support.hostile import hostile_texts
@@ -27,7 +28,8 @@ def test_a_notification_is_one_event_whatever_it_says(
     kind, title, body, ref_id = texts
     stored = json.dumps(data, ensure_ascii=False, indent=indent)
     content = MessageContent(1, "e-1", kind, title, body, ref_id, stored, Guarantee.AT_MOST_ONCE, "ko", 1, None)
-    chunk = frames.notification(7, frames.after_id(utc_now(), content))
+    data_of_it = encode.with_id(7, encode.after_id(utc_now(), content))
+    chunk = SSE.event(encode.NOTIFICATION, 7, data_of_it)
     size, _, rest = chunk.partition(b"\r\n")
     frame = rest.removesuffix(b"\r\n")
     assert int(size, 16) == len(frame)

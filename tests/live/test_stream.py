@@ -20,7 +20,7 @@ from bongsu.decide.step import CHUNK, Decider
 from bongsu.decide.worker import EventWorker
 from bongsu.errors import StoreUnreachable
 from bongsu.live import announce, catchup, hub
-from bongsu.live.stream import LONG_AGO
+from bongsu.live.member_state import LONG_AGO
 from bongsu.model import Event, Listed
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules
@@ -28,8 +28,10 @@ from bongsu.runtime.topics import MESSAGES_TOPIC
 from bongsu.store import Transaction, outbox
 from bongsu.store.core.query import same
 from bongsu.store.inbox import live as live_statements
+from bongsu.store.inbox.changes import MemberChanges
 from bongsu.store.messages import content
 from bongsu.store.messages.content import MessageCache, MessageContent
+from bongsu.store.messages.digests import NotificationContents
 from tests.live.harness import Live, bearer, write
 from tests.support.decisions import rules_notifying, run_worker, set_preferences, trigger_event
 from tests.support.rows import Sql, add_for_each, set_columns
@@ -216,7 +218,7 @@ async def test_a_signal_that_was_lost_costs_a_ping_and_no_more(live: Live) -> No
     async with live.open() as page:
         await page.until_live()
         ids, _ = await write(live.store, "m-1", 2)
-        live.gateway.hub.catch_up.mark(["m-1"])  # as the PingSchedule does with every ping
+        live.gateway.catch_up.mark(["m-1"])  # as the PingSchedule does with every ping
         await page.until_told(ids)
 
 
@@ -266,10 +268,11 @@ async def test_a_stream_that_has_more_to_be_told_than_the_others_is_told_all_of_
     async with live.open() as page:
         await page.until_live()
         ids, _ = await write(live.store, "m-1", 3)
-        hub = live.gateway.hub
-        member = hub.members()[0]
-        found = catchup._Found([member], [ids[1]], (), (), {}, LONG_AGO, is_full=False)
-        hub.catch_up._send_piece([(ids[2], 0, None, b"")], found)
+        member = live.gateway.open_streams.members()[0]
+        found = catchup._Found(
+            [member], [ids[1]], (), MemberChanges((), {}), {}, {}, LONG_AGO, NotificationContents({}, {}), cut_at=None
+        )
+        live.gateway.catch_up._send_piece([(ids[2], 0, None, b"", b"")], found)
         await page.until_told(ids)
         assert member.cursor() == ids[2]
 
@@ -279,9 +282,9 @@ async def test_a_stream_that_becomes_live_between_two_of_a_members_is_not_told_p
 ) -> None:
     async with live.open() as page:
         await page.until_live()
-        hub = live.gateway.hub
-        [stream] = hub.streams_of("m-1")
-        send, calls = hub.catch_up._send_piece, 0
+        catch_up, open_streams = live.gateway.catch_up, live.gateway.open_streams
+        [stream] = open_streams.of("m-1")
+        send, calls = catch_up._send_piece, 0
 
         def send_late(*what: Any) -> int:
             nonlocal calls
@@ -292,12 +295,12 @@ async def test_a_stream_that_becomes_live_between_two_of_a_members_is_not_told_p
             finally:
                 stream.is_live = True
 
-        monkeypatch.setattr(hub.catch_up, "_send_piece", send_late)
+        monkeypatch.setattr(catch_up, "_send_piece", send_late)
         monkeypatch.setattr(catchup, "PIECE", 1)
         ids, _ = await write(live.store, "m-1", 2)
-        hub.catch_up.mark(["m-1"])
+        catch_up.mark(["m-1"])
         await page.until_told(ids)
-        assert [one.cursor() for one in hub.members()] == [ids[-1]]
+        assert [one.cursor() for one in open_streams.members()] == [ids[-1]]
 
 
 async def test_signals_that_keep_coming_put_nobody_off(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,13 +312,13 @@ async def test_signals_that_keep_coming_put_nobody_off(live: Live, monkeypatch: 
     async def find_and_signal_again(tx: Any, cursors: dict[str, int], limit: int) -> Any:
         looked_at.extend(cursors)
         if len(looked_at) < 12:
-            live.gateway.hub.catch_up.on_broadcast(b"again")
+            live.gateway.catch_up.on_broadcast(b"again")
         return await find(tx, cursors, limit)
 
     async with live.open("m-1") as one, live.open("m-2") as two, live.open("m-3") as three:
         for page in (one, two, three):
             await page.until_live()
-        catch_up = live.gateway.hub.catch_up
+        catch_up = live.gateway.catch_up
         monkeypatch.setattr(live_statements, "find_new", find_and_signal_again)
         catch_up.on_broadcast(b"once")
         async with asyncio.timeout(20):
@@ -347,7 +350,7 @@ async def test_those_who_were_being_read_when_the_store_failed_are_read_again(
             await page.until_live()
         monkeypatch.setattr(live_statements, "find_new", find_or_fail)
         ids = [(await write(live.store, one))[0] for one in members]
-        live.gateway.hub.catch_up.on_broadcast(b"once")
+        live.gateway.catch_up.on_broadcast(b"once")
         for page, written in zip(pages, ids, strict=True):
             await page.until_told(written)
 
@@ -370,7 +373,7 @@ async def test_after_the_store_failed_a_notification_without_a_signal_is_sent_to
         await other.until_live()
         ids, _ = await write(live.store, "m-2")
         monkeypatch.setattr(live_statements, "find_new", fail_once)
-        live.gateway.hub.catch_up.mark(["m-1"])
+        live.gateway.catch_up.mark(["m-1"])
         await other.until_told(ids)
 
 
@@ -390,7 +393,7 @@ async def test_those_who_were_being_read_are_marked_however_often_the_reading_is
     async with live.open("m-1") as one, live.open("m-2") as two:
         await one.until_live()
         await two.until_live()
-        catch_up = live.gateway.hub.catch_up
+        catch_up = live.gateway.catch_up
         await catch_up.stop()
         monkeypatch.setattr(live_statements, "find_new", hang)
         catch_up.on_broadcast(b"once")
@@ -416,7 +419,7 @@ async def test_messages_that_reached_two_readers_in_another_order_are_told_to_ea
                 source = f"notifications WHERE notification_id = {mine[0]}"
                 await add_for_each(tx, "notifications", source, member_id="m-2", **copied)
             others = [row["notification_id"] for row in await tx.fetch(FIND_OTHERS())]
-        live.gateway.hub.catch_up.mark(["m-1", "m-2"])
+        live.gateway.catch_up.mark(["m-1", "m-2"])
         await one.until_told(mine)
         await other.until_told(others)
 
@@ -429,11 +432,11 @@ async def test_what_a_member_does_not_want_is_read_once_and_is_behind_them(
         await page.until_live()
         ids, _ = await write(live.store, "m-1", 5)
         await set_preferences(live.store, "m-1", enabled=False)
-        hub = live.gateway.hub
-        hub.catch_up.mark(["m-1"])
+        catch_up = live.gateway.catch_up
+        catch_up.mark(["m-1"])
         async with asyncio.timeout(20):
-            await hub.catch_up.idle.wait()
-        assert [one.cursor() for one in hub.members()] == [ids[-1]]
+            await catch_up.idle.wait()
+        assert [one.cursor() for one in live.gateway.open_streams.members()] == [ids[-1]]
         assert page.told == []
 
 

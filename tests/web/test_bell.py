@@ -152,7 +152,7 @@ def withdraw_one(settings: Settings, notification_id: str) -> None:
             async with running(RedisSignals(settings.redis_url)) as signals:
                 async with store.read() as tx:
                     [row] = await tx.fetch(FIND_MESSAGE(int(notification_id)))
-                announce_withdrawn(signals, row["message_id"], await withdraw(store, row["message_id"]))
+                announce_withdrawn(signals, [one for one, _ in await withdraw(store, row["message_id"])])
         finally:
             await store.close()
 

@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from bongsu.api.admission import Admission
 from bongsu.api.problems import problem
 from bongsu.api.security_headers import with_security_headers
-from bongsu.live.stream import reset
+from bongsu.live.connection import reset
 from bongsu.settings import Settings
 
 # In a request's scope: the connection's transport. Not the protocol itself: that would be a reference cycle.
@@ -312,7 +312,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
 
-    # A client that does not read holds the answer in memory. A stream has limits of its own: see live/stream.py.
+    # A client that does not read holds the answer in memory. A stream has limits of its own: see live/connection.py.
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -19,7 +19,7 @@ from bongsu.api.http_protocol import TRANSPORT, HttpProtocol
 from bongsu.api.problems import ProblemError, problems
 from bongsu.errors import BongsuError
 from bongsu.live.gateway import Gateway
-from bongsu.live.sse import Reader
+from bongsu.live.serving import Reader
 from bongsu.store.core.query import LARGEST_ID
 
 PATH = "/api/notifications/stream"
@@ -55,27 +55,24 @@ class StreamsFirst:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "GET":
-            reader = await self._reader(scope)
-            if reader is not None:
-                protocol = reader.transport.get_protocol()
+            transport = scope.get("extensions", {}).get(TRANSPORT)
+            request = Request(scope)
+            if transport is not None and (reader := await self._reader(request)) is not None:
+                protocol = transport.get_protocol()
                 assert isinstance(protocol, HttpProtocol)
                 protocol.drop_input()
-                await self._gateway.serve_sse(reader, receive, send)
+                headers = cors.permissions(request.headers.get("origin"), self._origins)
+                await self._gateway.serve_sse(reader, transport, headers, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    async def _reader(self, scope: Scope) -> Reader | None:
+    async def _reader(self, request: Request) -> Reader | None:
         """Who reads the stream, or None if no stream may be opened by this request."""
-        request = Request(scope)
-        transport = scope.get("extensions", {}).get(TRANSPORT)
-        if transport is None:
-            return None
         try:
             member_id, expires_at = await self._gate.member_until(request)
         except BongsuError:
             return None
-        headers = cors.permissions(request.headers.get("origin"), self._origins)
-        return Reader(member_id, expires_at, _last_event_id(request), transport, is_by_cookie(request), headers)
+        return Reader(member_id, expires_at, is_by_cookie(request), _last_event_id(request))
 
 
 def _last_event_id(request: Request) -> int | None:

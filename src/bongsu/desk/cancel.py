@@ -102,7 +102,7 @@ async def take_step(
     """One step of an unfinished cancellation, and its announcement to open pages."""
     step = await cancel_steps.step(store, MEMBERS, event_id, passed_over, rewrite)
     if step is not None and step.withdrawn:
-        announce_withdrawn(signals, step.message_id, step.withdrawn)
+        announce_withdrawn(signals, [member_id for member_id, _ in step.withdrawn])
     if step is not None and step.updated:
         announce_updated(signals, step.updated)
     return step

@@ -1,8 +1,7 @@
 """Announces to open streams, in all processes, what a fan-out or a withdrawal has just committed.
 
 With few recipients, each one's signal carries the notification. With many, one signal names the message, and each gateway
-reads what the members it serves have. Signals may be lost: a stream that missed one reads the store at its next ping, and
-gateways look for withdrawals that they missed (MissedWithdrawals).
+reads what the members it serves have. Signals may be lost: a stream that missed one reads the store at its next ping.
 """
 
 from __future__ import annotations
@@ -13,24 +12,23 @@ from itertools import islice
 
 from bongsu.decide.progress import Decision
 from bongsu.errors import StoreError
-from bongsu.live.frames import encode_notifications
+from bongsu.live.encode import encode_notifications
 from bongsu.live.messages import (
     LOGGED_OUT,
     READ_STORE,
-    WithdrawnMessage,
     write_messages,
     write_notification,
-    write_withdrawn,
-    write_withdrawn_message,
+    write_withdrawn_range,
 )
 from bongsu.model import Channel
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.signals import Signals
-from bongsu.runtime.topics import MESSAGES_TOPIC, WITHDRAWN_TOPIC, member_topic
+from bongsu.runtime.topics import MESSAGES_TOPIC, member_topic
 from bongsu.store import Store
 from bongsu.store.core.query import Transaction
 from bongsu.store.inbox import live as statements
 from bongsu.store.messages.content import MessageCache
+from bongsu.store.messages.digests import load_contents
 
 # A message with up to this many recipients is announced to each of them; so is a withdrawal from so many at a time.
 FEW = 100
@@ -109,13 +107,15 @@ class Announcer(Loop):
         async with self._store.read() as tx:
             few, many = await self._split(tx, messages)
             recipients = await statements.find_recipients(tx, few) if few else []
-            contents = await self._message_cache.load(tx, {recipient.notification.message_id for recipient in recipients})
+            named = [(one.notification.notification_id, one.notification.message_id) for one in recipients]
+            contents = await load_contents(tx, self._message_cache, named)
         if many:
             self._signals.send(MESSAGES_TOPIC, write_messages(many))
-        chunks = dict(encode_notifications((recipient.notification for recipient in recipients), contents, None))
+        encoded = encode_notifications((recipient.notification for recipient in recipients), contents, None)
+        data = {event.key: event.data for event in encoded}
         for recipient in recipients:
-            chunk = chunks.get(recipient.notification.notification_id, b"")
-            self._signals.send(member_topic(recipient.notification.member_id), write_notification(recipient, chunk))
+            json = data.get(recipient.notification.notification_id, b"")
+            self._signals.send(member_topic(recipient.notification.member_id), write_notification(recipient, json))
 
     async def _split(self, tx: Transaction, messages: Mapping[int, int | None]) -> tuple[list[int], list[int]]:
         """The messages with few recipients, and those with many."""
@@ -139,27 +139,35 @@ def announce_logout(signals: Signals, member_id: str) -> None:
     signals.send(member_topic(member_id), LOGGED_OUT)
 
 
-async def announce_read(signals: Signals, member_id: str, _unread: int = 0) -> None:
-    """The member has read something: their streams read the unread count, which is not sent because signals may overtake."""
+def announce_change(signals: Signals, member_id: str) -> None:
+    """Something of the member's inbox was changed, and committed: their streams read the store. What has changed and the
+    unread count are not sent with it, because signals may overtake each other."""
     signals.send(member_topic(member_id), READ_STORE)
 
 
+async def announce_read(signals: Signals, member_id: str, _unread: int = 0) -> None:
+    """The member has read something."""
+    announce_change(signals, member_id)
+
+
 def announce_updated(signals: Signals, member_ids: Sequence[str]) -> None:
-    """Digests of these members have changed: their streams read the store."""
-    for member_id in dict.fromkeys(member_ids):
-        signals.send(member_topic(member_id), READ_STORE)
+    """Digests of these members have grown, or something has left them. Call it after each step's commit."""
+    _announce_changes(signals, list(dict.fromkeys(member_ids)))
 
 
-def announce_withdrawn(signals: Signals, message_id: int, withdrawn: Sequence[tuple[str, int]]) -> None:
-    """Notifications of a message, as (member_id, notification_id), have left the inboxes. Call it after each step's commit.
+def announce_withdrawn(signals: Signals, member_ids: Sequence[str]) -> None:
+    """Notifications of these members have left their inboxes. Call it after each step's commit."""
+    _announce_changes(signals, member_ids)
+
+
+def _announce_changes(signals: Signals, member_ids: Sequence[str]) -> None:
+    """Of few, each one's streams read the store.
 
     Of many, the signal has the first and the last member. Steps in the order of member ids have ranges that do not overlap,
     so a gateway reads each member with an open stream once, however many steps there are.
     """
-    if len(withdrawn) <= FEW:
-        for member_id, notification_id in withdrawn:
-            signals.send(member_topic(member_id), write_withdrawn(notification_id))
-        return
-    members = [member_id for member_id, _ in withdrawn]
-    message = WithdrawnMessage(message_id, min(members), max(members))
-    signals.send(WITHDRAWN_TOPIC, write_withdrawn_message(message))
+    if len(member_ids) <= FEW:
+        for member_id in member_ids:
+            announce_change(signals, member_id)
+    else:
+        signals.send(MESSAGES_TOPIC, write_withdrawn_range(min(member_ids), max(member_ids)))

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 
 from bongsu.errors import StoreError
-from bongsu.live import frames
-from bongsu.live.member_streams import MemberStreams, OpenStreams
-from bongsu.live.messages import WITHDRAWN, WithdrawnMessage, read_withdrawn_message
-from bongsu.live.stream import LONG_AGO
-from bongsu.live.withdrawals import Withdrawals
+from bongsu.live import encode
+from bongsu.live.member_state import LONG_AGO, MemberStreams, OpenStreams
+from bongsu.live.messages import read_withdrawn_range
 from bongsu.runtime import telemetry
 from bongsu.runtime.loop import Loop
 from bongsu.store import Store, Transaction
 from bongsu.store.core.clock import find_now
+from bongsu.store.inbox import changes as change_statements
 from bongsu.store.inbox import live as statements
-from bongsu.store.inbox.live import NotificationGroup
-from bongsu.store.messages.content import Contents, MessageCache
+from bongsu.store.inbox.changes import MemberChanges
+from bongsu.store.inbox.live import MemberCount, NotificationGroup
+from bongsu.store.messages.content import MessageCache, MessageContent
+from bongsu.store.messages.digests import NotificationContents, find_digest_contents, find_gathered
 
 # Members read in one statement: some milliseconds of work for the store and for this event loop. The first batch is
 # smaller, because nothing is sent while it is read.
@@ -29,9 +30,9 @@ MEMBERS = 500
 FIRST_MEMBERS = 50
 # Batches that are read while one is sent: the store is late with one now and then.
 AHEAD = 2
-# The most notifications read for one batch of members.
+# The most notifications, and the most changes, read for one batch of members.
 NOTIFICATIONS = 2_000
-# Notifications sent before other tasks run, the reading of the next batch among them.
+# Events sent before other tasks run, the reading of the next batch among them.
 PIECE = 100
 
 
@@ -52,44 +53,31 @@ class CatchUp(Loop):
         # them, so that signals that keep coming cannot keep the last members waiting.
         self._everyone: deque[MemberStreams] = deque()
         self._is_for_everyone = False
-        self.withdrawals = Withdrawals(open_streams, self.mark)
 
     def mark(self, member_ids: Iterable[str]) -> None:
-        """These members may have a new notification or another unread count."""
+        """These members may have something new or changed, or another unread count."""
         self._marked.update(dict.fromkeys(member_ids))
         self.wake()
 
     def on_broadcast(self, data: bytes | None) -> None:
-        """A signal names messages with many recipients; None: signals may have been missed.
+        """A signal names messages with many recipients, or whom one was withdrawn from; None: signals may have been missed.
 
-        All members with open streams are read: finding out first which are recipients would take as long.
+        Of new messages, all members with open streams are read: finding out first who are recipients would take as long.
         """
         if data is None:
             self._mark_everyone()
-            return
-        self._is_for_everyone = True
-        self.wake()
-
-    def on_withdrawn(self, member_id: str, notification_id: int) -> None:
-        """A signal to a member names a notification that was withdrawn."""
-        self.withdrawals.add(member_id, notification_id)
-        self.wake()
-
-    def on_message_withdrawn(self, data: bytes | None) -> None:
-        """A signal names a message that was withdrawn from many. After None, or of another kind, there is none to read."""
-        if data and data[:1] == WITHDRAWN:
-            self.add_withdrawn(read_withdrawn_message(data))
-
-    def add_withdrawn(self, message: WithdrawnMessage) -> None:
-        self.withdrawals.add_message(message)
-        self.wake()
+        elif withdrawn := read_withdrawn_range(data):
+            first, last = withdrawn
+            self.mark(one.member_id for one in self._open_streams.members() if first <= one.member_id <= last)
+        else:
+            self._is_for_everyone = True
+            self.wake()
 
     async def tick(self) -> int:
         if self._is_for_everyone and not self._everyone:
             self._everyone, self._is_for_everyone = deque(self._open_streams.members()), False
         try:
-            done = await self.withdrawals.send(self._store)
-            done += await self._catch_up(self._take_marked, len(self._marked), with_counts=True)
+            done = await self._catch_up(self._take_marked, len(self._marked), with_counts=True)
             return done + await self._catch_up(self._take_everyone, len(self._everyone), with_counts=False)
         except StoreError:
             # A worker may have committed without getting the answer, so without a signal: read all once the store is back.
@@ -131,12 +119,12 @@ class CatchUp(Loop):
         return count
 
     async def _send(self, found: _Found) -> None:
-        notifications, sent = found.in_order(), 0
-        for first in range(0, len(notifications), PIECE):
-            sent += self._send_piece(notifications[first : first + PIECE], found)
+        events, sent = found.in_order(), 0
+        for first in range(0, len(events), PIECE):
+            sent += self._send_piece(events[first : first + PIECE], found)
             await asyncio.sleep(0)
-        for number, (member, unread) in enumerate(found.counts, 1):
-            member.send_badge(unread, found.as_of)
+        for number, (position, count) in enumerate(found.counts_of_others(), 1):
+            found.members[position].send_badge(count.unread, found.counted_at)
             if number % PIECE == 0:
                 await asyncio.sleep(0)
         telemetry.LIVE_NOTIFICATIONS_SENT.inc(sent)
@@ -144,59 +132,107 @@ class CatchUp(Loop):
             # Some members may have more, and others were not reached.
             self.mark(member.member_id for member in found.members)
 
-    def _send_piece(self, notifications: Sequence[MemberFrame], found: _Found) -> int:
-        """Send the next notifications; return to how many streams. Cursors also move past those a member does not want."""
+    def _send_piece(self, events: Sequence[MemberEvent], found: _Found) -> int:
+        """Send the next events; return to how many streams. Cursors also move past those a member does not want."""
         members, sent_up_to, as_of = found.members, found.sent_up_to, found.as_of
         sent = 0
-        for notification_id, position, unread, chunk in notifications:
+        # Encoded before the first is written, each for the wire of the member's first stream: most members have one.
+        for (key, position, unread, name, data), frame in zip(events, _frames(events, members), strict=True):
             after = sent_up_to[position]
-            # A stream that becomes live before the member's next notification has missed this one, and is not sent the next.
-            sent_up_to[position] = notification_id
-            for stream in members[position].streams:
+            # A stream that becomes live before the member's next event has missed this one, and is not sent the next.
+            sent_up_to[position] = key
+            streams = members[position].streams
+            for stream in streams:
                 if not stream.is_live:
                     stream.has_missed = True
                 elif stream.cursor < after:
                     # It became live after the cursors were taken, and has more to catch up with than the others.
                     self.mark([stream.member_id])
-                elif stream.send_notification(notification_id, chunk, unread, as_of):
-                    sent += 1
+                else:
+                    wire = stream.connection.wire
+                    own = frame if wire is streams[0].connection.wire or not name else wire.event(name, key, data)
+                    if stream.send(key, own, unread, as_of):
+                        sent += 1
         return sent
 
 
-# A notification's id, its member's position, that member's unread count, and its frame: empty where it is not to be sent.
-MemberFrame = tuple[int, int, int | None, bytes]
+# Its key, its member's position, that member's unread count if known, its name (empty: not to be sent), and its JSON.
+MemberEvent = tuple[int, int, int | None, bytes, bytes]
+
+
+def _frames(events: Sequence[MemberEvent], members: Sequence[MemberStreams]) -> list[bytes]:
+    return [
+        streams[0].connection.wire.event(name, key, data) if name and (streams := members[position].streams) else b""
+        for key, position, _, name, data in events
+    ]
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What the store has for a batch of members."""
+    """What the store has for a batch of members, who are named by their positions in it."""
 
     members: list[MemberStreams]
-    # Of each member, the id up to which all is sent.
+    # Of each member, the key up to which all is sent.
     sent_up_to: list[int]
     groups: Sequence[NotificationGroup]
-    # The unread counts of members without new notifications.
-    counts: Sequence[tuple[MemberStreams, int]]
-    messages: Contents
-    as_of: datetime
-    # The limit was reached: there may be more.
-    is_full: bool
+    changes: MemberChanges
+    # Of each member with changes, the last change id that was asked for.
+    changed_up_to: Mapping[int, int]
+    # The unread counts of all members, if they were asked for, and a time not after they were read.
+    counts: Mapping[int, MemberCount]
+    counted_at: datetime
+    contents: NotificationContents
+    # A limit was reached: there may be more above this key.
+    cut_at: int | None
 
-    def in_order(self) -> list[MemberFrame]:
-        return sorted(
-            chain.from_iterable(
-                zip(group.notification_ids, group.positions, group.unread, self._frames(group), strict=False)
-                for group in self.groups
-            )
-        )
+    @property
+    def is_full(self) -> bool:
+        return self.cut_at is not None
 
-    def _frames(self, group: NotificationGroup) -> Iterable[bytes]:
-        content = self.messages.get(group.message_id)
+    @property
+    def as_of(self) -> datetime:
+        """A time not after the unread counts of the groups were read."""
+        return self.groups[0].as_of if self.groups else LONG_AGO
+
+    def counts_of_others(self) -> list[tuple[int, MemberCount]]:
+        """The unread counts of members without new notifications."""
+        with_new = {position for group in self.groups for position in group.positions}
+        return [(position, count) for position, count in self.counts.items() if position not in with_new]
+
+    def in_order(self) -> list[MemberEvent]:
+        events = [event for group in self.groups for event in self._notifications(group)]
+        if self.changed_up_to:
+            events.extend(self._changes())
+            if (cut_at := self.cut_at) is not None:
+                # What lies between two keys was read of every member, or is left out of every member.
+                events = [event for event in events if event[0] <= cut_at]
+        return sorted(events)
+
+    def _notifications(self, group: NotificationGroup) -> Iterable[MemberEvent]:
+        ids, content = group.notification_ids, self.contents.messages.get(group.message_id)
         # Members who want no notifications get the critical ones only; members without a row get all.
         if content is None or not (group.is_enabled or content.is_critical or group.is_enabled is None):
-            return repeat(b"")
-        rest = frames.after_id(group.created_at, content)
-        return (frames.notification(notification_id, rest) for notification_id in group.notification_ids)
+            return zip(ids, group.positions, group.unread, repeat(b""), repeat(b""), strict=False)
+        rest = encode.after_id(group.created_at, content)
+        encoded = (encode.with_id(notification_id, rest) for notification_id in ids)
+        if content.is_digest:
+            encoded = (encode.with_id(one, self._digest(one, group, content)) for one in ids)
+        return zip(ids, group.positions, group.unread, repeat(encode.NOTIFICATION), encoded, strict=False)
+
+    def _digest(self, notification_id: int, group: NotificationGroup, content: MessageContent) -> bytes:
+        """Digests differ from member to member."""
+        return encode.after_id(group.created_at, self.contents.digests.get(notification_id, content))
+
+    def _changes(self) -> Iterator[MemberEvent]:
+        """Without unread counts: those of the notifications may be newer, and the others are sent after all events."""
+        for position, change in self.changes.changes:
+            if position in self.changes.members:
+                _, is_enabled = self.changes.members[position]
+                key, name, data = encode.encode_change(change, self.contents, is_enabled)
+                yield key, position, None, name, data
+        for position, (marks, _) in self.changes.members.items():
+            for key, name, data in encode.encode_marks(marks, self.sent_up_to[position], self.changed_up_to[position]):
+                yield key, position, None, name, data
 
 
 @dataclass(frozen=True)
@@ -213,7 +249,7 @@ class _Reader:
     def __init__(self, tx: Transaction, message_cache: MessageCache, with_counts: bool) -> None:
         self._tx = tx
         self._message_cache = message_cache
-        # Whether the unread counts of members without new notifications are read too.
+        # Whether members without new notifications are read too: their unread counts, and what has changed for them.
         self._with_counts = with_counts
         self._turn = asyncio.Lock()
 
@@ -227,25 +263,59 @@ class _Reader:
         return _Batch(members, asyncio.create_task(self._read(live, cursors)))
 
     async def _read(self, members: list[MemberStreams], cursors: dict[str, int]) -> _Found:
+        """Up to where changes are read is known not later than the notifications: one that commits between two statements
+        is above that, so no change can take a cursor past it."""
+        tx = self._tx
         async with self._turn:
-            groups = await statements.find_new(self._tx, cursors, NOTIFICATIONS) if cursors else []
-            messages = await self._message_cache.load(self._tx, {group.message_id for group in groups})
-            as_of, counts = groups[0].as_of if groups else LONG_AGO, []
-            if self._with_counts:
+            counts: dict[int, MemberCount] = {}
+            counted_at = LONG_AGO
+            if self._with_counts and cursors:
                 # The time is read before the counts, so that none of them is taken for newer than it is.
-                as_of = as_of if groups else await find_now(self._tx)
-                counts = await self._count_others(members, groups)
-        is_full = sum(len(group.positions) for group in groups) == NOTIFICATIONS
-        return _Found(members, list(cursors.values()), groups, counts, messages, as_of, is_full)
+                counted_at = await find_now(tx)
+                found = await statements.find_counts(tx, list(cursors))
+                counts = {number: found[one] for number, one in enumerate(cursors) if one in found}
+            groups = await statements.find_new(tx, cursors, NOTIFICATIONS) if cursors else []
+            cut_at = _last_key(groups)
+            changed_up_to = _changed_up_to(groups, counts, list(cursors.values()), cut_at)
+            changes = MemberChanges([], {})
+            if changed_up_to:
+                after = list(cursors.values())
+                spans = [(members[one].member_id, after[one], last, one) for one, last in changed_up_to.items()]
+                changes = await change_statements.find_changes(tx, spans, NOTIFICATIONS)
+                if len(changes.changes) == NOTIFICATIONS:
+                    cut_at = changes.changes[-1][1].change_id
+            contents = await self._load_contents(groups, changes)
+        return _Found(members, list(cursors.values()), groups, changes, changed_up_to, counts, counted_at, contents, cut_at)
 
-    async def _count_others(
-        self, members: list[MemberStreams], groups: Sequence[NotificationGroup]
-    ) -> list[tuple[MemberStreams, int]]:
-        """The unread counts of members without new notifications."""
-        with_new = {position for group in groups for position in group.positions}
-        others = [member for position, member in enumerate(members) if position not in with_new]
-        unread = await statements.find_unread_counts(self._tx, [member.member_id for member in others]) if others else {}
-        return [(member, unread[member.member_id]) for member in others if member.member_id in unread]
+    async def _load_contents(self, groups: Sequence[NotificationGroup], changes: MemberChanges) -> NotificationContents:
+        shown = [(one.notification_id, one.message_id) for _, one in changes.changes if one.is_in_inbox]
+        named = {group.message_id for group in groups} | {message_id for _, message_id in shown}
+        messages = await self._message_cache.load(self._tx, named)
+        # Of thousands of notifications of a message that is not a digest's, none is looked at.
+        for group in groups:
+            if group.message_id in messages and messages[group.message_id].is_digest:
+                shown += [(one, group.message_id) for one in group.notification_ids]
+        gathered = find_gathered(shown, messages)
+        return NotificationContents(messages, await find_digest_contents(self._tx, gathered) if gathered else {})
+
+
+def _last_key(groups: Sequence[NotificationGroup]) -> int | None:
+    """If the limit was reached, the last notification that was read."""
+    if sum(len(group.positions) for group in groups) < NOTIFICATIONS:
+        return None
+    return max(max(group.notification_ids) for group in groups)
+
+
+def _changed_up_to(
+    groups: Sequence[NotificationGroup], counts: Mapping[int, MemberCount], cursors: Sequence[int], cut_at: int | None
+) -> dict[int, int]:
+    """Of each member with changes above the cursor, the newest of them; not beyond the last notification that was read."""
+    changed = {position: count.changed for position, count in counts.items() if count.changed > cursors[position]}
+    for group in groups:
+        changed.update(group.changed)
+    if cut_at is None:
+        return changed
+    return {position: min(last, cut_at) for position, last in changed.items() if cursors[position] < cut_at}
 
 
 def _batch_sizes(count: int) -> Iterator[int]:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from itertools import islice
 
 from starlette.types import Receive, Send
 
-from bongsu.live import frames
+from bongsu.live.catchup import CatchUp
+from bongsu.live.connection import Connection
+from bongsu.live.encode import retry_milliseconds
 from bongsu.live.hub import Hub
+from bongsu.live.member_state import OpenStreams, Stream
 from bongsu.live.pings import PingSchedule
 from bongsu.live.registry import LocalRegistry, RedisRegistry, Registry
-from bongsu.live.sse import Reader, SseEndpoint
-from bongsu.live.stream import Stream
-from bongsu.live.withdrawals import MissedWithdrawals
+from bongsu.live.serving import Reader, Refusal, Serving
+from bongsu.live.wire_sse import HEADERS, SSE
 from bongsu.runtime import telemetry
 from bongsu.runtime.signals import Signals
-from bongsu.runtime.topics import DISCONNECT_TOPIC, MESSAGES_TOPIC, WITHDRAWN_TOPIC
+from bongsu.runtime.topics import DISCONNECT_TOPIC, MESSAGES_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.messages.content import MessageCache
@@ -38,12 +41,14 @@ class Gateway:
             if settings.redis_url
             else LocalRegistry(signals, settings.sse_max_connections)
         )
-        self.hub = Hub(store, signals, self._registry, settings.sse_replay, message_cache or MessageCache())
-        self._missed = MissedWithdrawals(store, self.hub, self.hub.catch_up.add_withdrawn, settings.poll_seconds)
+        messages = message_cache or MessageCache()
+        self.open_streams = OpenStreams()
+        self.catch_up = CatchUp(store, self.open_streams, messages)
+        self._hub = Hub(store, signals, self._registry, self.open_streams, self.catch_up.mark, settings.sse_replay, messages)
         self._pings = PingSchedule(
-            settings.sse_ping_seconds, settings.sse_timeout_seconds, self.hub.catch_up.mark, self._time_is_up
+            settings.sse_ping_seconds, settings.sse_timeout_seconds, self.catch_up.mark, self._time_is_up
         )
-        self._sse = SseEndpoint(self.hub, self._registry, self._pings, settings, self._refusal)
+        self._serving = Serving(self._hub, self._pings, settings, self._refusal)
         self._is_draining = False
         # How many streams were closed together: as many come back, and the time within which they do grows with it.
         self._closed_together = 0
@@ -51,45 +56,59 @@ class Gateway:
 
     async def start(self) -> None:
         self._open.enter_context(self._signals.watch(self._on_connection))
-        self._open.enter_context(self._signals.listen(DISCONNECT_TOPIC, self.hub.disconnect))
-        self._open.enter_context(self._signals.listen(MESSAGES_TOPIC, self.hub.catch_up.on_broadcast))
-        self._open.enter_context(self._signals.listen(WITHDRAWN_TOPIC, self.hub.catch_up.on_message_withdrawn))
-        for part in (self._registry, self.hub.catch_up, self._missed, self._pings):
+        self._open.enter_context(self._signals.listen(DISCONNECT_TOPIC, self._hub.disconnect))
+        self._open.enter_context(self._signals.listen(MESSAGES_TOPIC, self.catch_up.on_broadcast))
+        for part in (self._registry, self.catch_up, self._pings):
             await part.start()
             self._open.push_async_callback(part.stop)
 
     async def stop(self) -> None:
         await self._open.aclose()
 
-    async def serve_sse(self, reader: Reader, receive: Receive, send: Send) -> None:
-        """Serve a stream to someone who may read it. Returns when it has ended."""
-        await self._sse.serve(reader, receive, send)
+    async def serve_sse(
+        self,
+        reader: Reader,
+        transport: asyncio.Transport,
+        headers: Sequence[tuple[bytes, bytes]],
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Serve a stream to someone who may read it. Returns when it has ended. The headers are those of the response
+        besides those of every stream."""
+        await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *headers]})
+
+        async def until_closed() -> None:
+            # Nothing more comes in on this connection but its end, ours or theirs.
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        await self._serving.serve(reader, Connection(self._registry.new_id(), SSE, transport, send), until_closed)
 
     async def drain(self) -> None:
         """Close all streams, a slice at a time, and refuse new ones."""
         self._is_draining = True
-        self._closed_together = len(self.hub)
-        streams = self.hub.streams()
+        self._closed_together = len(self.open_streams)
+        streams = iter(self.open_streams)
         while batch := list(islice(streams, SLICE)):
             for stream in batch:
-                stream.end(frames.bye("restart", frames.retry_milliseconds(self._closed_together)), "restart")
+                stream.connection.end("restart", retry_milliseconds(self._closed_together))
             await asyncio.sleep(SLICE_SECONDS if len(batch) == SLICE else 0)
 
     def _time_is_up(self, stream: Stream) -> None:
-        stream.end(frames.bye(stream.time_limit, frames.retry_milliseconds()), stream.time_limit)
+        stream.connection.end(stream.time_limit, retry_milliseconds())
 
-    def _refusal(self) -> bytes | None:
+    def _refusal(self) -> Refusal | None:
         if self._is_draining:
-            return frames.bye("restart", frames.retry_milliseconds(self._closed_together))
+            return "restart", retry_milliseconds(self._closed_together)
         if not self._signals.is_connected:
-            return frames.unavailable(frames.retry_milliseconds(self._closed_together))
+            return "unavailable", retry_milliseconds(self._closed_together)
         return None
 
     def _on_connection(self, is_connected: bool) -> None:
         """Without Redis, signals of other processes do not arrive: close the streams, so that pages show it."""
         if is_connected:
             return
-        self._closed_together = len(self.hub)
+        self._closed_together = len(self.open_streams)
         telemetry.log("bongsu.live").warning("Redis unreachable, closing streams", streams=self._closed_together)
-        for stream in list(self.hub.streams()):
-            stream.end(frames.unavailable(frames.retry_milliseconds(self._closed_together)), "unavailable")
+        for stream in list(self.open_streams):
+            stream.connection.end("unavailable", retry_milliseconds(self._closed_together))

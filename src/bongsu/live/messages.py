@@ -1,7 +1,7 @@
 """The content of signals to gateways.
 
-A member's topic carries a notification, the id of one that was withdrawn, or nothing, which means: something changed, read
-the store. A gateway that does not know a signal's kind reads the store as well: a newer version may have sent it.
+A member's topic carries a notification as JSON, or nothing, which means: something changed, read the store. A gateway that
+does not know a signal's kind reads the store as well: a newer version may have sent it.
 """
 
 from __future__ import annotations
@@ -26,47 +26,35 @@ class Announced:
     previous: int
     unread: int
     as_of: datetime
-    # Empty when its message has been deleted.
-    chunk: bytes
+    # Its JSON. Empty when its message has been deleted.
+    data: bytes
 
 
-def write_notification(recipient: Recipient, chunk: bytes) -> bytes:
+def write_notification(recipient: Recipient, data: bytes) -> bytes:
     head = [
         recipient.notification.notification_id, recipient.previous, recipient.unread, recipient.as_of.isoformat(),
     ]  # fmt: skip
-    return b"%b%b\n%b" % (NOTIFICATION, orjson.dumps(head), chunk)
+    return b"%b%b\n%b" % (NOTIFICATION, orjson.dumps(head), data)
 
 
 def read_notification(data: bytes) -> Announced:
-    head, _, chunk = data[1:].partition(b"\n")
+    head, _, json = data[1:].partition(b"\n")
     notification_id, previous, unread, as_of = orjson.loads(head)
-    return Announced(notification_id, previous, unread, datetime.fromisoformat(as_of), chunk)
+    return Announced(notification_id, previous, unread, datetime.fromisoformat(as_of), json)
 
 
 def write_messages(message_ids: list[int]) -> bytes:
     return orjson.dumps(message_ids)
 
 
-def write_withdrawn(notification_id: int) -> bytes:
-    return b"%b%d" % (WITHDRAWN, notification_id)
+def write_withdrawn_range(first_member: str, last_member: str) -> bytes:
+    """A message was withdrawn from members between these two, both included."""
+    return b"%b%b" % (WITHDRAWN, orjson.dumps([first_member, last_member]))
 
 
-def read_withdrawn(data: bytes) -> int:
-    return int(data[1:])
-
-
-@dataclass(frozen=True)
-class WithdrawnMessage:
-    """A message that was withdrawn from members between these two, both included."""
-
-    message_id: int
-    first_member: str
-    last_member: str
-
-
-def write_withdrawn_message(message: WithdrawnMessage) -> bytes:
-    return b"%b%b" % (WITHDRAWN, orjson.dumps([message.message_id, message.first_member, message.last_member]))
-
-
-def read_withdrawn_message(data: bytes) -> WithdrawnMessage:
-    return WithdrawnMessage(*orjson.loads(data[1:]))
+def read_withdrawn_range(data: bytes) -> tuple[str, str] | None:
+    """None for a signal of another kind."""
+    if data[:1] != WITHDRAWN:
+        return None
+    first, last = orjson.loads(data[1:])
+    return first, last

@@ -6,8 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from bongsu.live import frames
-from bongsu.live.stream import Stream
+from bongsu.live.member_state import Stream
 from bongsu.runtime.loop import Loop
 
 # Streams are spread over so many slots within a ping interval, so that they are not all pinged at once.
@@ -63,7 +62,7 @@ class PingSchedule(Loop):
         for number in range(first, turn + 1):
             streams = self._slots[number % SLOTS]
             for stream in streams:
-                stream.send_best_effort(frames.PING)
+                stream.connection.write_best_effort(stream.connection.wire.ping)
             self._on_ping([stream.member_id for stream in streams])
         self._turn = turn
         return 0

@@ -15,10 +15,11 @@ from bongsu.store import Store, Transaction, members
 from bongsu.store.core import sqlite
 from bongsu.store.core.query import same
 from bongsu.store.core.sqlite import SqliteDatabase
+from bongsu.store.inbox import changes
 from bongsu.store.inbox import live as statements
 from bongsu.store.messages.content import find_content
 from tests.support.recorder import Recorder, sqlite_plan
-from tests.support.rows import Sql, add_for_each, add_many
+from tests.support.rows import Sql, add_for_each, add_many, set_columns
 
 MEMBERS = 3_000
 MESSAGES = 2_000
@@ -37,7 +38,11 @@ CALLS: dict[str, Call] = {
     "all above a cursor": lambda tx: statements.find_missed(tx, "m-7", 5, 10**6, 1_001, only_unread=False),
     "what one member has above a cursor": lambda tx: statements.find_new(tx, {"m-7": 5}, 2_000),
     "what many have above their cursors": lambda tx: statements.find_new(tx, dict.fromkeys(CONNECTED, 20_000), 2_000),
-    "unread counts": lambda tx: statements.find_unread_counts(tx, CONNECTED),
+    "unread counts": lambda tx: statements.find_counts(tx, CONNECTED),
+    "what has changed for one member": lambda tx: changes.find_missed_changes(tx, "m-7", 5, 10**6, 1_001),
+    "what has changed for many members": lambda tx: changes.find_changes(
+        tx, [(member_id, 0, 10**6, position) for position, member_id in enumerate(CONNECTED)], 2_000
+    ),
     "the content of one message": lambda tx: find_content(tx, [7]),
     "the content of many messages": lambda tx: find_content(tx, list(range(1, 501))),
     "how many recipients one message has": lambda tx: statements.count_recipients(tx, [ALL], 101),
@@ -56,6 +61,7 @@ async def full(store: Store) -> AsyncIterator[Store]:
         member, message = f"'m-' || ((number * 7) % {MEMBERS})", f"1 + (number - 1) / {RECIPIENTS}"
         await add_many(tx, "notifications", MESSAGES * RECIPIENTS, member_id=Sql(member), message_id=Sql(message))
         await add_for_each(tx, "notifications", "members", member_id=Sql("member_id"), message_id=ALL)
+        await set_columns(tx, "notifications", "notification_id % 20 = 0", change_id=Sql("notification_id + 100000"))
     async with store.transaction() as tx:
         await tx.execute(same("ANALYZE")())
     yield store

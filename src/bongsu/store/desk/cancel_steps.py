@@ -19,6 +19,7 @@ from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.core.store import Store
 from bongsu.store.desk import digest_cancel
 from bongsu.store.desk.digest_cancel import Rewrite
+from bongsu.store.inbox import changes
 from bongsu.store.members.channel_bits import BITS
 from bongsu.store.messages.counts import count_ended
 
@@ -102,18 +103,26 @@ _LOCK_MEMBERS = Statement(
     sqlite="SELECT 0 AS count",
 )
 
-# Lowers the unread counts of those who have not read it. Their rows are locked.
-_LOWER_UNREAD = same(f"""
-    UPDATE bongsu_members SET unread = unread - 1
-    WHERE member_id IN (
-        SELECT n.member_id FROM bongsu_notifications AS n
-        WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3 AND n.read_at IS NULL
-          AND n.channels & {_IN_APP} <> 0)""")
+# In the inbox, or archived by the member.
+_IS_SHOWN = f"(n.channels & {_IN_APP} <> 0 OR n.archived_at IS NOT NULL)"
 
-# Takes the rows out of the inboxes; the history keeps them. Returns whose they are.
+# Lowers the unread counts of those who have not read it, and sets the change id ($4) of all who have it. Their rows are
+# locked.
+_CHANGE_MEMBERS = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_members AS m {d.index_hint("sqlite_autoindex_bongsu_members_1")}
+    SET unread = m.unread - CASE WHEN n.read_at IS NULL AND n.channels & {_IN_APP} <> 0 THEN 1 ELSE 0 END, changed_id = $4
+    FROM bongsu_notifications AS n
+    WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3 AND {_IS_SHOWN} AND m.member_id = n.member_id"""
+    )
+)
+
+# Takes the rows out of the inboxes and archives, with the change id $4; the history keeps them. Returns whose they are. The
+# members are locked.
 _WITHDRAW = same(f"""
-    UPDATE bongsu_notifications SET channels = channels - {_IN_APP}
-    WHERE message_id = $1 AND member_id > $2 AND member_id <= $3 AND channels & {_IN_APP} <> 0
+    UPDATE bongsu_notifications AS n SET channels = n.channels & ~{_IN_APP}, archived_at = NULL, change_id = $4
+    WHERE n.message_id = $1 AND n.member_id > $2 AND n.member_id <= $3 AND {_IS_SHOWN}
     RETURNING member_id, notification_id""")
 
 # A delivery that waits for a claim, or has failed and may be retried.
@@ -263,7 +272,9 @@ async def withdraw_part(tx: Transaction, part: Part) -> Sequence[tuple[str, int]
         return ()
     members = (part.message_id, part.after, part.last)
     await tx.fetch(_PLAN_BY_VALUES(), _LOCK_MEMBERS(*members))
-    rows = await tx.fetch(_LOWER_UNREAD(*members), _WITHDRAW(*members))
+    # One for all: each member has one notification of the message.
+    (change_id,) = await changes.draw(tx)
+    rows = await tx.fetch(_CHANGE_MEMBERS(*members, change_id), _WITHDRAW(*members, change_id))
     if not part.is_again:
         await tx.execute(_SAVE(part.event_id, *part.end, False))
     return [(row["member_id"], row["notification_id"]) for row in rows]

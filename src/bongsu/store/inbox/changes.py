@@ -12,11 +12,19 @@ one cursor per member covers both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple
 
+from bongsu.model import Channel
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Statement, Table, Transaction, only_sqlite
+from bongsu.store.core.query import Dialect, Row, Statement, Table, Transaction, in_both, only_sqlite
 from bongsu.store.core.sqlite import SQLITE
+from bongsu.store.members.channel_bits import BITS
+
+_IN_APP = BITS[Channel.IN_APP]
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
 
 # An SQL expression of PostgreSQL: a new change id for each row of a statement.
 NEXT_CHANGE_ID = "nextval('bongsu_notifications_notification_id_seq')"
@@ -57,3 +65,135 @@ async def draw(tx: Transaction, count: int = 1) -> list[int]:
 async def set_changed(tx: Transaction, newest: Sequence[tuple[str, int]]) -> None:
     """Set bongsu_members.changed_id: each member once, with the newest change id drawn for them."""
     await tx.execute(_SET_CHANGED(Table(_CHANGED, newest)))
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+class Change(NamedTuple):
+    """A notification that was changed after it was stored, as it is now."""
+
+    change_id: int
+    notification_id: int
+    message_id: int
+    # False: it was withdrawn, archived or deleted.
+    is_in_inbox: bool
+    created_at: datetime
+    read_at: datetime | None
+    seen_at: datetime | None
+    archived_at: datetime | None
+    updated_at: datetime | None
+
+
+class Marks(NamedTuple):
+    """Up to which notification a member has read and seen everything at once, each with the change id of that (0: never)."""
+
+    read_up_to: int
+    read_change_id: int
+    seen_up_to: int
+    seen_change_id: int
+
+    def between(self, after: int, last: int) -> Iterator[tuple[str, int, int]]:
+        """The name, the change id and the notification of each mark whose change id is above `after`, up to `last`."""
+        if after < self.read_change_id <= last:
+            yield "read", self.read_change_id, self.read_up_to
+        if after < self.seen_change_id <= last:
+            yield "seen", self.seen_change_id, self.seen_up_to
+
+
+class MemberChanges(NamedTuple):
+    """What has changed for members, by their position among those asked for."""
+
+    changes: Sequence[tuple[int, Change]]
+    # Each member's marks as they are now, and whether they want notifications.
+    members: dict[int, tuple[Marks, bool]]
+
+
+# Of the member's row `m`.
+MARK_COLUMNS = """coalesce(m.read_up_to, 0) AS read_up_to, coalesce(m.read_change_id, 0) AS read_change_id,
+               coalesce(m.seen_up_to, 0) AS seen_up_to, coalesce(m.seen_change_id, 0) AS seen_change_id"""
+
+_CHANGE_COLUMNS = f"""n.change_id, n.notification_id, n.message_id, n.channels & {_IN_APP} <> 0 AS is_in_inbox,
+               n.created_at, n.read_at, n.seen_at, n.archived_at, n.updated_at"""
+
+# The member's ($1) newest $4 changes with ids above $2, up to $3. By the index of the changed. Locks nothing.
+_FIND_MISSED = in_both(
+    lambda d: (
+        f"""
+        SELECT {_CHANGE_COLUMNS} FROM bongsu_notifications n {d.index_hint("bongsu_notifications_changed")}
+        WHERE n.member_id = $1 AND n.change_id > $2 AND n.change_id <= $3 ORDER BY n.change_id DESC LIMIT $4"""
+    )
+)
+
+_SPAN = {"member_id": "text", "after": "bigint", "last": "bigint", "position": "integer"}
+
+# The oldest $2 changes of these members ($1), of each those above `after`, up to `last`. By the index for each member.
+_FIND_CHANGES = Statement(
+    postgres=f"""
+        SELECT given.position, {_CHANGE_COLUMNS}
+        FROM {POSTGRES.table("given", _SPAN, 1)}
+        CROSS JOIN LATERAL (
+            SELECT * FROM bongsu_notifications x
+            WHERE x.member_id = given.member_id AND x.change_id > given.after AND x.change_id <= given.last
+            ORDER BY x.change_id LIMIT 10000) AS n
+        ORDER BY n.change_id LIMIT $2""",
+    sqlite=f"""
+        SELECT given.position, {_CHANGE_COLUMNS}
+        FROM {SQLITE.table("given", _SPAN, 1)}
+        CROSS JOIN bongsu_notifications AS n INDEXED BY bongsu_notifications_changed
+            ON n.member_id = given.member_id AND n.change_id > given.after AND n.change_id <= given.last
+        ORDER BY n.change_id LIMIT $2""",
+)
+
+# The marks of these members ($1), each found by its key. Locks nothing.
+_FIND_MARKS = Statement(
+    postgres=f"""
+        SELECT given.position, m.is_enabled, {MARK_COLUMNS}
+        FROM {POSTGRES.table("given", _SPAN, 1)}
+        CROSS JOIN LATERAL (SELECT * FROM bongsu_members x WHERE x.member_id = given.member_id OFFSET 0) AS m""",
+    sqlite=f"""
+        SELECT given.position, m.is_enabled, {MARK_COLUMNS}
+        FROM {SQLITE.table("given", _SPAN, 1)}
+        CROSS JOIN bongsu_members AS m ON m.member_id = given.member_id""",
+)
+
+
+async def find_missed_changes(tx: Transaction, member_id: str, after: int, last: int, limit: int) -> list[Change]:
+    """Of a member's changes with ids above `after`, up to `last`, the newest `limit`; oldest first."""
+    rows = await tx.fetch(_FIND_MISSED(member_id, after, last, limit))
+    return [_change_of(tx.dialect, row) for row in rows][::-1]
+
+
+async def find_changes(tx: Transaction, spans: Sequence[tuple[str, int, int, int]], limit: int) -> MemberChanges:
+    """What has changed for members, given as (member, after, last, position); of more than `limit` changes, the oldest.
+
+    A row that is changed again has moved to the newer change id, and may then be above `last`: it is found the next time.
+    """
+    given = Table(_SPAN, spans)
+    rows = await tx.fetch(_FIND_CHANGES(given, limit))
+    changes = [(row["position"], _change_of(tx.dialect, row)) for row in rows]
+    members = await tx.fetch(_FIND_MARKS(given))
+    return MemberChanges(changes, {row["position"]: (marks_of(row), bool(row["is_enabled"])) for row in members})
+
+
+def marks_of(row: Row) -> Marks:
+    """From a row with MARK_COLUMNS."""
+    return Marks(row["read_up_to"], row["read_change_id"], row["seen_up_to"], row["seen_change_id"])
+
+
+def _change_of(dialect: Dialect, row: Row) -> Change:
+    read_at, seen_at, archived_at, updated_at = (
+        None if row[name] is None else dialect.time(row[name])
+        for name in ("read_at", "seen_at", "archived_at", "updated_at")
+    )
+    return Change(
+        row["change_id"],
+        row["notification_id"],
+        row["message_id"],
+        bool(row["is_in_inbox"]),
+        dialect.time(row["created_at"]),
+        read_at,
+        seen_at,
+        archived_at,
+        updated_at,
+    )

@@ -1,7 +1,8 @@
-"""Statements for open streams: what a member missed, what is new for many or withdrawn, and the recipients of a message.
+"""Statements for open streams: what a member missed, what is new for many, and the recipients of a message.
 
-A member's notification ids are in commit order (see store/inbox.py), so "above this id" never skips a row that commits
-later. Only notifications with the IN_APP channel are in the inbox, count as unread and are sent to streams.
+A member's notification ids and change ids are in commit order (see store/inbox/changes.py), so "above this cursor" never
+skips a row that commits later. Only notifications with the IN_APP channel are in the inbox, count as unread and are sent to
+streams.
 
 Every unread count comes with `as_of`, a time at or before the snapshot it was read in: of two counts the one with the later
 `as_of` is the newer, and none is taken for newer than it is.
@@ -20,6 +21,7 @@ from bongsu.model import Channel
 from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import Statement, Table, Transaction, fetch_one, in_both
 from bongsu.store.core.sqlite import SQLITE
+from bongsu.store.inbox.changes import MARK_COLUMNS, Marks, marks_of
 from bongsu.store.members.channel_bits import BITS
 
 _IN_APP = BITS[Channel.IN_APP]
@@ -47,14 +49,24 @@ class NotificationGroup:
     notification_ids: Sequence[int]
     positions: Sequence[int]
     unread: Sequence[int | None]
+    # By position, the newest change id of the members for whom that is above their cursor.
+    changed: Mapping[int, int]
+
+
+class MemberCount(NamedTuple):
+    """A member's unread count, and the newest change id (0: nothing was ever changed)."""
+
+    unread: int
+    changed: int
 
 
 class InboxState(NamedTuple):
-    """A member's unread count, whether they want notifications, and their newest notification id (0: none)."""
+    """A member's unread count, whether they want notifications, and up to where their cursor can be now (0: nothing yet)."""
 
     unread: int
     is_enabled: bool
     newest: int
+    marks: Marks
     as_of: datetime
 
 
@@ -63,7 +75,8 @@ class Recipient:
     """One recipient of a message, with what the announcement of it carries."""
 
     notification: NewNotification
-    # The member's notification before this one. A stream that has not sent that one has a gap, and reads the store.
+    # The member's cursor before this one: the notification before it, or a change that was committed since. A stream that is
+    # not there yet reads the store. If the change came after this notification, every stream that has not sent it does.
     previous: int
     unread: int
     as_of: datetime
@@ -71,11 +84,11 @@ class Recipient:
 
 # --- a member opens a stream ------------------------------------------------------------------------------------------
 
-# The unread count and the newest id of one snapshot, and a time not after it.
+# The unread count, the newest notification id, the newest change id and the marks of one snapshot, and a time not after it.
 _FIND_INBOX_STATE = in_both(
     lambda d: (
         f"""
-    SELECT m.unread, m.is_enabled, {d.now} AS as_of, (
+    SELECT m.unread, m.is_enabled, coalesce(m.changed_id, 0) AS changed, {MARK_COLUMNS}, {d.now} AS as_of, (
         SELECT coalesce(max(n.notification_id), 0)
         FROM bongsu_notifications n {d.index_hint("bongsu_notifications_inbox")}
         WHERE n.member_id = m.member_id) AS newest
@@ -112,7 +125,8 @@ async def find_inbox_state(tx: Transaction, member_id: str) -> InboxState | None
     row = await fetch_one(tx, _FIND_INBOX_STATE(member_id))
     if row is None:
         return None
-    return InboxState(row["unread"], bool(row["is_enabled"]), row["newest"], tx.dialect.time(row["as_of"]))
+    newest = max(row["newest"], row["changed"])
+    return InboxState(row["unread"], bool(row["is_enabled"]), newest, marks_of(row), tx.dialect.time(row["as_of"]))
 
 
 async def find_missed(
@@ -134,23 +148,25 @@ _CURSOR = {"member_id": "text", "cursor": "bigint", "position": "integer"}
 _MESSAGE_ID = {"message_id": "bigint"}
 
 # The oldest $2 notifications above the members' cursors, grouped: to decode a row costs more than to send it, and a
-# broadcast has thousands that are alike. LATERAL: by the index for each member; a join would read the whole table.
+# broadcast has thousands that are alike. LATERAL: by the index for each member; a join would read the whole table. The
+# newest change id is on the member's row, which is read anyway, and is of the same snapshot as the notifications.
 _FIND_NEW = Statement(
     postgres=f"""
         SELECT as_of, message_id, created_at, is_enabled,
                CAST(json_agg(notification_id) AS text) AS notification_ids,
                CAST(json_agg(position) AS text) AS positions,
-               CAST(json_agg(unread) AS text) AS unread
+               CAST(json_agg(unread) AS text) AS unread,
+               CAST(json_object_agg(position, changed_id) FILTER (WHERE changed_id > cursor) AS text) AS changed
         FROM (
-            SELECT now() AS as_of, given.position,
-                   n.notification_id, n.message_id, n.created_at, m.unread, m.is_enabled
+            SELECT now() AS as_of, given.position, given.cursor,
+                   n.notification_id, n.message_id, n.created_at, m.unread, m.is_enabled, m.changed_id
             FROM {POSTGRES.table("given", _CURSOR, 1)}
             CROSS JOIN LATERAL (
                 SELECT x.notification_id, x.message_id, x.created_at FROM bongsu_notifications x
                 WHERE x.member_id = given.member_id AND x.notification_id > given.cursor AND x.channels & {_IN_APP} <> 0
                 ORDER BY x.notification_id LIMIT 10000) AS n
             LEFT JOIN LATERAL (
-                SELECT x.unread, x.is_enabled FROM bongsu_members x
+                SELECT x.unread, x.is_enabled, x.changed_id FROM bongsu_members x
                 WHERE x.member_id = given.member_id OFFSET 0) AS m ON true
             ORDER BY n.notification_id LIMIT $2) AS oldest
         GROUP BY as_of, message_id, created_at, is_enabled""",
@@ -159,10 +175,11 @@ _FIND_NEW = Statement(
         SELECT as_of, message_id, created_at, is_enabled,
                json_group_array(notification_id) AS notification_ids,
                json_group_array(position) AS positions,
-               json_group_array(unread) AS unread
+               json_group_array(unread) AS unread,
+               json_group_object(position, changed_id) FILTER (WHERE changed_id > cursor) AS changed
         FROM (
-            SELECT moment.as_of, given.position,
-                   n.notification_id, n.message_id, n.created_at, m.unread, m.is_enabled
+            SELECT moment.as_of, given.position, given.cursor,
+                   n.notification_id, n.message_id, n.created_at, m.unread, m.is_enabled, m.changed_id
             FROM (SELECT {SQLITE.now} AS as_of) AS moment
             CROSS JOIN {SQLITE.table("given", _CURSOR, 1)}
             CROSS JOIN bongsu_notifications AS n INDEXED BY bongsu_notifications_inbox
@@ -172,15 +189,15 @@ _FIND_NEW = Statement(
         GROUP BY as_of, message_id, created_at, is_enabled""",
 )
 
-# The unread counts of these members, each found by its key; unknown members are left out.
-_FIND_UNREAD_COUNTS = Statement(
+# The unread counts and newest change ids of these members, each found by its key; unknown members are left out.
+_FIND_COUNTS = Statement(
     postgres=f"""
-        SELECT given.member_id, m.unread
+        SELECT given.member_id, m.unread, coalesce(m.changed_id, 0) AS changed
         FROM {POSTGRES.table("given", _MEMBER_ID, 1)}
         CROSS JOIN LATERAL (
-            SELECT x.unread FROM bongsu_members x WHERE x.member_id = given.member_id OFFSET 0) AS m""",
+            SELECT x.unread, x.changed_id FROM bongsu_members x WHERE x.member_id = given.member_id OFFSET 0) AS m""",
     sqlite=f"""
-        SELECT given.member_id, m.unread
+        SELECT given.member_id, m.unread, coalesce(m.changed_id, 0) AS changed
         FROM {SQLITE.table("given", _MEMBER_ID, 1)}
         CROSS JOIN bongsu_members AS m ON m.member_id = given.member_id""",
 )
@@ -200,57 +217,17 @@ async def find_new(tx: Transaction, cursors: Mapping[str, int], limit: int) -> l
             orjson.loads(row["notification_ids"]),
             orjson.loads(row["positions"]),
             orjson.loads(row["unread"]),
+            {int(position): changed for position, changed in orjson.loads(row["changed"] or "{}").items()},
         )
         for row in rows
     ]
 
 
-async def find_unread_counts(tx: Transaction, member_ids: Sequence[str]) -> dict[str, int]:
+async def find_counts(tx: Transaction, member_ids: Sequence[str]) -> dict[str, MemberCount]:
     """Of the members that are known. Read the time before it (`find_now`): in each of thousands of rows it would cost more
     than the counts."""
-    rows = await tx.fetch(_FIND_UNREAD_COUNTS(Table(_MEMBER_ID, [(member_id,) for member_id in member_ids])))
-    return {row["member_id"]: row["unread"] for row in rows}
-
-
-# Of these members, their notification of message $2 if it is not in the inbox: it was withdrawn, or never was there. The
-# row does not show which. By the unique index (message_id, member_id).
-_FIND_WITHDRAWN = Statement(
-    postgres=f"""
-        SELECT given.member_id, n.notification_id
-        FROM {POSTGRES.table("given", _MEMBER_ID, 1)}
-        CROSS JOIN LATERAL (
-            SELECT x.notification_id FROM bongsu_notifications x
-            WHERE x.message_id = $2 AND x.member_id = given.member_id AND x.channels & {_IN_APP} = 0 OFFSET 0) AS n""",
-    sqlite=f"""
-        SELECT given.member_id, n.notification_id
-        FROM {SQLITE.table("given", _MEMBER_ID, 1)}
-        CROSS JOIN bongsu_notifications AS n
-            ON n.message_id = $2 AND n.member_id = given.member_id AND n.channels & {_IN_APP} = 0""",
-)
-
-
-async def find_withdrawn(tx: Transaction, message_id: int, member_ids: Sequence[str]) -> dict[int, str]:
-    """Notifications of the message that these members do not have in the inbox (any more), by id, with their members."""
-    rows = await tx.fetch(_FIND_WITHDRAWN(Table(_MEMBER_ID, [(member_id,) for member_id in member_ids]), message_id))
-    return {row["notification_id"]: row["member_id"] for row in rows}
-
-
-# Messages whose withdrawal has ended within some seconds ($1, below zero), with the time of its end. By the index of these.
-_FIND_RECENTLY_WITHDRAWN = in_both(
-    lambda d: (
-        f"""
-    SELECT m.message_id, c.finished_at
-    FROM bongsu_cancellations AS c {d.index_hint("bongsu_cancellations_withdrawn")}
-    CROSS JOIN bongsu_messages AS m
-    WHERE c.withdraw AND c.finished_at > {d.after("$1")} AND m.event_id = c.event_id"""
-    )
-)
-
-
-async def find_recently_withdrawn(tx: Transaction, seconds: float) -> list[tuple[int, datetime]]:
-    """Messages whose rows have left the inboxes within that time, each with the time when the last had."""
-    rows = await tx.fetch(_FIND_RECENTLY_WITHDRAWN(-seconds))
-    return [(row["message_id"], tx.dialect.time(row["finished_at"])) for row in rows]
+    rows = await tx.fetch(_FIND_COUNTS(Table(_MEMBER_ID, [(member_id,) for member_id in member_ids])))
+    return {row["member_id"]: MemberCount(row["unread"], row["changed"]) for row in rows}
 
 
 # --- a message was stored ---------------------------------------------------------------------------------------------
@@ -266,29 +243,30 @@ _COUNT_RECIPIENTS = in_both(
     )
 )
 
-# Everyone who has these messages in the inbox, each with the notification before it, so that a stream can see a gap.
+# Everyone who has these messages in the inbox, each with the notification before it or the newest change id, whichever is
+# greater, so that a stream can see a gap.
 _FIND_RECIPIENTS = Statement(
     postgres=f"""
         SELECT n.member_id, n.notification_id, given.message_id, n.created_at,
-               m.unread, now() AS as_of, coalesce((
+               m.unread, now() AS as_of, greatest(coalesce(m.changed_id, 0), coalesce((
                    SELECT p.notification_id FROM bongsu_notifications p
                    WHERE p.member_id = n.member_id AND p.notification_id < n.notification_id
                        AND p.channels & {_IN_APP} <> 0
-                   ORDER BY p.notification_id DESC LIMIT 1), 0) AS previous
+                   ORDER BY p.notification_id DESC LIMIT 1), 0)) AS previous
         FROM {POSTGRES.table("given", _MESSAGE_ID, 1)}
         CROSS JOIN LATERAL (
             SELECT x.member_id, x.notification_id, x.created_at FROM bongsu_notifications x
             WHERE x.message_id = given.message_id AND x.channels & {_IN_APP} <> 0 OFFSET 0) AS n
         CROSS JOIN LATERAL (
-            SELECT x.unread FROM bongsu_members x WHERE x.member_id = n.member_id OFFSET 0) AS m
+            SELECT x.unread, x.changed_id FROM bongsu_members x WHERE x.member_id = n.member_id OFFSET 0) AS m
         ORDER BY n.notification_id""",
     sqlite=f"""
         SELECT n.member_id, n.notification_id, given.message_id, n.created_at,
-               m.unread, moment.as_of, coalesce((
+               m.unread, moment.as_of, max(coalesce(m.changed_id, 0), coalesce((
                    SELECT p.notification_id FROM bongsu_notifications p INDEXED BY bongsu_notifications_inbox
                    WHERE p.member_id = n.member_id AND p.notification_id < n.notification_id
                        AND p.channels & {_IN_APP} <> 0
-                   ORDER BY p.notification_id DESC LIMIT 1), 0) AS previous
+                   ORDER BY p.notification_id DESC LIMIT 1), 0)) AS previous
         FROM (SELECT {SQLITE.now} AS as_of) AS moment
         CROSS JOIN {SQLITE.table("given", _MESSAGE_ID, 1)}
         CROSS JOIN bongsu_notifications AS n ON n.message_id = given.message_id AND n.channels & {_IN_APP} <> 0

@@ -5,11 +5,11 @@ A digest changes when others are merged into it, so its text is read when it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from bongsu.store.core.query import Table, Transaction, in_both
-from bongsu.store.messages.content import Contents, MessageContent
+from bongsu.store.messages.content import Contents, MessageCache, MessageContent
 
 _NOTIFICATION_ID = {"notification_id": "bigint"}
 
@@ -22,6 +22,28 @@ FIND_TEXTS = in_both(
     WHERE g.notification_id = given.notification_id"""
     )
 )
+
+
+@dataclass(frozen=True)
+class NotificationContents:
+    """What notifications say: digests have texts of their own, all others those of their messages."""
+
+    messages: Contents
+    # By notification.
+    digests: Mapping[int, MessageContent]
+
+    def of(self, notification_id: int, message_id: int) -> MessageContent | None:
+        """None if its message was deleted."""
+        return self.digests.get(notification_id) or self.messages.get(message_id)
+
+
+async def load_contents(
+    tx: Transaction, cache: MessageCache, notifications: Sequence[tuple[int, int]]
+) -> NotificationContents:
+    """What these notifications (id, message) say: the messages from the cache, and digests as they are now."""
+    messages = await cache.load(tx, {message_id for _, message_id in notifications})
+    gathered = find_gathered(notifications, messages)
+    return NotificationContents(messages, await find_digest_contents(tx, gathered) if gathered else {})
 
 
 def find_gathered(notifications: Iterable[tuple[int, int]], contents: Contents) -> list[tuple[int, MessageContent]]:

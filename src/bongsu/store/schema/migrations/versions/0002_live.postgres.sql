@@ -25,3 +25,6 @@ CREATE INDEX bongsu_notifications_changed ON bongsu_notifications (member_id, ch
 -- The list of the archived.
 CREATE INDEX bongsu_notifications_archived ON bongsu_notifications (member_id, notification_id)
     WHERE archived_at IS NOT NULL;
+
+-- Withdrawals travel by change id: no gateway asks for the latest of them any more.
+DROP INDEX bongsu_cancellations_withdrawn;
