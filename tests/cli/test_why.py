@@ -171,6 +171,12 @@ def test_a_notification_lists_its_deliveries() -> None:
         "PUSH to phone: sent 2026-03-01 12:00:00 (simulated: the channel is not configured, so nothing was sent)",
     ]
     assert next(row_sentences(view(), replace(row, read_at=NOON))) == "inbox: read 2026-03-01 21:00:00"
+    archived = replace(row, read_at=NOON, archived_at=NOON + timedelta(hours=1))
+    assert next(row_sentences(view(), archived)) == (
+        "inbox: read 2026-03-01 21:00:00, archived by the member 2026-03-01 22:00:00"
+    )
+    deleted = replace(row, deleted_at=NOON)
+    assert next(row_sentences(view(), deleted)) == "inbox: not read, deleted by the member 2026-03-01 21:00:00"
 
 
 def test_an_event_is_described_from_the_members_side() -> None:

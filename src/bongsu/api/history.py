@@ -71,6 +71,8 @@ class HistoryItem(ApiModel):
     channels: list[str]
     created_at: Timestamp
     read_at: Timestamp | None
+    archived_at: Timestamp | None = Field(description="When the member archived it, if it is in the archive")
+    deleted_at: Timestamp | None = Field(description="When the member deleted it from their inbox")
     locale: str | None = Field(description="null if the text was given and not rendered from a template")
     deliveries: list[DeliveryItem]
 
@@ -109,6 +111,8 @@ def _item(row: HistoryRow) -> HistoryItem:
         channels=list(row.channels),
         created_at=row.created_at,
         read_at=row.read_at,
+        archived_at=row.archived_at,
+        deleted_at=row.deleted_at,
         locale=row.locale or None,
         deliveries=[_delivery(delivery) for delivery in row.deliveries],
     )

@@ -189,13 +189,23 @@ def row_sentences(view: View, row: HistoryRow) -> Iterator[str]:
         yield f"not notified: {reason_sentence(reason_of(view, row))}"
         return
     if Channel.IN_APP in row.channels:
-        yield f"inbox: {f'read {_time(view, row.read_at)}' if row.read_at else 'not read yet'}"
+        yield f"inbox: {_in_inbox(view, row)}"
     for delivery in row.deliveries:
         to = f" to {delivery.device_id}" if delivery.device_id else ""
         simulated = f" ({_SIMULATED})" if delivery.is_simulated else ""
         yield f"{delivery.channel}{to}: {delivery_sentence(view, delivery)}{simulated}"
     if row.status is Status.CANCELLED and not row.deliveries:
         yield "inbox: withdrawn, because its event was cancelled"
+
+
+def _in_inbox(view: View, row: HistoryRow) -> str:
+    """What the member has done with it."""
+    read = f"read {_time(view, row.read_at)}" if row.read_at else "not read"
+    if row.deleted_at is not None:
+        return f"{read}, deleted by the member {_time(view, row.deleted_at)}"
+    if row.archived_at is not None:
+        return f"{read}, archived by the member {_time(view, row.archived_at)}"
+    return read if row.read_at else "not read yet"
 
 
 _SIMULATED = "simulated: the channel is not configured, so nothing was sent"

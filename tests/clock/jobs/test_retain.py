@@ -184,7 +184,7 @@ async def test_a_cursor_at_a_deleted_notification_goes_on_with_what_came_after_i
         for cursor in (deleted, newest):
             missed = await find_missed(tx, "a", cursor, new, 10, only_unread=False)
             assert [found.notification_id for found in missed] == [new]
-        page, unread = await find_page(tx, "a", new + 1, 10, only_unread=False)
+        page, unread = await find_page(tx, "a", new + 1, 10)
         assert [row.notification_id for row in page] == [new]
         assert unread == await count_unread(tx, "a")
 

@@ -347,7 +347,7 @@ async def test_withdrawing_what_some_have_read_lowers_only_the_counts_of_the_oth
     assert [tuple(row) for row in found] == [("m00000", 1), ("m00001", 1), ("m00002", 0), ("m00003", 1)]
     assert await counts_are_exact(store)
     async with store.read() as tx:
-        page, unread = await inbox.find_page(tx, "m00001", 2**62, 10, only_unread=False)
+        page, unread = await inbox.find_page(tx, "m00001", 2**62, 10)
     assert ([one.notification_id for one in page], unread) == ([newest], 1)
     # What is gone cannot be read any more.
     async with store.transaction() as tx:
