@@ -36,6 +36,7 @@ picks = st.integers(0, 30)
 FIND_EVENT = same("""
     SELECT w.event_id FROM bongsu_notifications n JOIN bongsu_messages w ON w.message_id = n.message_id
     WHERE n.notification_id = $1""")
+FIND_CANCELLATION = same("SELECT 1 AS one FROM bongsu_cancellations WHERE event_id = $1")
 FIND_ROWS = same("SELECT * FROM bongsu_notifications WHERE member_id = $1 ORDER BY notification_id")
 # What a page that follows by cursor is sent, of one snapshot.
 FIND_NEWS = same("""
@@ -139,6 +140,7 @@ class InboxMachine(RuleBasedStateMachine):
         super().__init__()
         self.inbox = Inbox(self.store, self.on_change)
         self.reported: list[str] = []
+        self.requests = asyncio.Lock()
         # By id; ids come in rising order.
         self.model: dict[str, dict[int, One]] = {member: {} for member in MEMBERS}
         self.run(self.empty())
@@ -252,12 +254,11 @@ class InboxMachine(RuleBasedStateMachine):
 
     async def withdraw(self, notification_id: int) -> list[int]:
         """The ids of all notifications of the same event."""
-        async with self.store.transaction() as tx:
+        async with self.requests, self.store.transaction() as tx:
             [row] = await tx.fetch(FIND_EVENT(notification_id))
             event_id: UUID = as_uuid(row["event_id"])
-            is_new = not await tx.fetch(same("SELECT 1 AS one FROM bongsu_cancellations WHERE event_id = $1")(event_id))
-            if is_new:
-                await add_cancellation(tx, event_id, withdraw=True)
+            if not await tx.fetch(FIND_CANCELLATION(event_id)):
+                await add_cancellation(tx, event_id, withdraw=True, cancelled=0, sent=0, withdrawn=0)
         while await cancel_steps.step(self.store, 3, event_id) is not None:
             pass
         async with self.store.read() as tx:
@@ -298,7 +299,9 @@ class InboxMachine(RuleBasedStateMachine):
                 await following.catch_up(self.store)
 
         async def happen() -> None:
-            await asyncio.gather(follow(), *(do(what, pick) for what, pick in work))
+            ended = await asyncio.gather(follow(), *(do(what, pick) for what, pick in work), return_exceptions=True)
+            for error in filter(None, ended):
+                raise error
             for each in MEMBERS:
                 async with self.store.read() as tx:
                     rows = await tx.fetch(FIND_ROWS(each))
