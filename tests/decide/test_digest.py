@@ -51,7 +51,7 @@ async def texts(store: Store, member_id: str = "owner") -> list[str]:
 
 async def read_all(store: Store, member_id: str = "owner") -> None:
     async with store.transaction() as tx:
-        await inbox.mark_read(tx, member_id, 0, LAST)
+        await inbox.mark_read(tx, member_id, LAST, 1_000)
 
 
 async def english(store: Store, *member_ids: str) -> None:

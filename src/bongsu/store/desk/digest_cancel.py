@@ -104,7 +104,7 @@ FIND_REMAINDERS = in_both(
     lambda d: (
         f"""
     SELECT g.notification_id, g.member_id, g.size, g.title AS old_title, g.body AS old_body, g.data AS old_data,
-           n.channels & {_IN_APP} <> 0 AS is_in_inbox,
+           n.channels & {_IN_APP} <> 0 AS is_in_inbox, n.channels & {_IN_APP} <> 0 OR n.archived_at IS NOT NULL AS is_shown,
            m.type, m.locale, m.ref_id, m.title, m.body, m.data,
            v.event_type, v.actor_id, v.target_id, v.ref_id AS event_ref_id,
            CAST(v.payload AS text) AS payload
@@ -153,15 +153,15 @@ FIND_SKIPPED = in_both(
     )
 )
 
-# Takes the notifications given ($1) out of the inboxes, with their change ids; the history keeps them. Returns whose they
-# are, and when they were read. Run under the members' locks.
+# Takes the notifications given ($1) out of the inboxes and archives, with their change ids; the history keeps them. Returns whose they
+# are. Run under the members' locks.
 WITHDRAW = in_both(
     lambda d: (
         f"""
-    UPDATE bongsu_notifications SET channels = channels - {_IN_APP}, change_id = given.change_id
+    UPDATE bongsu_notifications SET channels = channels & ~{_IN_APP}, archived_at = NULL, change_id = given.change_id
     FROM {d.table("given", _CHANGE, 1)}
     WHERE bongsu_notifications.member_id = given.member_id
-      AND bongsu_notifications.notification_id = given.notification_id AND channels & {_IN_APP} <> 0
+      AND bongsu_notifications.notification_id = given.notification_id
     RETURNING bongsu_notifications.member_id, bongsu_notifications.notification_id"""
     )
 )
@@ -240,7 +240,7 @@ async def _stop(tx: Transaction, rows: Sequence[Row]) -> tuple[int, bool]:
 
 
 async def _withdraw(tx: Transaction, rows: Sequence[Row]) -> list[tuple[str, int]]:
-    shown = [row for row in rows if row["is_in_inbox"]]
+    shown = [row for row in rows if row["is_shown"]]
     if not shown:
         return []
     drawn = await changes.draw(tx, len(shown))
