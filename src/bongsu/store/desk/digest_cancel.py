@@ -153,8 +153,8 @@ FIND_SKIPPED = in_both(
     )
 )
 
-# Takes the notifications given ($1) out of the inboxes and archives, with their change ids; the history keeps them. Returns whose they
-# are. Run under the members' locks.
+# Takes the notifications given ($1) out of the inboxes and archives, with their change ids; the history keeps them. Returns
+# whose they are. Run under the members' locks.
 WITHDRAW = in_both(
     lambda d: (
         f"""
