@@ -16,8 +16,9 @@ from structlog.testing import capture_logs
 
 from bongsu.api import admission, http_protocol
 from bongsu.api.admission import Admission
-from bongsu.api.http_protocol import TRANSPORT, HttpLimits
+from bongsu.api.http_protocol import HttpLimits
 from bongsu.api.server import bind, serving
+from bongsu.api.ws_protocol import TRANSPORT
 
 LIMITS = HttpLimits(head_bytes=8_192, headers=20, request_seconds=60, keep_alive_seconds=60)
 # Short, for tests that wait until it is over.

@@ -19,7 +19,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.conftest import KEYS
 from tests.live.client import EventSource
-from tests.live.harness import Ringer, bearer, ringing
+from tests.live.harness import READERS, Ringer, bearer, ringing
 from tests.support.processes import Served, serving
 from tests.support.servers import PostgresServer, RedisServer, start_redis
 
@@ -69,9 +69,9 @@ class Cluster:
         for stack in self._running:
             stack.close()
 
-    def open(self, member_id: str, at: int | None = None, **options: Any) -> EventSource:
+    def open(self, member_id: str, at: int | None = None, wire: str = "sse", **options: Any) -> EventSource:
         addresses = self.addresses if at is None else [self.addresses[at]]
-        return EventSource(addresses, bearer(self.settings, member_id), **options)
+        return READERS[wire](addresses, bearer(self.settings, member_id), **options)
 
     @contextlib.asynccontextmanager
     async def worker(self) -> AsyncIterator[Ringer]:

@@ -15,8 +15,10 @@ from tests.live.harness import Live, live_on
 
 @pytest.fixture
 async def live(store: Store, settings: Settings) -> AsyncIterator[Live]:
+    """Read over SSE on one database and over WebSocket on the other: neither knows of the other."""
+    wire = "sse" if store.dialect.name == "sqlite" else "ws"
     # So long between pings that only a signal can have brought what a test waits for.
-    async with live_on(store, settings.model_copy(update={"sse_ping_seconds": 600})) as everything:
+    async with live_on(store, settings.model_copy(update={"sse_ping_seconds": 600}), wire) as everything:
         yield everything
 
 

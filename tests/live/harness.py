@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from bongsu.api.app import build_api
+from bongsu.api.http_protocol import HttpLimits
 from bongsu.api.server import serving
 from bongsu.ingress.intake import Intake
 from bongsu.live.announce import Announcer, announce_read
@@ -26,10 +27,16 @@ from bongsu.store.inbox import changes
 from bongsu.store.members import ensure_members
 from bongsu.store.messages.content import MessageCache
 from tests.live.client import EventSource
+from tests.live.socket_client import SocketReader
 from tests.support.inbox import add_unread, count_unread
 from tests.support.rows import Sql, add_for_each, set_columns
 
 FIND_MESSAGES = same("SELECT message_id FROM bongsu_notifications WHERE member_id = $1 AND notification_id >= $2")
+
+# Of the server.
+LIMITS = HttpLimits()
+# What a test may read streams with, by wire.
+READERS: dict[str, type[EventSource]] = {"sse": EventSource, "ws": SocketReader}
 
 LOCK_MEMBER = in_both(lambda d: f"SELECT member_id FROM bongsu_members WHERE member_id = $1 {d.lock_row}")
 
@@ -136,16 +143,19 @@ class Live:
     gateway: Gateway
     ringer: Ringer
     address: str
+    wire: str = "sse"
 
     def open(self, member_id: str = "m-1", headers: dict[str, str] | None = None, **options: Any) -> EventSource:
-        return EventSource([self.address], bearer(self.settings, member_id) if headers is None else headers, **options)
+        reader = READERS[self.wire]
+        return reader([self.address], bearer(self.settings, member_id) if headers is None else headers, **options)
 
     async def ring(self, member_id: str = "m-1", count: int = 1, **words: Any) -> list[int]:
         return await self.ringer.ring(member_id, count, **words)
 
 
 @contextlib.asynccontextmanager
-async def live_on(store: Store, settings: Settings) -> AsyncIterator[Live]:
+async def live_on(store: Store, settings: Settings, wire: str = "sse") -> AsyncIterator[Live]:
+    """`wire`: what its readers speak."""
     signals = signals_for(settings)
     keys = Keys.load(settings)
     gateway = Gateway(store, signals, settings)
@@ -165,9 +175,9 @@ async def live_on(store: Store, settings: Settings) -> AsyncIterator[Live]:
             gateway=gateway,
             on_change=functools.partial(announce_read, signals),
         )
-        address = await stack.enter_async_context(serving(app, listener, gateway.drain))
+        address = await stack.enter_async_context(serving(app, listener, gateway.drain, LIMITS))
         ringer = await stack.enter_async_context(ringing(store, signals))
-        yield Live(settings, store, signals, gateway, ringer, address)
+        yield Live(settings, store, signals, gateway, ringer, address, wire)
 
 
 def increasing(ids: Iterable[int]) -> bool:

@@ -38,12 +38,14 @@ def amount(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 async def serving(store: Store, settings: Settings, request: pytest.FixtureRequest) -> AsyncIterator[tuple[Live, Signals]]:
     """A gateway, and the signals of a worker in the same process or in another."""
     settings = settings.model_copy(update={"sse_ping_seconds": 600})
+    wire = "sse" if store.dialect.name == "sqlite" else "ws"
     if request.param == "one process":
-        async with live_on(store, settings) as live:
+        async with live_on(store, settings, wire) as live:
             yield live, live.signals
         return
     url = request.getfixturevalue("redis_server").url
-    async with live_on(store, settings.model_copy(update={"redis_url": url})) as live, running(RedisSignals(url)) as others:
+    settings = settings.model_copy(update={"redis_url": url})
+    async with live_on(store, settings, wire) as live, running(RedisSignals(url)) as others:
         yield live, others
 
 

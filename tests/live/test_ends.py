@@ -18,6 +18,7 @@ from tests.live.client import PATH, ask
 from tests.live.harness import Live, bearer, increasing, live_on, write
 
 Embedded = tuple[Store, Settings]
+both_wires = pytest.mark.parametrize("wire", ["sse", "ws"])
 
 
 def with_settings(embedded: Embedded, **changes: float) -> tuple[Store, Settings]:
@@ -25,8 +26,9 @@ def with_settings(embedded: Embedded, **changes: float) -> tuple[Store, Settings
     return store, settings.model_copy(update={"sse_ping_seconds": 600, **changes})
 
 
-async def test_pings_come_without_an_id_and_find_what_no_signal_told(embedded: Embedded) -> None:
-    async with live_on(*with_settings(embedded, sse_ping_seconds=0.1)) as live, live.open() as page:
+@both_wires
+async def test_pings_come_without_an_id_and_find_what_no_signal_told(embedded: Embedded, wire: str) -> None:
+    async with live_on(*with_settings(embedded, sse_ping_seconds=0.1), wire) as live, live.open() as page:
         await page.until_seen("ping", 3)
         ids, _ = await write(live.store, "m-1")
         await page.until_told(ids)
@@ -35,8 +37,9 @@ async def test_pings_come_without_an_id_and_find_what_no_signal_told(embedded: E
         assert page.last_id == before == str(ids[0])
 
 
-async def test_after_its_time_a_stream_says_goodbye_and_goes_on_where_it_was(embedded: Embedded) -> None:
-    async with live_on(*with_settings(embedded, sse_timeout_seconds=0.2)) as live, live.open() as page:
+@both_wires
+async def test_after_its_time_a_stream_says_goodbye_and_goes_on_where_it_was(embedded: Embedded, wire: str) -> None:
+    async with live_on(*with_settings(embedded, sse_timeout_seconds=0.2), wire) as live, live.open() as page:
         seen: list[int] = []
         for _ in range(4):
             seen += await live.ring()
@@ -46,17 +49,19 @@ async def test_after_its_time_a_stream_says_goodbye_and_goes_on_where_it_was(emb
         assert 1000 <= page.retry <= 3000
 
 
-async def test_a_stream_ends_with_its_token(embedded: Embedded) -> None:
+@both_wires
+async def test_a_stream_ends_with_its_token(embedded: Embedded, wire: str) -> None:
     store, settings = with_settings(embedded)
     # The token is made when everything is up: it has to last until the page is open.
-    async with live_on(store, settings) as live, live.open(headers=bearer(settings, "m-1", seconds=3)) as page:
+    async with live_on(store, settings, wire) as live, live.open(headers=bearer(settings, "m-1", seconds=3)) as page:
         assert await page.until_seen("bye") == [{"reason": "expired"}]
         # And a browser that comes back with it is told not to.
         await page.until(lambda page: page.status == 401)
 
 
-async def test_the_fourth_page_closes_the_first(embedded: Embedded) -> None:
-    async with live_on(*with_settings(embedded)) as live:
+@both_wires
+async def test_the_fourth_page_closes_the_first(embedded: Embedded, wire: str) -> None:
+    async with live_on(*with_settings(embedded), wire) as live:
         pages = [live.open(stays_away=True) for _ in range(4)]
         for page in pages:
             await page.__aenter__()
@@ -72,11 +77,12 @@ async def test_the_fourth_page_closes_the_first(embedded: Embedded) -> None:
             await page.close()
 
 
+@both_wires
 async def test_a_reader_who_does_not_read_is_cut_and_the_others_go_on(
-    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+    embedded: Embedded, wire: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "STALLED_BYTES", 256 * 1024)
-    async with live_on(*with_settings(embedded)) as live:
+    async with live_on(*with_settings(embedded), wire) as live:
         stalled = await ask(live.address, bearer(live.settings, "m-1"))
         stalled.writer.transport.pause_reading()  # type: ignore[attr-defined]
         async with live.open() as page, live.open("m-2") as other:
@@ -95,14 +101,15 @@ async def test_a_reader_who_does_not_read_is_cut_and_the_others_go_on(
         stalled.writer.transport.abort()
 
 
+@both_wires
 async def test_who_is_slow_is_not_pinged_and_who_missed_much_gets_it_at_its_own_pace(
-    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+    embedded: Embedded, wire: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than a reader may be behind with: it is not cut for what it could not have read yet."""
     monkeypatch.setattr(connection, "STALLED_BYTES", 1024 * 1024)
     store, settings = with_settings(embedded, sse_ping_seconds=0.05)
     ids, _ = await write(store, "m-1", 301, body="가" * 5_000)
-    async with live_on(store, settings) as live:
+    async with live_on(store, settings, wire) as live:
         page = live.open()
         page.last_id = str(ids[0])
         async with page:
@@ -110,9 +117,10 @@ async def test_who_is_slow_is_not_pinged_and_who_missed_much_gets_it_at_its_own_
         assert page.connections == 1
 
 
-async def test_on_the_way_out_everybody_hears_goodbye_and_comes_back_to_the_next(embedded: Embedded) -> None:
+@both_wires
+async def test_on_the_way_out_everybody_hears_goodbye_and_comes_back_to_the_next(embedded: Embedded, wire: str) -> None:
     store, settings = with_settings(embedded)
-    async with live_on(store, settings) as live:
+    async with live_on(store, settings, wire) as live:
         pages = [live.open(f"m-{number}") for number in range(20)]
         for page in pages:
             await page.__aenter__()
@@ -122,7 +130,7 @@ async def test_on_the_way_out_everybody_hears_goodbye_and_comes_back_to_the_next
         assert {one["reason"] for one in page.seen("bye")} == {"restart"}
     # Not all after the same time.
     assert len({page.retry for page in pages}) > 1
-    async with live_on(store, settings) as after:
+    async with live_on(store, settings, wire) as after:
         for page in pages:
             page.addresses = [after.address]
         for page in pages:
@@ -130,18 +138,20 @@ async def test_on_the_way_out_everybody_hears_goodbye_and_comes_back_to_the_next
             await page.close()
 
 
-async def test_while_it_goes_a_newcomer_is_sent_away_kindly(embedded: Embedded) -> None:
-    async with live_on(*with_settings(embedded)) as live:
+@both_wires
+async def test_while_it_goes_a_newcomer_is_sent_away_kindly(embedded: Embedded, wire: str) -> None:
+    async with live_on(*with_settings(embedded), wire) as live:
         await live.gateway.drain()
         async with live.open() as page:
             assert await page.until_seen("bye") == [{"reason": "restart"}]
             assert page.status == 200
 
 
+@both_wires
 async def test_who_was_sent_away_in_a_crowd_and_comes_too_early_takes_as_long_again(
-    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+    embedded: Embedded, wire: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with live_on(*with_settings(embedded)) as live:
+    async with live_on(*with_settings(embedded), wire) as live:
         async with live.open("m-1") as one:
             await one.until_live()
             # As if the one were very many.
@@ -153,15 +163,16 @@ async def test_who_was_sent_away_in_a_crowd_and_comes_too_early_takes_as_long_ag
             assert early.retry > 3000
 
 
+@both_wires
 async def test_who_cannot_be_brought_up_to_date_in_time_is_told_to_come_back(
-    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+    embedded: Embedded, wire: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too many at once, or a store that hangs: no fault of the reader's."""
 
     async def hang(*_: object) -> None:
         await asyncio.Event().wait()
 
-    async with live_on(*with_settings(embedded)) as live:
+    async with live_on(*with_settings(embedded), wire) as live:
         there = live_statements.find_inbox_state
         monkeypatch.setattr(live_statements, "find_inbox_state", hang)
         monkeypatch.setattr(serving, "ATTACH_SECONDS", 0.1)
@@ -172,13 +183,14 @@ async def test_who_cannot_be_brought_up_to_date_in_time_is_told_to_come_back(
             await page.until_told(await live.ring())
 
 
+@both_wires
 async def test_with_the_store_away_a_stream_says_so_and_is_back_when_it_is(
-    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+    embedded: Embedded, wire: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object) -> None:
         raise StoreUnreachable
 
-    async with live_on(*with_settings(embedded)) as live:
+    async with live_on(*with_settings(embedded), wire) as live:
         there = live_statements.find_inbox_state
         monkeypatch.setattr(live_statements, "find_inbox_state", away)
         async with live.open() as page:
@@ -189,15 +201,16 @@ async def test_with_the_store_away_a_stream_says_so_and_is_back_when_it_is(
             await page.until_told(await live.ring())
 
 
+@both_wires
 async def test_a_page_refused_while_the_store_is_away_does_not_wait_for_those_that_stay(
-    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+    embedded: Embedded, wire: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Open streams stay open and do not come back with it: only pages that are being opened share the retry time."""
 
     async def away(*_: object) -> None:
         raise StoreUnreachable
 
-    async with live_on(*with_settings(embedded)) as live, live.open("m-1") as one:
+    async with live_on(*with_settings(embedded), wire) as live, live.open("m-1") as one:
         await one.until_live()
         # As if the one were very many.
         monkeypatch.setattr(encode, "SPREAD_SECONDS", 1e9)
@@ -207,8 +220,9 @@ async def test_a_page_refused_while_the_store_is_away_does_not_wait_for_those_th
             assert 1000 <= refused.retry <= 3000
 
 
+@both_wires
 async def test_after_the_store_was_away_open_pages_are_sent_what_they_missed(
-    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+    embedded: Embedded, wire: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "LAST_BACKOFF", 0.2)
     find_recipients, find_new = live_statements.find_recipients, live_statements.find_new
@@ -226,7 +240,7 @@ async def test_after_the_store_was_away_open_pages_are_sent_what_they_missed(
             raise StoreUnreachable
         return await find_new(*arguments)
 
-    async with live_on(*with_settings(embedded)) as live, live.open() as page:
+    async with live_on(*with_settings(embedded), wire) as live, live.open() as page:
         await page.until_live()
         monkeypatch.setattr(live_statements, "find_recipients", recipients_or_fail)
         monkeypatch.setattr(live_statements, "find_new", new_or_fail)
@@ -242,8 +256,9 @@ async def test_after_the_store_was_away_open_pages_are_sent_what_they_missed(
         await page.until_told(ids)
 
 
-async def test_streams_that_come_and_go_leave_nothing_behind(embedded: Embedded) -> None:
-    async with live_on(*with_settings(embedded)) as live:
+@both_wires
+async def test_streams_that_come_and_go_leave_nothing_behind(embedded: Embedded, wire: str) -> None:
+    async with live_on(*with_settings(embedded), wire) as live:
         await asyncio.gather(*(_visit(live, number) for number in range(30)))
         async with asyncio.timeout(20):
             while len(live.gateway.open_streams):

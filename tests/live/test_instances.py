@@ -19,11 +19,13 @@ from bongsu.live.announce import announce_read, announce_withdrawn
 from bongsu.live.registry import key_of
 from tests.live.client import EventSource
 from tests.live.cluster import Cluster, cluster_on
-from tests.live.harness import Ringer, withdraw, write_to_all
+from tests.live.harness import READERS, Ringer, withdraw, write_to_all
+from tests.live.model import Shown, Writer, find_inbox
 from tests.support.servers import PostgresServer
 
 # `make chaos` runs many more.
 SEEDS = range(1 + int(os.environ.get("CHAOS_SEEDS", "1")))
+WRITERS = 8
 # Each of 600 kB. A reader is cut when a megabyte waits for it, beyond what the system holds for both ends.
 STALLING_RINGS = 30
 
@@ -175,13 +177,14 @@ async def test_sigterm_sends_everybody_on_and_exits_well(cluster: Cluster, worke
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_every_notification_is_seen_once_and_in_order_whatever_happens(
+async def test_every_page_gets_each_event_once_and_in_order_whatever_happens(
     cluster: Cluster, worker: Ringer, seed: int
 ) -> None:
-    """Members with pages here and there, who come back as browsers do, while everything is killed that can be."""
+    """Members with pages of both wires here and there, who come back by themselves, while everything is killed that can be
+    and eight writers change the inboxes. At the end each page shows what the inbox has."""
     async with contextlib.AsyncExitStack() as pages:
         trial = Trial(cluster, worker, random.Random(seed), pages)
-        await trial.begin([f"m-{seed}-{number}-{uuid4()}" for number in range(4)])
+        await trial.begin([f"m-{seed}-{number}-{uuid4()}" for number in range(10)])
         harms = [trial.kill, trial.drain, trial.cut_subscriptions, trial.empty_redis, trial.stall, trial.restart_redis]
         # One seed does half of it and the next the other half, each in an order of its own.
         harms = harms[seed % 2 :: 2]
@@ -191,45 +194,49 @@ async def test_every_notification_is_seen_once_and_in_order_whatever_happens(
         await trial.check()
 
 
+def has_come(last: int, unread: int) -> Callable[[EventSource], bool]:
+    return lambda page: int(page.last_id) >= last and page.seen("badge")[-1:] == [{"unread": unread}]
+
+
 @dataclass
 class Trial:
-    """What was written for whom, and the pages that are to have seen it."""
+    """Members, and their pages."""
 
     cluster: Cluster
     worker: Ringer
     dice: random.Random
     open_pages: contextlib.AsyncExitStack
-    written: dict[str, list[int]] = field(default_factory=dict)
     pages: dict[str, list[EventSource]] = field(default_factory=dict)
 
     async def begin(self, members: list[str]) -> None:
         for member in members:
-            self.written[member] = []
-            self.pages[member] = [await self.open_pages.enter_async_context(self.cluster.open(member)) for _ in range(2)]
+            # So that the member is known, and a page begins with everything.
+            await self._tell(member)
+            pages = [self.cluster.open(member, wire=wire, last_id="0") for wire in READERS]
+            self.pages[member] = [await self.open_pages.enter_async_context(page) for page in pages]
         for both in self.pages.values():
             for page in both:
-                await page.until_live()
+                await page.until_seen("notification")
 
     async def suffer(self, harm: Callable[[], Awaitable[None]]) -> None:
-        ringing = asyncio.create_task(self._ring(random.Random(self.dice.random())))
+        signals, members = self.worker.announcer._signals, list(self.pages)
+        writers = [Writer(self.worker, signals, members, self.dice.random()) for _ in range(WRITERS)]
+        writing = asyncio.gather(*(writer.write(6) for writer in writers))
         await harm()
-        await ringing
+        await writing
 
     async def check(self) -> None:
         for member, pages in self.pages.items():
-            await self._tell(member)
+            inbox, unread, last = await find_inbox(self.worker.store, member)
             for page in pages:
-                await page.until_told(sorted(self.written[member]))
-
-    async def _ring(self, dice: random.Random) -> None:
-        for _ in range(25):
-            await self._tell(dice.choice(list(self.written)), dice.choice((1, 1, 1, 3)))
+                await page.until(has_come(last, unread))
+                shown = Shown()
+                shown.apply(page.frames)
+                assert (shown.items, shown.unread) == (inbox, unread)
 
     async def _tell(self, member: str, count: int = 1, **words: str) -> int:
         """The last one's id."""
-        ids = await self.worker.ring(member, count, **words)
-        self.written[member] += ids
-        return ids[-1]
+        return (await self.worker.ring(member, count, **words))[-1]
 
     # --- harms --------------------------------------------------------------------------------------------------------
 
@@ -260,8 +267,7 @@ class Trial:
     async def stall(self) -> None:
         """A third page stops reading until it is cut. The others hear meanwhile, and it misses nothing when it is back."""
         member = self.dice.choice(list(self.pages))
-        page = self.cluster.open(member, receive_bytes=4096)
-        page.last_id = "0"  # so that it is told everything there was
+        page = self.cluster.open(member, receive_bytes=4096, last_id="0")
         await self.open_pages.enter_async_context(page)
         await page.until(lambda page: page.is_open)
         page.stall()

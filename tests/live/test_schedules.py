@@ -1,92 +1,108 @@
-"""Attaching while fan-outs commit: whatever the order of things, each notification once, in order, to every reader."""
+"""Readers of both wires come and go while inboxes are written to: whatever the order of things, at the end each page shows
+what the inbox has, and got each event once and in order."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
+from typing import Any
 
 import pytest
 
+from bongsu.errors import StoreUnreachable
+from bongsu.runtime import loop
 from bongsu.settings import Settings
 from bongsu.store import Store
+from bongsu.store.inbox import changes
 from bongsu.store.inbox import live as statements
 from tests.live.client import EventSource
-from tests.live.harness import Live, live_on, write
+from tests.live.harness import READERS, Live, bearer, live_on, write
+from tests.live.model import Shown, Writer, find_inbox
 
-MEMBERS = ("m-1", "m-2")
-# Each is a schedule of its own: which reader comes and goes when, and which announcement is late, doubled or lost.
+MEMBERS = [f"m-{number}" for number in range(5)]
+# Over each wire, of each member.
+READERS_EACH = 2
+WRITERS = 8
+# Each is a schedule of its own: which reader comes and goes when, which announcement is late, doubled or lost, and when the
+# store fails.
 SEEDS = range(1 + int(os.environ.get("CHAOS_SEEDS", "1")))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_no_gap_and_no_repeat_while_commits_and_connects_interleave(
-    store: Store, settings: Settings, seed: int
+async def test_pages_that_come_and_go_show_what_the_inbox_has(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     dice = random.Random(seed)
-    written: dict[str, list[int]] = {member: (await write(store, member))[0] for member in MEMBERS}
-    async with live_on(store, settings.model_copy(update={"sse_ping_seconds": 0.5})) as live:
+    for member in MEMBERS:
+        await write(store, member)
+    changed = {"sse_ping_seconds": 0.5, "sse_max_connections": 10}
+    monkeypatch.setattr(loop, "LAST_BACKOFF", 0.2)
+    async with live_on(store, settings.model_copy(update=changed)) as live:
         done = asyncio.Event()
-        readers = [_Reader(live, member, written[member][0]) for member in MEMBERS for _ in range(2)]
+        readers = [_Reader(live, member, wire) for member in MEMBERS for wire in READERS for _ in range(READERS_EACH)]
+        assert len(readers) == 20
         reading = [asyncio.create_task(one.come_and_go(random.Random(dice.random()), done)) for one in readers]
-        await asyncio.gather(*(_commit(live, random.Random(dice.random()), member, written[member]) for member in MEMBERS))
+        with monkeypatch.context() as patched:
+            fail_at_times(patched, random.Random(dice.random()))
+            writers = [Writer(live.ringer, live.signals, MEMBERS, dice.random()) for _ in range(WRITERS)]
+            await asyncio.gather(*(writer.write(12) for writer in writers))
         done.set()
         await asyncio.gather(*reading)
-        for one in readers:
-            # The first was there before the reader came, and its cursor says so.
-            assert one.told == written[one.member][1:]
 
 
-async def _commit(live: Live, dice: random.Random, member: str, written: list[int]) -> None:
-    """Announcements arrive late, in the wrong order, twice, or not at all."""
-    held: list[int] = []
-    for _ in range(30):
-        ids, messages = await write(live.store, member, dice.choice((1, 1, 2)))
-        written += ids
-        held += messages
-        if dice.random() < 0.6:
-            dice.shuffle(held)
-            for message in held[: dice.randint(1, len(held))]:
-                live.ringer.announcer.announce([message])
-                if dice.random() < 0.5:
-                    await live.ringer.announcer.idle.wait()
-            held = held if dice.random() < 0.3 else []
+def fail_at_times(patched: pytest.MonkeyPatch, dice: random.Random) -> None:
+    """The store is away for one statement in ten."""
+    for module, name in (
+        (statements, "find_new"), (statements, "find_counts"), (statements, "find_inbox_state"),
+        (statements, "find_recipients"), (changes, "find_changes"), (changes, "find_missed_changes"),
+    ):  # fmt: skip
+        find = getattr(module, name)
+
+        async def find_or_fail(*arguments: Any, find: Any = find) -> Any:
+            if dice.random() < 0.1:
+                raise StoreUnreachable
+            return await find(*arguments)
+
+        patched.setattr(module, name, find_or_fail)
 
 
 class _Reader:
     """A page that is opened and closed, and remembers where it was."""
 
-    def __init__(self, live: Live, member: str, cursor: int) -> None:
+    def __init__(self, live: Live, member: str, wire: str) -> None:
         self._live = live
-        self.member = member
-        self._cursor = str(cursor)
-        self.told: list[int] = []
+        self._member = member
+        self._wire = wire
+        self._cursor = "0"
+        self._shown = Shown()
 
     async def come_and_go(self, dice: random.Random, done: asyncio.Event) -> None:
         while not done.is_set():
-            page = self._page()
-            async with page:
-                enough = dice.randint(0, 4)
+            async with self._page() as page:
+                enough = dice.randint(0, 6)
                 ending = asyncio.create_task(done.wait())
-                having = asyncio.create_task(page.until(lambda page, many=enough: len(page.told) >= many))  # type: ignore[misc]
+                having = asyncio.create_task(page.until(lambda page, many=enough: len(page.frames) >= many))  # type: ignore[misc]
                 await asyncio.wait({ending, having}, return_when=asyncio.FIRST_COMPLETED)
                 for task in (ending, having):
                     task.cancel()
                 await asyncio.gather(ending, having, return_exceptions=True)
             self._take(page)
-        # The last time it stays until nothing is missing.
-        async with self._live.store.read() as tx:
-            state = await statements.find_inbox_state(tx, self.member)
-        assert state is not None
-        async with self._page() as last:
-            await last.until(lambda page: int(page.last_id) >= state.newest)
-        self._take(last)
+        await self._stay()
+
+    async def _stay(self) -> None:
+        """The last time it stays until nothing is missing."""
+        inbox, unread, last = await find_inbox(self._live.store, self._member)
+        async with self._page() as page:
+            await page.until(lambda page: int(page.last_id) >= last and {"unread": unread} in page.seen("badge")[-1:])
+        self._take(page)
+        assert (self._shown.items, self._shown.unread) == (inbox, unread)
 
     def _page(self) -> EventSource:
-        page = self._live.open(self.member)
+        page = READERS[self._wire]([self._live.address], bearer(self._live.settings, self._member))
         page.last_id = self._cursor
         return page
 
     def _take(self, page: EventSource) -> None:
-        self.told += page.told
+        self._shown.apply(page.frames)
         self._cursor = page.last_id

@@ -182,16 +182,16 @@ def test_the_menu_closes_with_a_click_elsewhere_and_with_its_row(site: Site, mem
 
 
 def hears(site: Site, member: str, *frames: tuple[str, Any]) -> Bell:
-    """A page whose first stream says this, and which then has a stream of the server."""
+    """A page whose stream says this and ends, and which gets no other."""
 
     def speak(route: Route) -> None:
-        bell.page.unroute("**/stream*")
+        bell.page.route("**/stream*", lambda later: later.abort())
         route.fulfill(body=stream_of(*frames), content_type="text/event-stream")
 
     bell = site.visit().is_in("refused")
     bell.page.route("**/stream*", speak)
     bell.give(token_of(member))
-    return bell.has_been("refused", "live", "waiting", "live").open()
+    return bell.has_been("refused", "live", "waiting").open()
 
 
 def test_each_event_of_the_stream_is_shown(site: Site, member: str) -> None:
@@ -265,3 +265,59 @@ def test_nothing_is_posted_when_everything_was_seen(site: Site, member: str) -> 
     with bell.page.expect_response("**/read"):
         bell.items.nth(0).click()
     assert len(posted) == 1
+
+
+# --- in other tabs ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_done_in_one_tab_is_seen_in_the_others(site: Site, member: str) -> None:
+    """In one that is open, with its list or without, and in one that comes back to the page after it was away."""
+    site.tell(member, "first", "second", "third", "fourth")
+    context = site.context()
+    here, there, closed = (site.visit(member, context).is_in("live") for _ in range(3))
+    has(there.open(), "fourth", "third", "second", "first")
+    here.open()
+    here.act(3, "Mark as read")
+    expect(there.items.nth(3)).not_to_have_class(UNREAD)
+    here.act(3, "Mark as unread")
+    expect(there.items.nth(3)).to_have_class(UNREAD)
+    here.act(2, "Archive")
+    here.act(0, "Delete")
+    has(there, "third", "first")
+    there.counts(2)
+    archive_of(there).click()
+    has(there, "second")
+    archive_of(here).click()
+    here.act(0, "Move to notifications")
+    expect(there.panel).to_contain_text("The archive is empty")
+    there.panel.get_by_role("button", name="Back to notifications").click()
+    has(there, "third", "second", "first")
+    here.panel.get_by_role("button", name="Back to notifications").click()
+    here.panel.get_by_role("button", name="Mark all as read").click()
+    for bell in (here, there, closed):
+        bell.counts(0)
+    expect(there.element.locator(".is-unread")).to_have_count(0)
+    has(closed.open(), "third", "second", "first")
+    expect(closed.element.locator(".is-unread")).to_have_count(0)
+
+
+def test_a_tab_that_was_away_is_told_what_has_changed_meanwhile(site: Site, member: str) -> None:
+    site.tell(member, "first", "second", "third", "fourth")
+    context = site.context()
+    here, away = site.visit(member).is_in("live").open(), site.visit(member, context).is_in("live")
+    context.set_offline(True)
+    away.is_in("offline")
+    asked: list[str] = []
+    away.page.on("request", lambda request: asked.append(request.url) if "notifications?" in request.url else None)
+    here.act(0, "Archive")
+    here.act(0, "Delete")
+    here.act(0, "Mark as read")
+    site.tell(member, "fifth")
+    has(here, "fifth", "second", "first")
+    eventually(lambda: site.inbox(member)["unread"], 2)
+    context.set_offline(False)
+    has(away.is_in("live").open(), "fifth", "second", "first")
+    expect(away.items.nth(1)).not_to_have_class(UNREAD)
+    away.counts(2)
+    # From the stream: the inbox was not read again for it.
+    assert asked == []

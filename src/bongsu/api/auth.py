@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from fastapi import Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
+from starlette.requests import HTTPConnection
 
 from bongsu.api.rate_limit import RateLimit
 from bongsu.errors import BadKey, WrongKind
@@ -58,9 +59,13 @@ class Gate:
     async def _member_id(self, request: Request) -> str:
         return (await self.member_until(request))[0]
 
-    async def member_until(self, request: Request) -> tuple[str, datetime]:
+    async def member_until(self, request: HTTPConnection) -> tuple[str, datetime]:
         """Who calls, and when the token they call with ends."""
         return await self._member(self._given(request))
+
+    async def member_of_token(self, token: str) -> tuple[str, datetime]:
+        """Whose token that is, and when it ends: it came in a frame of a WebSocket."""
+        return await self._member(token)
 
     async def bearer_until(self, request: Request) -> tuple[str, str, datetime]:
         """The token sent in the header, whose it is and when it ends: a cookie is not made from a cookie."""
@@ -84,7 +89,7 @@ class Gate:
             self._limit.count(member_id)
         return member_id, expires_at
 
-    def _given(self, request: Request) -> str:
+    def _given(self, request: HTTPConnection) -> str:
         given = self._from_headers(request)
         if given is not None:
             return given
@@ -97,7 +102,7 @@ class Gate:
             return cookie
         raise _nothing(request)
 
-    def _from_headers(self, request: Request) -> str | None:
+    def _from_headers(self, request: HTTPConnection) -> str | None:
         if (token := _bearer(request)) is not None:
             return token
         given = request.headers.get("x-api-key")
@@ -105,7 +110,7 @@ class Gate:
             raise BadKey("X-API-Key takes an API key, and what was sent is not one. A member token is sent as Authorization")
         return given or None
 
-    def _check_origin(self, request: Request) -> None:
+    def _check_origin(self, request: HTTPConnection) -> None:
         """CSRF: a browser sends the cookie with requests of any page. Only our own and configured origins may use it."""
         origin = request.headers.get("origin")
         if origin is None or origin in self._origins:
@@ -117,9 +122,16 @@ class Gate:
             raise WrongKind("The cookie came from a page of another site: add its origin to BONGSU_CORS_ORIGINS")
 
 
-def is_by_cookie(request: Request) -> bool:
+def is_by_cookie(request: HTTPConnection) -> bool:
     """Whether the key of the request is taken from the cookie."""
     return _from_headers(request) is None
+
+
+def has_key(request: HTTPConnection) -> bool:
+    """Whether a key was sent at all, in a header or in the cookie."""
+    return bool(
+        request.headers.get("authorization") or request.headers.get("x-api-key") or request.cookies.get(SESSION_COOKIE)
+    )
 
 
 def key_ending(request: Request) -> str:
@@ -127,16 +139,16 @@ def key_ending(request: Request) -> str:
     return f"key:{(_from_headers(request) or '')[-4:]}"
 
 
-def _from_headers(request: Request) -> str | None:
+def _from_headers(request: HTTPConnection) -> str | None:
     return _bearer(request) or request.headers.get("x-api-key") or None
 
 
-def _bearer(request: Request) -> str | None:
+def _bearer(request: HTTPConnection) -> str | None:
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     return credentials.strip() or None if scheme.lower() == "bearer" else None
 
 
-def _nothing(request: Request) -> BadKey:
+def _nothing(request: HTTPConnection) -> BadKey:
     scheme = request.headers.get("authorization", "").partition(" ")[0]
     # The header's content is not shown: without the word Bearer, it may be the key itself.
     return BadKey("Authorization does not begin with Bearer" if scheme and scheme.lower() != "bearer" else "No key was sent")

@@ -8,13 +8,15 @@ limits of its own, and neither has uvicorn around it; they are here:
 - requests sent before the answers of earlier ones;
 - connections per address, see admission.py. Idle connections are closed by uvicorn after `keep_alive_seconds`.
 
-What is sent behind the request of a stream is dropped: a stream ends with its connection, whatever else came on it.
+What is sent behind the request of a stream is dropped: a stream ends with its connection, whatever else came on it. A
+request for a WebSocket hands its connection to ws_protocol.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httptools
@@ -24,11 +26,12 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from bongsu.api.admission import Admission
 from bongsu.api.problems import problem
 from bongsu.api.security_headers import with_security_headers
+from bongsu.api.ws_protocol import TRANSPORT, WebSocketProtocol
 from bongsu.live.connection import reset
 from bongsu.settings import Settings
 
-# In a request's scope: the connection's transport. Not the protocol itself: that would be a reference cycle.
-TRANSPORT = "bongsu.transport"
+# Where clients may change to WebSocket.
+SOCKET_PATH = b"/api/chat/ws"
 
 # A body has to come at least this fast, and an answer to be read, over each `request_seconds`: slower than any modem, and
 # too fast to hold thousands of connections open with.
@@ -150,6 +153,8 @@ class HttpProtocol(HttpToolsProtocol):
         except _Refused as refused:
             self._refuse(refused)
             return
+        if self._is_dropping_input:
+            return  # it is a WebSocket now
         if len(data) >= LARGE_READ:
             self._give_way()
         if not self._is_waiting_for_client():
@@ -173,10 +178,34 @@ class HttpProtocol(HttpToolsProtocol):
                 self.parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                data = self._without_upgrade() + data[upgrade.args[0] :]
+                rest = data[upgrade.args[0] :]
+                if self._should_upgrade():
+                    self._become_websocket(rest)
+                    return
+                data = self._without_upgrade() + rest
+
+    def _should_upgrade(self) -> bool:
+        """Whether this request begins a WebSocket. It has to be the only one: its answer changes the protocol."""
+        is_alone = self._answering is None or self._answering.response_complete
+        is_ours = self.url.partition(b"?")[0] == SOCKET_PATH and self.parser.get_method() == b"GET"
+        return is_alone and is_ours and super()._should_upgrade()
+
+    def _become_websocket(self, rest: bytes) -> None:
+        self._is_dropping_input = True
+        self._cancel_timer()
+        self._unset_keepalive_if_required()
+        self.handle_websocket_upgrade()
+        protocol = self.transport.get_protocol()
+        assert isinstance(protocol, WebSocketProtocol)
+        # From now on the connection's end is that protocol's to notice.
+        protocol.on_lost = partial(self._admission.leave, self._address or "")
+        # The parser's callbacks refer to this object: it is gone with the last reference and needs no collector.
+        self.parser = None  # type: ignore[assignment]
+        if rest:
+            protocol.data_received(rest)
 
     def _without_upgrade(self) -> bytes:
-        """The head that was just read, without the wish for another protocol: none is spoken here. httptools would take what
+        """The head that was just read, without the wish for a protocol that is not spoken here. httptools would take what
         follows for that protocol: a body would be lost, or read as a request that a proxy in front of us has not seen."""
         head = [self.parser.get_method(), b" ", self.url, b" HTTP/", self.parser.get_http_version().encode(), b"\r\n"]
         for name, value in self.headers:
@@ -216,7 +245,9 @@ class HttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 raise _Refused(400, "CONNECT is for proxies")
-            return  # it comes again: see _without_upgrade
+            if self._should_upgrade():
+                super().on_headers_complete()
+            return  # or it comes again: see _without_upgrade
         self._is_in_head = False
         super().on_headers_complete()
 

@@ -19,7 +19,7 @@ from bongsu.api.query import CURSOR
 from bongsu.store import Store
 from bongsu.store import inbox as statements
 from bongsu.store.core.query import LARGEST_ID
-from bongsu.store.inbox import Change, InboxRow, PageKind, Place, State
+from bongsu.store.inbox import Act, InboxRow, PageKind, Place, State
 
 # Called with a member's id after the commit of a change that the member's open pages should show.
 OnChange = Callable[[str], Awaitable[None]]
@@ -144,27 +144,27 @@ class Inbox:
         async with self._store.read() as tx:
             return UnreadCount(unread=await statements.count_unread(tx, member_id))
 
-    async def change(self, member_id: str, notification_id: int, change: Change) -> State | None:
-        """Change one notification; None when the member has no such notification, or not any more.
+    async def act(self, member_id: str, notification_id: int, act: Act) -> State | None:
+        """Act one notification; None when the member has no such notification, or not any more.
 
         Where there is nothing to change, it is answered without a lock.
         """
         async with self._store.read() as tx:
             state = await statements.find_state(tx, member_id, notification_id)
-        if state is not None and statements.moved(change, state.position) not in (None, state.position):
-            work = partial(statements.change, member_id=member_id, notification_id=notification_id, change=change)
+        if state is not None and statements.moved(act, state.position) not in (None, state.position):
+            work = partial(statements.apply_act, member_id=member_id, notification_id=notification_id, act=act)
             state, is_changed = await self._store.run(work)
             if is_changed:
                 await self._report(member_id)
-        if state is None or (state.position.place is Place.DELETED and change is not Change.DELETE):
+        if state is None or (state.position.place is Place.DELETED and act is not Act.DELETE):
             return None
-        if statements.moved(change, state.position) is None:
+        if statements.moved(act, state.position) is None:
             raise ProblemError(409, "What is archived stays read: POST /api/notifications/{id}/unarchive it first")
         return state
 
     async def read(self, member_id: str, notification_id: int) -> ReadNotification | None:
         """Mark one as read; None when the member has no such notification."""
-        state = await self.change(member_id, notification_id, Change.READ)
+        state = await self.act(member_id, notification_id, Act.READ)
         if state is None or state.read_at is None:
             return None
         return ReadNotification(id=str(notification_id), read_at=state.read_at, unread=state.unread)
@@ -227,9 +227,9 @@ def router(gate: Gate, store: Store, on_change: OnChange | None = None) -> APIRo
     inbox = Inbox(store, on_change)
     of_one, answers = "/api/notifications/{notification_id}", problems(404, 422)
 
-    async def change_one(member_id: str, given: str, change: Change) -> None:
+    async def act_on_one(member_id: str, given: str, act: Act) -> None:
         known = as_id(given)
-        if known is None or await inbox.change(member_id, known, change) is None:
+        if known is None or await inbox.act(member_id, known, act) is None:
             raise _missing()
 
     @routes.get("/api/notifications", responses=problems(422), summary="List your notifications")
@@ -257,22 +257,22 @@ def router(gate: Gate, store: Store, on_change: OnChange | None = None) -> APIRo
     )
     async def unread(notification_id: str, member_id: str = Depends(gate.member)) -> None:
         """409 for one that is archived: unarchive it first."""
-        await change_one(member_id, notification_id, Change.UNREAD)
+        await act_on_one(member_id, notification_id, Act.UNREAD)
 
     @routes.post(f"{of_one}/archive", status_code=204, responses=answers, summary="Archive a notification")
     async def archive(notification_id: str, member_id: str = Depends(gate.member)) -> None:
         """It is marked as read, and leaves the inbox for the list of the archived (`?archived=true`)."""
-        await change_one(member_id, notification_id, Change.ARCHIVE)
+        await act_on_one(member_id, notification_id, Act.ARCHIVE)
 
     @routes.post(f"{of_one}/unarchive", status_code=204, responses=answers, summary="Unarchive a notification")
     async def unarchive(notification_id: str, member_id: str = Depends(gate.member)) -> None:
         """It is in the inbox again, where it was; it stays read."""
-        await change_one(member_id, notification_id, Change.UNARCHIVE)
+        await act_on_one(member_id, notification_id, Act.UNARCHIVE)
 
     @routes.delete(of_one, status_code=204, responses=answers, summary="Delete a notification")
     async def delete(notification_id: str, member_id: str = Depends(gate.member)) -> None:
         """From the inbox or from the archive, for good. The operators' history keeps it."""
-        await change_one(member_id, notification_id, Change.DELETE)
+        await act_on_one(member_id, notification_id, Act.DELETE)
 
     @routes.post("/api/notifications/read-all", summary="Mark all notifications as read")
     async def read_all(member_id: str = Depends(gate.member)) -> ReadAll:

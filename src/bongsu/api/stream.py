@@ -6,7 +6,6 @@ such as a refusal, is answered by the ordinary route below.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from fastapi import APIRouter, Depends, Response
@@ -15,15 +14,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bongsu.api import cors
 from bongsu.api.auth import Gate, is_by_cookie
-from bongsu.api.http_protocol import TRANSPORT, HttpProtocol
+from bongsu.api.http_protocol import HttpProtocol
 from bongsu.api.problems import ProblemError, problems
+from bongsu.api.websocket import Sockets
+from bongsu.api.ws_protocol import TRANSPORT
 from bongsu.errors import BongsuError
 from bongsu.live.gateway import Gateway
-from bongsu.live.serving import Reader
-from bongsu.store.core.query import LARGEST_ID
+from bongsu.live.serving import Reader, read_cursor
 
 PATH = "/api/notifications/stream"
-_ID = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 def router(gate: Gate) -> APIRouter:
@@ -36,8 +35,9 @@ def router(gate: Gate) -> APIRouter:
         response_class=Response,
     )
     async def stream() -> Response:
-        """New notifications and changes of the unread count, as server-sent events. With Last-Event-ID, also what was missed
-        since then. The member token may come in the session cookie."""
+        """What is new, updated and withdrawn in the inbox, and the unread count, as server-sent events. With Last-Event-ID,
+        also what was missed since then. The member token may come in the session cookie. Apps read the same over the
+        WebSocket `/api/chat/ws`."""
         # An accepted stream comes this far only on a server without our protocol.
         raise ProblemError(503, "This server cannot stream: run it with `bongsu serve`")
 
@@ -45,15 +45,19 @@ def router(gate: Gate) -> APIRouter:
 
 
 class StreamsFirst:
-    """The application, with accepted streams before it."""
+    """The application, with accepted streams and WebSockets before it."""
 
     def __init__(self, app: ASGIApp, gateway: Gateway, gate: Gate, origins: Collection[str]) -> None:
         self._app = app
         self._gateway = gateway
         self._gate = gate
         self._origins = frozenset(origins)
+        self._sockets = Sockets(gateway, gate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._sockets.serve(scope, receive, send)
+            return
         if scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "GET":
             transport = scope.get("extensions", {}).get(TRANSPORT)
             request = Request(scope)
@@ -72,11 +76,5 @@ class StreamsFirst:
             member_id, expires_at = await self._gate.member_until(request)
         except BongsuError:
             return None
-        return Reader(member_id, expires_at, is_by_cookie(request), _last_event_id(request))
-
-
-def _last_event_id(request: Request) -> int | None:
-    """The reader's cursor. Anything that is not a cursor of ours counts as none: the reader begins anew."""
-    given = request.headers.get("last-event-id") or request.query_params.get("lastEventId") or ""
-    number = int(given) if _ID.fullmatch(given) else -1
-    return number if 0 <= number <= LARGEST_ID else None
+        given = request.headers.get("last-event-id") or request.query_params.get("lastEventId")
+        return Reader(member_id, expires_at, is_by_cookie(request), read_cursor(given))

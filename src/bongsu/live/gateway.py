@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
 from starlette.types import Receive, Send
 
 from bongsu.live.catchup import CatchUp
-from bongsu.live.connection import Connection
+from bongsu.live.connection import Connection, Wire
 from bongsu.live.encode import retry_milliseconds
 from bongsu.live.hub import Hub
 from bongsu.live.member_state import OpenStreams, Stream
@@ -73,7 +73,7 @@ class Gateway:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Serve a stream to someone who may read it. Returns when it has ended. The headers are those of the response
+        """Serve an SSE stream to someone who may read it. Returns when it has ended. The headers are those of the response
         besides those of every stream."""
         await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *headers]})
 
@@ -82,7 +82,14 @@ class Gateway:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        await self._serving.serve(reader, Connection(self._registry.new_id(), SSE, transport, send), until_closed)
+        await self.serve(reader, self.connection(SSE, transport, send), until_closed)
+
+    def connection(self, wire: Wire, transport: asyncio.Transport, send: Send) -> Connection:
+        return Connection(self._registry.new_id(), wire, transport, send)
+
+    async def serve(self, reader: Reader, connection: Connection, until_closed: Callable[[], Awaitable[None]]) -> None:
+        """Serve a reader until the connection has ended, theirs or ours: `until_closed` returns then."""
+        await self._serving.serve(reader, connection, until_closed)
 
     async def drain(self) -> None:
         """Close all streams, a slice at a time, and refuse new ones."""

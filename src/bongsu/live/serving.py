@@ -7,6 +7,7 @@ served now, the stream says so, gives the time to reconnect, and ends.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from bongsu.live.member_state import Stream
 from bongsu.live.pings import PingSchedule
 from bongsu.runtime import telemetry
 from bongsu.settings import Settings
+from bongsu.store.core.query import LARGEST_ID
 
 # A reader that has not taken what it missed within this time has stalled. One that was not served within it, because too
 # many come at once or the store hangs, is asked to come back.
@@ -39,6 +41,17 @@ class Reader:
     after: int | None = None
     # False: nothing of the inbox is sent.
     with_notifications: bool = True
+
+
+_CURSOR = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+
+def read_cursor(given: object) -> int | None:
+    """The cursor that a reader has sent. Anything that is not a cursor of ours counts as none: the reader begins anew."""
+    if isinstance(given, int):
+        given = str(given)
+    number = int(given) if isinstance(given, str) and _CURSOR.fullmatch(given) else -1
+    return number if 0 <= number <= LARGEST_ID else None
 
 
 # Why a reader cannot be served now, and after how many milliseconds it should come back.

@@ -18,7 +18,7 @@ from bongsu.store import Share, Store, Transaction, inbox
 from bongsu.store.core.query import same
 from bongsu.store.desk import history
 from bongsu.store.desk.history import Filters, HistoryRow, PageCursor, Status
-from bongsu.store.inbox import Change
+from bongsu.store.inbox import Act
 from tests.support.notifications import (
     BOTH,
     NOON,
@@ -197,8 +197,8 @@ async def test_what_a_member_archived_or_deleted_stays_with_its_channels_and_sta
         ids = {}
         for member_id in ("archived", "deleted", "stays", "withdrawn"):
             ids[member_id] = await add_past_notification(tx, message_id, member_id, channels=(Channel.IN_APP,))
-        await inbox.change(tx, "archived", ids["archived"], Change.ARCHIVE)
-        await inbox.change(tx, "deleted", ids["deleted"], Change.DELETE)
+        await inbox.apply_act(tx, "archived", ids["archived"], Act.ARCHIVE)
+        await inbox.apply_act(tx, "deleted", ids["deleted"], Act.DELETE)
         # The event was cancelled afterwards, and withdrawn from one inbox so far.
         await set_columns(tx, "messages", {"message_id": message_id}, cancelled_at=NOON)
         await set_columns(tx, "notifications", {"member_id": "withdrawn"}, channels=0)

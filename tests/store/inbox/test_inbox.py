@@ -14,7 +14,7 @@ from bongsu.api.inbox import Inbox, PageQuery, ReadAll, UnreadCount
 from bongsu.store import Query, Store, Transaction, members
 from bongsu.store import inbox as statements
 from bongsu.store.core.query import LARGEST_ID, Row, same
-from bongsu.store.inbox import Change, MarkedRead, PageKind, Place, Position
+from bongsu.store.inbox import Act, MarkedRead, PageKind, Place, Position
 from bongsu.store.inbox import marks as marking
 from tests.support.inbox import add_unread, add_unread_without_messages, unread_rows
 from tests.support.recorder import Recorder, postgres_plans, sqlite_plan
@@ -88,8 +88,8 @@ async def test_a_read_mark_does_not_go_back_and_covers_what_became_unread_again(
     first, second, third = await notify(store, "m", 3)
     async with store.transaction() as tx:
         await statements.mark_read(tx, "m", third, 9)
-        await statements.change(tx, "m", first, Change.UNREAD)
-        await statements.change(tx, "m", second, Change.UNREAD)
+        await statements.apply_act(tx, "m", first, Act.UNREAD)
+        await statements.apply_act(tx, "m", second, Act.UNREAD)
         # Called when `first` was the newest unread.
         assert await statements.mark_read(tx, "m", first, 9) == MarkedRead(read=2, unread=0, end=third)
     assert (await marks(store, "m"))["read_up_to"] == third
@@ -100,7 +100,7 @@ async def test_a_notification_is_found_where_it_is_with_the_count_of_all(store: 
     others = await notify(store, "other", 1)
     async with store.transaction() as tx:
         assert await statements.find_state(tx, "m", others[0]) is None
-        await statements.change(tx, "m", one, Change.ARCHIVE)
+        await statements.apply_act(tx, "m", one, Act.ARCHIVE)
         archived, unread = [await statements.find_state(tx, "m", each) for each in (one, two)]
     assert archived is not None
     assert (archived.position, archived.unread) == (Position(Place.ARCHIVE, is_read=True), 1)
@@ -112,12 +112,12 @@ async def test_a_notification_is_found_where_it_is_with_the_count_of_all(store: 
 async def test_what_is_archived_is_read_seen_and_in_a_list_of_its_own(store: Store) -> None:
     one, two = await notify(store, "m", 2)
     async with store.transaction() as tx:
-        await statements.change(tx, "m", one, Change.ARCHIVE)
+        await statements.apply_act(tx, "m", one, Act.ARCHIVE)
         [row], unread = await statements.find_page(tx, "m", LARGEST_ID, 9, PageKind.ARCHIVE)
         assert (row.notification_id, unread) == (one, 1)
         assert row.read_at == row.seen_at == row.archived_at is not None
         assert [row.notification_id for row in (await statements.find_page(tx, "m", LARGEST_ID, 9))[0]] == [two]
-        await statements.change(tx, "m", one, Change.UNARCHIVE)
+        await statements.apply_act(tx, "m", one, Act.UNARCHIVE)
         assert await statements.find_page(tx, "m", LARGEST_ID, 9, PageKind.ARCHIVE) == ([], 1)
         rows, _ = await statements.find_page(tx, "m", LARGEST_ID, 9)
     assert [(row.notification_id, row.read_at is not None, row.archived_at) for row in rows] == [
@@ -169,10 +169,10 @@ async def test_changes_are_reported_and_only_changes(store: Store) -> None:
     await inbox.seen("m")
     await inbox.seen("m")
     await inbox.seen("nobody")
-    for change in (Change.UNREAD, Change.ARCHIVE, Change.UNARCHIVE, Change.DELETE):
-        assert await inbox.change("m", ids[0], change) is not None
-        assert await inbox.change("m", ids[0], change) is not None
-        assert await inbox.change("other", ids[0], change) is None
+    for act in (Act.UNREAD, Act.ARCHIVE, Act.UNARCHIVE, Act.DELETE):
+        assert await inbox.act("m", ids[0], act) is not None
+        assert await inbox.act("m", ids[0], act) is not None
+        assert await inbox.act("other", ids[0], act) is None
     assert listener.reported == ["m"] * 7
 
 

@@ -23,7 +23,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from bongsu.store.core.query import Row, as_uuid, same
 from bongsu.store.desk import cancel_steps
-from bongsu.store.inbox import Change
+from bongsu.store.inbox import Act
 from tests.support.inbox import add_unread, unread_rows
 from tests.support.long_runs import examples
 from tests.support.rows import add_cancellation
@@ -143,6 +143,8 @@ class InboxMachine(RuleBasedStateMachine):
         self.requests = asyncio.Lock()
         # By id; ids come in rising order.
         self.model: dict[str, dict[int, One]] = {member: {} for member in MEMBERS}
+        # All ids and change ids of a member that were ever seen.
+        self.keys: dict[str, set[int]] = {member: set() for member in MEMBERS}
         self.run(self.empty())
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -196,17 +198,17 @@ class InboxMachine(RuleBasedStateMachine):
         assert (answer.id, answer.unread) == (str(picked), self.unread(member))
         self.was_reported(member, before.is_unread)
 
-    @rule(member=members, pick=picks, change=st.sampled_from([change for change in Change if change is not Change.READ]))
-    def one_is_changed(self, member: str, pick: int, change: Change) -> None:
+    @rule(member=members, pick=picks, act=st.sampled_from([act for act in Act if act is not Act.READ]))
+    def one_is_changed(self, member: str, pick: int, act: Act) -> None:
         picked = self.picked(pick)
         before = self.model[member].get(picked, One("unknown"))
-        after = self.expected(change, before)
-        if before.place == "archive" and change is Change.UNREAD:
+        after = self.expected(act, before)
+        if before.place == "archive" and act is Act.UNREAD:
             with pytest.raises(ProblemError) as refused:
-                self.run(self.inbox.change(member, picked, change))
+                self.run(self.inbox.act(member, picked, act))
             assert refused.value.status == 409
             return
-        answer = self.run(self.inbox.change(member, picked, change))
+        answer = self.run(self.inbox.act(member, picked, act))
         assert (answer is None) == (after is None)
         if after is not None:
             self.model[member][picked] = after
@@ -214,16 +216,16 @@ class InboxMachine(RuleBasedStateMachine):
             assert answer.unread == self.unread(member)
         self.was_reported(member, after not in (None, before))
 
-    def expected(self, change: Change, before: One) -> One | None:
+    def expected(self, act: Act, before: One) -> One | None:
         """None: not found."""
-        if change is Change.DELETE and before.place in ("inbox", "archive", "deleted"):
+        if act is Act.DELETE and before.place in ("inbox", "archive", "deleted"):
             return replace(before, place="deleted")
         if before.place not in ("inbox", "archive"):
             return None
-        match change:
-            case Change.UNREAD:
+        match act:
+            case Act.UNREAD:
                 return replace(before, is_read=False)
-            case Change.ARCHIVE:
+            case Act.ARCHIVE:
                 return One("archive", is_read=True, is_seen=True)
         return replace(before, place="inbox")
 
@@ -271,7 +273,7 @@ class InboxMachine(RuleBasedStateMachine):
         member=members,
         following=followers,
         work=st.lists(
-            st.tuples(st.sampled_from(["arrive", "read-all", "seen", "withdraw", *Change]), picks), min_size=2, max_size=6
+            st.tuples(st.sampled_from(["arrive", "read-all", "seen", "withdraw", *Act]), picks), min_size=2, max_size=6
         ),
     )
     def much_happens_at_once(self, member: str, following: Follower, work: list[tuple[Any, int]]) -> None:
@@ -288,9 +290,9 @@ class InboxMachine(RuleBasedStateMachine):
                     await self.inbox.seen(member)
                 case "withdraw" if picked != 10**9:
                     await self.withdraw(picked)
-                case Change():
+                case Act():
                     try:
-                        await self.inbox.change(member, picked, what)
+                        await self.inbox.act(member, picked, what)
                     except ProblemError as error:
                         assert error.status == 409
 
@@ -365,6 +367,25 @@ class InboxMachine(RuleBasedStateMachine):
         assert page.next == (str(matching[limit - 1]) if len(matching) > limit else None)
         assert page.unread == self.unread(member)
         return page
+
+    @invariant()
+    def keys_grow(self) -> None:
+        """New ids and change ids of a member are above all before, and the member's row has the newest change id."""
+
+        async def look() -> None:
+            for member in MEMBERS:
+                async with self.store.read() as tx:
+                    rows = await tx.fetch(FIND_NEWS(member, 0))
+                if not rows:
+                    continue
+                marks = [rows[0]["read_change_id"], rows[0]["seen_change_id"]]
+                changed = {key for key in [*marks, *(row["change_id"] for row in rows)] if key}
+                assert rows[0]["changed_id"] == max(changed, default=None)
+                keys = changed | {row["notification_id"] for row in rows if row["notification_id"]}
+                assert all(key > max(self.keys[member], default=0) for key in keys - self.keys[member])
+                self.keys[member] |= keys
+
+        self.run(look())
 
     @invariant()
     def the_count_is_the_number_of_unread_rows(self) -> None:

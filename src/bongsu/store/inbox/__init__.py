@@ -12,10 +12,10 @@ commit order, and a notification that commits later is above every page and boun
 
 from bongsu.store.inbox.marks import MarkedRead, mark_read, mark_seen
 from bongsu.store.inbox.reading import InboxRow, PageKind, count_unread, find_newest_unread, find_newest_unseen, find_page
-from bongsu.store.inbox.states import Change, Changed, Place, Position, State, change, find_state, moved
+from bongsu.store.inbox.states import Act, Changed, Place, Position, State, apply_act, find_state, moved
 
 __all__ = [
-    "Change",
+    "Act",
     "Changed",
     "InboxRow",
     "MarkedRead",
@@ -23,7 +23,7 @@ __all__ = [
     "Place",
     "Position",
     "State",
-    "change",
+    "apply_act",
     "count_unread",
     "find_newest_unread",
     "find_newest_unseen",

@@ -57,7 +57,8 @@ _SET_READ_MARK = same("""
 
 
 async def mark_read(tx: Transaction, member_id: str, last: int, limit: int) -> MarkedRead:
-    """Mark at most about `limit` of the unread up to `last`. The member's row stays locked until the transaction ends."""
+    """Mark at most about `limit` of the unread up to `last`, which is no id of the future: all up to it are read then. The
+    member's row stays locked until the transaction ends."""
     member = await fetch_one(tx, _LOCK_MEMBER(member_id))
     if member is None:
         return MarkedRead(0, 0, last)

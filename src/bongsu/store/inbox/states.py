@@ -1,6 +1,6 @@
 """What a member does with one notification: read, unread, archive, unarchive, delete.
 
-_MOVES is the whole table of states. A change that leaves a notification where it is changes no row and draws no change id.
+_MOVES is the whole table of states. An act that leaves a notification where it is changes no row and draws no change id.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class State(NamedTuple):
     unread: int
 
 
-class Change(Enum):
+class Act(Enum):
+    """What a member can do with one notification."""
+
     READ = "read"
     UNREAD = "unread"
     ARCHIVE = "archive"
@@ -52,30 +54,30 @@ class Change(Enum):
 
 
 class Changed(NamedTuple):
-    """The notification after a change (None: the member has no such notification), and whether anything was changed."""
+    """The notification after an act (None: the member has no such notification), and whether anything was changed."""
 
     state: State | None
     is_changed: bool
 
 
-# Where a change leads from each place it can be made in, and whether the notification is read then (None: as before).
-_MOVES: dict[tuple[Change, Place], tuple[Place, bool | None]] = {
-    (Change.READ, Place.INBOX): (Place.INBOX, True),
-    (Change.READ, Place.ARCHIVE): (Place.ARCHIVE, True),
-    (Change.UNREAD, Place.INBOX): (Place.INBOX, False),
-    (Change.ARCHIVE, Place.INBOX): (Place.ARCHIVE, True),
-    (Change.ARCHIVE, Place.ARCHIVE): (Place.ARCHIVE, True),
-    (Change.UNARCHIVE, Place.ARCHIVE): (Place.INBOX, True),
-    (Change.UNARCHIVE, Place.INBOX): (Place.INBOX, None),
-    (Change.DELETE, Place.INBOX): (Place.DELETED, None),
-    (Change.DELETE, Place.ARCHIVE): (Place.DELETED, None),
-    (Change.DELETE, Place.DELETED): (Place.DELETED, None),
+# Where an act leads from each place it can be done in, and whether the notification is read then (None: as before).
+_MOVES: dict[tuple[Act, Place], tuple[Place, bool | None]] = {
+    (Act.READ, Place.INBOX): (Place.INBOX, True),
+    (Act.READ, Place.ARCHIVE): (Place.ARCHIVE, True),
+    (Act.UNREAD, Place.INBOX): (Place.INBOX, False),
+    (Act.ARCHIVE, Place.INBOX): (Place.ARCHIVE, True),
+    (Act.ARCHIVE, Place.ARCHIVE): (Place.ARCHIVE, True),
+    (Act.UNARCHIVE, Place.ARCHIVE): (Place.INBOX, True),
+    (Act.UNARCHIVE, Place.INBOX): (Place.INBOX, None),
+    (Act.DELETE, Place.INBOX): (Place.DELETED, None),
+    (Act.DELETE, Place.ARCHIVE): (Place.DELETED, None),
+    (Act.DELETE, Place.DELETED): (Place.DELETED, None),
 }
 
 
-def moved(change: Change, position: Position) -> Position | None:
-    """Where a change takes a notification. None: it cannot be made from there."""
-    place, is_read = _MOVES.get((change, position.place), (None, None))
+def moved(act: Act, position: Position) -> Position | None:
+    """Where an act takes a notification. None: it cannot be done there."""
+    place, is_read = _MOVES.get((act, position.place), (None, None))
     return None if place is None else Position(place, position.is_read if is_read is None else is_read)
 
 
@@ -126,13 +128,13 @@ async def find_state(tx: Transaction, member_id: str, notification_id: int) -> S
     return State(Position(place, read_at is not None), read_at, row["unread"])
 
 
-async def change(tx: Transaction, member_id: str, notification_id: int, change: Change) -> Changed:
-    """Make a change if it can be made. The member's row stays locked until the transaction ends."""
+async def apply_act(tx: Transaction, member_id: str, notification_id: int, act: Act) -> Changed:
+    """Do it if it can be done. The member's row stays locked until the transaction ends."""
     await tx.fetch(_LOCK_MEMBER(member_id))
     before = await find_state(tx, member_id, notification_id)
     if before is None:
         return Changed(None, is_changed=False)
-    after = moved(change, before.position)
+    after = moved(act, before.position)
     if after is None or after == before.position:
         return Changed(before, is_changed=False)
     (change_id,) = await changes.draw(tx)

@@ -61,7 +61,7 @@ class Notifications {
     this.archive.items.delete(item.id);
     if (!this.inbox.covers(item.id)) return this.#expectAnything();
     this.#expect(unreadOf(item) - unreadOf(this.inbox.items.get(item.id)));
-    this.inbox.items.set(item.id, item);
+    this.inbox.items.set(item.id, { ...item });
   }
 
   /** It is no longer in the inbox: withdrawn, archived or deleted. */
