@@ -32,6 +32,7 @@ from bongsu.store.inbox import live as live_statements
 from bongsu.store.inbox.changes import MemberChanges
 from bongsu.store.messages import content
 from bongsu.store.messages.content import MessageCache, MessageContent
+from bongsu.store.messages.digests import NotificationContents
 from tests.live.client import EventSource
 from tests.live.harness import Live, bearer, write
 from tests.support.decisions import rules_notifying, run_worker, set_preferences, trigger_event
@@ -271,7 +272,9 @@ async def test_a_stream_that_has_more_to_be_told_than_the_others_is_told_all_of_
         await page.until_live()
         ids, _ = await write(live.store, "m-1", 3)
         member = live.gateway.open_streams.members()[0]
-        found = catchup._Found([member], [ids[1]], (), MemberChanges((), {}), {}, {}, LONG_AGO, {}, cut_at=None)
+        found = catchup._Found(
+            [member], [ids[1]], (), MemberChanges((), {}), {}, {}, LONG_AGO, NotificationContents({}, {}), cut_at=None
+        )
         live.gateway.catch_up._send_piece([(ids[2], 0, None, b"", b"")], found)
         await page.until_told(ids)
         assert member.cursor() == ids[2]

@@ -65,7 +65,8 @@ class HistoryItem(ApiModel):
     subject: str
     title: str
     message: str
-    notification_id: str | None = Field(description="null if it was suppressed")
+    notification_id: str | None = Field(description="null if it was suppressed or merged")
+    merged_into: str | None = Field(description="The notification (a digest) that it was merged into, if it was")
     status: Status
     channels: list[str]
     created_at: Timestamp
@@ -105,6 +106,7 @@ def _item(row: HistoryRow) -> HistoryItem:
         title=row.title,
         message=row.body,
         notification_id=None if row.notification_id is None else str(row.notification_id),
+        merged_into=None if row.merged_into is None else str(row.merged_into),
         status=row.status,
         channels=list(row.channels),
         created_at=row.created_at,

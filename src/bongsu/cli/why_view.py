@@ -12,7 +12,18 @@ from rich.text import Text
 
 from bongsu.cli.terminal import local_time, plain, print_lines
 from bongsu.deliver.codes import in_words
-from bongsu.desk.why import AllOff, DailyLimit, Duplicate, NoAddress, OtherChannels, Reason, TypeOff, View, look, reason_of
+from bongsu.desk.why import (
+    AllOff,
+    DailyLimit,
+    Duplicate,
+    NoAddress,
+    OtherChannels,
+    Reason,
+    TypeOff,
+    View,
+    look,
+    reason_of,
+)
 from bongsu.model import EventStatus, Preferences
 from bongsu.model.channels import Address, Channel, channels, in_order
 from bongsu.rules import Rules
@@ -168,6 +179,12 @@ def _pending(view: View, event: EventRow) -> str:
 
 def row_sentences(view: View, row: HistoryRow) -> Iterator[str]:
     """On which channels they got it and with what result, or why they did not get it."""
+    if row.status is Status.MERGED:
+        digest = (
+            "a digest that was deleted since" if row.merged_into is None else f"notification {row.merged_into}, a digest"
+        )
+        yield f"merged into {digest}"
+        return
     if row.notification_id is None:
         yield f"not notified: {reason_sentence(reason_of(view, row))}"
         return

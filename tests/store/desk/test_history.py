@@ -29,7 +29,7 @@ from tests.support.notifications import (
     add_past_suppression,
 )
 from tests.support.plans import generic_plan
-from tests.support.rows import Sql, add_delivery_for_each, set_columns
+from tests.support.rows import Sql, add_delivery_for_each, add_many, set_columns
 
 HOUR = timedelta(hours=1)
 
@@ -348,6 +348,8 @@ async def test_each_table_is_read_by_the_key_that_is_meant_for_it(store: Store) 
     async with store.transaction() as tx:
         await long_past(tx)
         await deliver_many(tx, MANY)
+        await add_many(tx, "digests", MANY, member_id="busy", notification_id=Sql("number"))
+        await add_many(tx, "digest_entries", MANY, member_id="busy", notification_id=1, message_id=Sql("number"))
         await tx.execute(same("ANALYZE")())
     whole = re.compile(r"Seq Scan on bongsu|^SCAN (m|t|d|one|bongsu_\w+)$", re.MULTILINE)
     for statement, (on_postgres, on_sqlite) in KEYS.items():

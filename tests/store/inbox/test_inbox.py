@@ -18,6 +18,7 @@ from bongsu.store.inbox import Act, MarkedRead, PageKind, Place, Position
 from bongsu.store.inbox import marks as marking
 from tests.support.inbox import add_unread, add_unread_without_messages, unread_rows
 from tests.support.recorder import Recorder, postgres_plans, sqlite_plan
+from tests.support.rows import Sql, add_many
 
 EVERYTHING = PageQuery(limit=100)
 
@@ -284,6 +285,7 @@ async def test_the_inbox_is_read_by_its_indexes(store: Store) -> None:
         await statements.mark_read(tx, "m", 9_000, 9_000)
         await statements.mark_seen(tx, "m", 9_000, 9_000)
         await add_unread(tx, "other", 8_000)
+        await add_many(tx, "digests", 8_000, member_id="other", notification_id=Sql("number"))
     async with store.transaction() as tx:
         await tx.execute(same("ANALYZE")())
     is_postgres = store.dialect.name == "postgresql"

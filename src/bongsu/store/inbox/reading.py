@@ -41,7 +41,11 @@ class PageKind(Enum):
     ARCHIVE = "archive"
 
 
-_PAGE_COLUMNS = "m.unread, n.*, w.type, w.title, w.body, w.ref_id, w.data"
+# A digest has a text of its own.
+_PAGE_COLUMNS = """m.unread, n.*, w.type, w.ref_id, coalesce(g.title, w.title) AS title, coalesce(g.body, w.body) AS body,
+           coalesce(g.data, w.data) AS data"""
+_CONTENT = """LEFT JOIN bongsu_messages w ON w.message_id = n.message_id
+    LEFT JOIN bongsu_digests g ON w.is_digest AND g.notification_id = n.notification_id"""
 _ROW_COLUMNS = "notification_id, message_id, created_at, read_at, seen_at, archived_at, updated_at"
 
 # The newest $3 notifications below id $2, and the unread count of the same snapshot. The page is cut before the messages
@@ -57,7 +61,7 @@ _FIND_PAGE = in_both(
         WHERE member_id = $1 AND notification_id < $2 AND {IS_IN_APP}
         ORDER BY notification_id DESC LIMIT $3
     ) n ON true
-    LEFT JOIN bongsu_messages w ON w.message_id = n.message_id
+    {_CONTENT}
     WHERE m.member_id = $1
     ORDER BY n.notification_id DESC"""
     )
@@ -75,7 +79,7 @@ _FIND_UNREAD_PAGE = in_both(
         WHERE member_id = $1 AND notification_id < $2 AND read_at IS NULL AND {IS_IN_APP}
         ORDER BY notification_id DESC LIMIT $3
     ) n ON true
-    LEFT JOIN bongsu_messages w ON w.message_id = n.message_id
+    {_CONTENT}
     WHERE m.member_id = $1
     ORDER BY n.notification_id DESC"""
     )
@@ -93,7 +97,7 @@ _FIND_ARCHIVE_PAGE = in_both(
         WHERE member_id = $1 AND notification_id < $2 AND archived_at IS NOT NULL
         ORDER BY notification_id DESC LIMIT $3
     ) n ON true
-    LEFT JOIN bongsu_messages w ON w.message_id = n.message_id
+    {_CONTENT}
     WHERE m.member_id = $1
     ORDER BY n.notification_id DESC"""
     )

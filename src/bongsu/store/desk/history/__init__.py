@@ -46,7 +46,7 @@ BY_OPEN_DELIVERIES = Statement(postgres.BY_OPEN_DELIVERIES, sqlite.BY_OPEN_DELIV
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """One member and one message: a notification with its deliveries, or a suppression."""
+    """One member and one message: a notification with its deliveries, a suppression, or what was merged into a digest."""
 
     message_id: int
     member_id: str
@@ -66,6 +66,8 @@ class HistoryRow:
     # When the member archived or deleted it, if it is so now.
     archived_at: datetime | None = None
     deleted_at: datetime | None = None
+    # The notification that it was merged into.
+    merged_into: int | None = None
     deliveries: tuple[DeliveryRow, ...] = ()
 
     @property
@@ -165,6 +167,7 @@ def _history_row(dialect: Dialect, row: Row) -> HistoryRow:
         read_at=moment("read_at"),
         archived_at=moment("archived_at"),
         deleted_at=moment("deleted_at"),
+        merged_into=row["merged_into"],
     )
 
 
