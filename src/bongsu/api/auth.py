@@ -10,9 +10,9 @@ from fastapi import Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 
-from bongsu.api.rate_limit import RateLimit
 from bongsu.errors import BadKey, WrongKind
 from bongsu.runtime.keys import Keys
+from bongsu.runtime.rate_limit import RateLimit
 
 SESSION_COOKIE = "bongsu_session"
 
@@ -21,6 +21,7 @@ _T = TypeVar("_T")
 # For the API's document: how an operation names its check that calls it itself, and not as a dependency.
 SERVER_CALL: dict[str, Any] = {"security": [{"apiKey": []}]}
 MEMBER_CALL: dict[str, Any] = {"security": [{"memberToken": []}]}
+SERVER_OR_MEMBER_CALL: dict[str, Any] = {"security": [{"apiKey": []}, {"memberToken": []}]}
 OPEN_CALL: dict[str, Any] = {"security": []}
 
 
@@ -61,6 +62,11 @@ class Gate:
     async def member_until(self, request: Request) -> tuple[str, datetime]:
         """Who calls, and when the token they call with ends."""
         return await self._member(self._given(request))
+
+    async def caller(self, request: Request) -> str | None:
+        """Who calls what both may call: a member's id, or None for a server."""
+        given = self._given(request)
+        return None if self._keys.is_api_key(given) else (await self._member(given))[0]
 
     async def bearer_until(self, request: Request) -> tuple[str, str, datetime]:
         """The token sent in the header, whose it is and when it ends: a cookie is not made from a cookie."""

@@ -1,6 +1,7 @@
 """Statements that erase a member: everything that has the member's id in a `member_id` column, and what only they got.
 
-A part deletes a bounded number of rows. Locks in one order: events; the member; then deliveries that nobody else has locked.
+A part deletes a bounded number of rows. Locks in one order: events; the member; deliveries that nobody else has locked; chat
+rooms. Chat messages stay in their place in the room, without text and sender.
 Deciding locks the member before it notifies, so what the last part leaves behind is nothing.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from bongsu.store.chat.removal import erase_chat
 from bongsu.store.core.query import Table, Transaction, as_uuid, in_both, same
 from bongsu.store.decisions import audience_snapshots
 from bongsu.store.retention import (
@@ -163,7 +165,11 @@ async def erase_part(tx: Transaction, member_id: str, limit: int) -> Erased:
     counts["suppressions"] = len(suppressed)
     message_ids += [row["message_id"] for row in suppressed]
     (counts["behaviors"],) = await tx.execute(DELETE_BEHAVIORS(member_id, limit))
-    is_last = not keys and not suppressed and max(events, counts["behaviors"]) < limit
+    chat = await erase_chat(tx, member_id, limit)
+    counts.update({"chat rooms": chat.rooms, "chat messages": chat.messages})
+    is_last = (
+        not keys and not suppressed and not chat.rooms and max(events, counts["behaviors"], counts["chat messages"]) < limit
+    )
     if is_last:
         (row,) = await tx.fetch(_COUNT_DEVICES(member_id))
         counts["devices"] = row["count"]
