@@ -1,8 +1,8 @@
 """Fan-out: announces what happens in a chat room to the gateways of its readers, in all processes.
 
 A signal carries the frame that readers are sent, encoded once. It is a hint, as all signals are: storing does not wait for
-it, and readers find what they missed by seq. Signals of two processes may arrive in another order than the room's: a reader is
-sent a message after all those before it, and a change after the message that was the last when it was made (`lastSeq`).
+it, and readers find what they missed by seq. Signals of two processes may arrive in another order than the room's: a reader
+is sent a message after all those before it, and a change after the message that was the last when it was made (`lastSeq`).
 """
 
 from __future__ import annotations
