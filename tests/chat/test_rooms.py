@@ -127,6 +127,18 @@ async def test_unread_are_the_messages_of_others_after_the_read_mark(chat: Chat)
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("senders", ["ababbabaab", "aaaaaabbbb", "bbbbbaaaaa"])
+async def test_reading_a_part_counts_own_messages_on_both_sides_of_the_mark(chat: Chat, senders: str) -> None:
+    room = await chat.room("a", "b")
+    for number, sender in enumerate(senders):
+        await chat.send(room, sender, str(number))
+    for seq in (1, 3, 4, 8, 9, 10):
+        for member, other in ("ab", "ba"):
+            mark = await chat.rooms.mark_read(member, room, seq)
+            assert mark.unread == senders[seq:].count(other)
+            assert (await chat.of(member, room)).unread == mark.unread
+
+
 async def test_a_new_member_finds_the_history_and_nothing_unread(chat: Chat) -> None:
     room = await chat.room("a")
     await chat.send(room, "a", "1", "2")
