@@ -10,6 +10,8 @@ from uuid import uuid4
 import pytest
 
 from bongsu.chat import order as the_order
+from bongsu.desk.dead_letters import DeadFilter, StoreDeadLetters
+from bongsu.desk.erase import Erasures
 from bongsu.errors import (
     BadChatMessage,
     ChatRateLimited,
@@ -24,6 +26,8 @@ from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.chat import messages as statements
 from tests.support.chat import Chat, chatting
+from tests.support.rows import NOW, add_event
+from tests.support.runs import LEASE_SECONDS
 
 
 async def test_messages_get_the_next_seq_and_are_announced_in_order(chat: Chat) -> None:
@@ -160,7 +164,7 @@ async def test_a_message_is_edited_and_deleted_by_its_sender_and_keeps_its_seq(c
 
 
 def _changes(chat: Chat) -> list[Callable[..., Any]]:
-    return [chat.order.delete, lambda *place: chat.order.edit(*place, "new")]
+    return [chat.order.delete, lambda room, member, seq: chat.order.edit(room, member, seq, "new")]
 
 
 async def test_a_reader_who_comes_back_gets_what_was_sent_and_changed_since(chat: Chat) -> None:
@@ -219,3 +223,57 @@ async def test_a_message_that_cannot_be_stored_is_refused_and_can_be_sent_again(
         patch.setattr(statements, "add_messages", away)
         await chat.order.send(room, "a", "id", "text")
     assert (await chat.order.send(room, "a", "id", "text")).seq == 1
+
+
+async def test_a_message_that_cannot_be_stored_becomes_a_dead_letter_that_a_replay_stores(
+    chat: Chat, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(the_order, "FIRST_WAIT_SECONDS", 0.001)
+    room = await chat.room("a", "b", "gone")
+
+    async def away(_tx: Any, _sends: Any, *_more: Any) -> Any:
+        raise StoreUnreachable("the disk is on fire")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(statements, "add_messages", away)
+        # Not even the dead letters can be written at first.
+        patch.setattr(the_order, "add_dead_letters", away)
+        refused = await asyncio.gather(
+            *(chat.order.send(room, sender, "id", f"of {sender}") for sender in ("a", "b", "gone")), return_exceptions=True
+        )
+        await chat.order.crashed.wait()
+    assert [type(error) for error in refused] == [StoreUnreachable] * 3
+    desk = StoreDeadLetters(store, chat.signals, LEASE_SECONDS)
+    while len(rows := (await desk.list(DeadFilter(), None, 10)).rows) < 3:
+        chat.order.wake()
+        await asyncio.sleep(0.01)
+    assert {(row.type, row.state, row.code) for row in rows} == {("chat.message_sent", "FAILED", "StoreUnreachable")}
+    assert rows[0].error == "StoreUnreachable: the disk is on fire"
+    # One was sent again meanwhile, and one has left: they are not stored twice, nor at all.
+    assert (await chat.order.send(room, "b", "id", "of b")).seq == 1
+    await chat.rooms.remove(None, room, "gone")
+    chat.frames.clear()
+    replayed = await desk.replay(DeadFilter(code="StoreUnreachable"), "cli:tester")
+    assert (replayed.matched, replayed.replayed) == (3, 2)
+    found = await chat.history.before("a", room)
+    assert [(one.sender_id, one.message) for one in found] == [("b", "of b"), ("a", "of a")]
+    assert [(frame["op"], frame["seq"]) for frame in chat.frames] == [("message", 2)]
+    assert len((await desk.list(DeadFilter(), None, 10)).rows) == 1
+    # The text of an erased sender is not kept here either.
+    await Erasures(store, LEASE_SECONDS).erase("gone", "cli:tester")
+    assert (await desk.list(DeadFilter(), None, 10)).rows == []
+
+
+async def test_an_event_of_that_type_with_other_fields_is_left_as_it_is(chat: Chat, store: Store) -> None:
+    room = str(await chat.room("a"))
+    async with store.transaction() as tx:
+        for ref_id, payload in (
+            ("no room", "{}"),
+            (room, "{}"),
+            (room, '{"message": 5, "clientMessageId": "x"}'),
+            (None, "{}"),
+        ):
+            columns = {"event_type": "chat.message_sent", "status": "FAILED", "finished_at": NOW}
+            await add_event(tx, **columns, actor_id="a", ref_id=ref_id, payload=payload)
+    replayed = await StoreDeadLetters(store, chat.signals, LEASE_SECONDS).replay(DeadFilter(type="chat.message_sent"), "cli")
+    assert (replayed.matched, replayed.replayed) == (4, 0)

@@ -5,12 +5,15 @@ order in which a sender's messages came. A sender has the answer when the messag
 never waits: storing and fan-out do not wait for each other.
 
 While the store fails, the batch under way is tried again with back-off and everything behind it waits, so that no message
-overtakes another of its sender.
+overtakes another of its sender. What cannot be stored after that is refused, and recorded as a dead letter as soon as the
+store can be written to: a replay stores it, unless its sender has sent it again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -24,6 +27,7 @@ from bongsu.errors import (
     NotInRoom,
     NotYourMessage,
     StoreBusy,
+    StoreError,
     StoreUnreachable,
 )
 from bongsu.runtime import telemetry
@@ -34,6 +38,7 @@ from bongsu.settings import Settings
 from bongsu.store import Share, Store, Transaction
 from bongsu.store.chat import ChatMessage
 from bongsu.store.chat import messages as statements
+from bongsu.store.chat.dead_letters import Unstored, add_dead_letters
 from bongsu.store.chat.messages import NewMessage, NotAMember, Stored
 
 # Messages in one transaction: at 4 KB each, 2 MB that the store parses at once.
@@ -55,6 +60,8 @@ class ChatOrder(GroupCommit[NewMessage, Stored | NotAMember]):
         self._members_store = store.share(Share.MEMBERS)
         self._fanout = fanout
         self._max_bytes = settings.chat_max_bytes
+        # Refused and not yet recorded. Of more the oldest are left out: their senders know.
+        self._unstored: deque[Unstored] = deque(maxlen=WAITING_LIMIT)
         self._limit = RateLimit(settings.chat_rate, settings.chat_rate, refusal=ChatRateLimited)
 
     async def send(
@@ -108,15 +115,35 @@ class ChatOrder(GroupCommit[NewMessage, Stored | NotAMember]):
         return results
 
     async def _add_messages(self, sends: Sequence[NewMessage]) -> Sequence[Stored | NotAMember]:
-        for tries in range(1, TRIES):
+        for tries in range(1, TRIES + 1):
             try:
                 return await self._store.run(lambda tx: statements.add_messages(tx, sends))
             except (StoreUnreachable, StoreBusy) as error:
-                if self.is_stopping:
+                if tries == TRIES or self.is_stopping:
+                    self._log.error("chat messages not stored", messages=len(sends), error=str(error))
+                    reason = f"{type(error).__name__}: {error.detail}"
+                    self._unstored.extend(Unstored(send, reason) for send in sends)
                     raise
                 self._log.warning("chat messages not stored, trying again", messages=len(sends), error=str(error))
                 await asyncio.sleep(doubling(FIRST_WAIT_SECONDS, tries))
-        return await self._store.run(lambda tx: statements.add_messages(tx, sends))
+        raise AssertionError("the last try returns or raises")
+
+    async def tick(self) -> int:
+        """Store a batch; and record as dead letters what could not be stored, in this one or before."""
+        done = await super().tick()
+        await self._record_unstored()
+        return done
+
+    async def stop(self) -> None:
+        await super().stop()
+        with contextlib.suppress(StoreError):
+            await self._record_unstored()
+
+    async def _record_unstored(self) -> None:
+        """If it raises, the loop backs off and tries again: nothing else could be stored now either."""
+        if unstored := list(self._unstored):
+            await self._store.run(lambda tx: add_dead_letters(tx, unstored, TRIES))
+            self._unstored.clear()
 
     def _check_text(self, message: str) -> None:
         """Raise BadChatMessage unless both databases can store it and it is neither empty nor too long."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -117,7 +118,7 @@ async def test_a_room_of_the_builder_has_its_members(store: Store, settings: Set
     async with store.transaction() as tx:
         room = await add_chat_room(tx, "a", "b", last_seq=2)
         for seq in (1, 2):
-            row = {"room_id": room, "seq": seq, "sender_id": "a", "client_message_id": str(seq)}
+            row: dict[str, Any] = {"room_id": room, "seq": seq, "sender_id": "a", "client_message_id": str(seq)}
             await add_row(tx, "chat_messages", **row, sent_at=datetime(2026, 1, seq, tzinfo=UTC))
     async with chatting(store, settings) as chat:
         assert (await chat.of("b", room)).unread == 0
