@@ -252,7 +252,7 @@ async def _replay(signals: Signals, batch: int, run: Run) -> str:
             chat, others = _split(rows)
             messages = await replay_chat(step, [row.event_id for row in chat])
             replayed = await statements.replay(step, others, new_series=run.input["newCollapseId"], is_bulk=is_bulk)
-            counts = {"matched": len(rows), "replayed": messages.count + replayed}
+            counts = {"matched": len(rows), "replayed": messages.stored + replayed}
             step.save(cursor=_END if end is None else _write_cursor(end), counts=counts, done=len(rows))
         _wake(signals, {row.kind for row in others})
         for message in messages.new:

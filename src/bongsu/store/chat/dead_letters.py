@@ -72,7 +72,7 @@ async def add_dead_letters(tx: Transaction, unstored: Sequence[Unstored], tries:
 class Replayed(NamedTuple):
     """How many dead letters have their message stored now, and those messages that were not stored before."""
 
-    count: int
+    stored: int
     new: list[ChatMessage]
 
 
