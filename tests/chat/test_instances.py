@@ -79,7 +79,7 @@ async def test_nothing_deadlocks_while_all_kinds_of_writers_meet(store: Store, s
             for _ in range(5):
                 await asyncio.gather(*(joins.add(None, room, "gone") for room in reversed(rooms)))
                 await asyncio.gather(*(other.send(room, "gone", "text") for room in rooms))
-                await Erasures(store, LEASE_SECONDS, batch=2).erase("gone", "cli:tester")
+                await Erasures(store, chat.signals, LEASE_SECONDS, batch=2).erase("gone", "cli:tester")
 
         await asyncio.gather(*(chat.send(room, "a", "first") for room in rooms))
         await asyncio.gather(send(chat, "x"), send(other, "y"), read(), change(), come_and_go())

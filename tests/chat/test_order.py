@@ -260,7 +260,7 @@ async def test_a_message_that_cannot_be_stored_becomes_a_dead_letter_that_a_repl
     assert [(frame["op"], frame["seq"]) for frame in chat.frames] == [("message", 2)]
     assert len((await desk.list(DeadFilter(), None, 10)).rows) == 1
     # The text of an erased sender is not kept here either.
-    await Erasures(store, LEASE_SECONDS).erase("gone", "cli:tester")
+    await Erasures(store, chat.signals, LEASE_SECONDS).erase("gone", "cli:tester")
     assert (await desk.list(DeadFilter(), None, 10)).rows == []
 
 

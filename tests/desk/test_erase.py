@@ -19,6 +19,7 @@ from bongsu.desk.erase import Erasures, erase_job, member_hash
 from bongsu.errors import StoreRolledBack
 from bongsu.model import Action, Behavior, Channel, Device, Listed, Member, NoticeType, Platform, Preferences
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
+from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.query import same
@@ -104,7 +105,7 @@ async def test_nothing_is_left_of_an_erased_member_and_others_keep_theirs(
 ) -> None:
     await add_everything(store, settings)
     before = await everything(store)
-    run = await Erasures(store, LEASE_SECONDS, batch).erase("erased-one", "key:…abcd")
+    run = await Erasures(store, LocalSignals(), LEASE_SECONDS, batch).erase("erased-one", "key:…abcd")
     # Events that name the other too are theirs as well.
     left = [trace for trace in await traces(store) if trace[:2] != ("bongsu_events", "payload")]
     assert left == [("bongsu_events", "target_id", "erased-one")] * 2
@@ -125,7 +126,7 @@ async def test_nothing_is_left_of_an_erased_member_and_others_keep_theirs(
 
 
 async def test_an_unknown_member_is_erased_too_and_twice(store: Store) -> None:
-    erasures = Erasures(store, LEASE_SECONDS)
+    erasures = Erasures(store, LocalSignals(), LEASE_SECONDS)
     for _ in range(2):
         run = await erasures.erase("nobody", "cli:tester")
         assert (run.result, run.error) == ("nothing was stored", None)
@@ -135,7 +136,7 @@ async def test_an_unknown_member_is_erased_too_and_twice(store: Store) -> None:
 async def test_an_erasure_that_was_interrupted_is_finished_by_another_process(store: Store, settings: Settings) -> None:
     await add_everything(store, settings)
     runs, interrupted = Runs(store, LEASE_SECONDS), 0
-    job = erase_job(1)
+    job = erase_job(LocalSignals(), 1)
 
     def interrupt(run: Run) -> None:
         if run.steps == 3:
@@ -180,7 +181,7 @@ async def test_erasing_while_deciding_sending_and_registering_leaves_no_half_of_
     members = ("a", "b", "erased-one")
     for member_id in members:
         await add_person(store, member_id, "erased" if member_id == "erased-one" else member_id)
-    erasures = Erasures(store, LEASE_SECONDS, batch=3)
+    erasures = Erasures(store, LocalSignals(), LEASE_SECONDS, batch=3)
     is_over = asyncio.Event()
 
     async def send() -> None:
@@ -220,7 +221,7 @@ async def test_an_event_to_an_erased_member_that_waited_does_not_make_them_anew(
     await add_person(store, "erased-one", "erased")
     async with store.transaction() as tx:
         event_id = await add_event(tx, event_type="said", target_id="erased-one")
-    await Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester")
+    await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("erased-one", "cli:tester")
     await decide(store, settings, rules_notifying(lambda event: Listed((event.target_id or "?",)), TYPE))
     assert await rows(store, "SELECT 1 FROM bongsu_members") == []
     (event,) = await rows(store, "SELECT event_id, status FROM bongsu_events")

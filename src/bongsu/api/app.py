@@ -84,7 +84,7 @@ def build_api(
         app.include_router(events.router(gate, intake, ingest))
         app.include_router(products.router(gate, ingest))
         # An erasure waits for a step that is deciding about the member, as workers wait for each other.
-        erasures = Erasures(store.share(Share.WORK), settings.lease_seconds)
+        erasures = Erasures(store.share(Share.WORK), signals or LocalSignals(), settings.lease_seconds)
         app.include_router(members.router(gate, store, settings.max_devices, erasures))
         app.include_router(inbox.router(gate, store, on_read))
         # Cancelling waits for a step that is being decided at this moment, as workers wait for each other.

@@ -7,6 +7,7 @@ is sent a message after all those before it, and a change after the message that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -36,6 +37,11 @@ class Fanout:
     def typing(self, room_id: UUID, member_id: str) -> None:
         self._announce(room_id, {"op": "typing", "roomId": str(room_id), "memberId": member_id})
 
+    def created(self, room_id: UUID, member_ids: Sequence[str]) -> None:
+        """To the members of a new room, which nobody reads yet."""
+        for member_id in member_ids:
+            self._signals.send(chat_member_topic(member_id), _membership_frame("joined", room_id, member_id))
+
     def joined(self, room_id: UUID, member_id: str) -> None:
         self._announce_membership("joined", room_id, member_id)
 
@@ -44,12 +50,16 @@ class Fanout:
 
     def _announce_membership(self, op: str, room_id: UUID, member_id: str) -> None:
         """To the readers of the room, and to the member's own connections: they do not listen to a room they are not in."""
-        frame = orjson.dumps({"op": op, "roomId": str(room_id), "memberId": member_id})
+        frame = _membership_frame(op, room_id, member_id)
         self._signals.send(room_topic(room_id), frame)
         self._signals.send(chat_member_topic(member_id), frame)
 
     def _announce(self, room_id: UUID, frame: dict[str, Any]) -> None:
         self._signals.send(room_topic(room_id), orjson.dumps(frame))
+
+
+def _membership_frame(op: str, room_id: UUID, member_id: str) -> bytes:
+    return orjson.dumps({"op": op, "roomId": str(room_id), "memberId": member_id})
 
 
 def message_frame(message: ChatMessage) -> dict[str, Any]:

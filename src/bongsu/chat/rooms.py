@@ -56,8 +56,7 @@ class Rooms:
             await statements.create_room(tx, room_id, name, everybody)
 
         await self._store.run(create)
-        for member_id in everybody:
-            self._fanout.joined(room_id, member_id)
+        self._fanout.created(room_id, everybody)
         return Room(room_id, name, everybody)
 
     async def of_member(self, member_id: str) -> list[RoomOfMember]:

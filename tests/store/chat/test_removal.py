@@ -93,7 +93,10 @@ async def test_an_erased_member_leaves_all_rooms_and_their_messages_keep_the_pla
         await chat.send(room, "b", "kept")
     await chat.order.delete(left, "gone", 1)
     await chat.rooms.remove(None, left, "gone")
-    run = await Erasures(store, LEASE_SECONDS, batch).erase("gone", "cli:tester")
+    chat.frames.clear()
+    run = await Erasures(store, chat.signals, LEASE_SECONDS, batch).erase("gone", "cli:tester")
+    assert sorted(frame["roomId"] for frame in chat.frames) == sorted(map(str, rooms))
+    assert {(frame["op"], frame["memberId"]) for frame in chat.frames} == {("left", "gone")}
     assert (run.counts["chat rooms"], run.counts["chat messages"]) == (3, 8)
     for room in (*rooms, left):
         found = await chat.history.before("b", room)

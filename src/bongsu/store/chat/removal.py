@@ -147,9 +147,9 @@ SCRUB = in_both(
 
 @dataclass(frozen=True)
 class ErasedChat:
-    """How many rooms the member has left, and how many messages have lost text and sender."""
+    """The rooms that the member has left, and how many messages have lost text and sender."""
 
-    rooms: int
+    rooms: Sequence[UUID]
     messages: int
 
 
@@ -164,8 +164,8 @@ async def erase_chat(tx: Transaction, member_id: str, limit: int) -> ErasedChat:
     # All at once, in the order of ids: whoever sends to several rooms locks them so too.
     locked = await lock_rooms(tx, [*rooms, *(room_id for room_id, _ in messages)])
     last = {room.room_id: room.last_seq for room in locked}
-    left, scrubbed = await tx.execute(
+    _, scrubbed = await tx.execute(
         LEAVE_ROOMS(member_id, Table(ROOM_ID, [(room_id,) for room_id in rooms])),
         SCRUB(Table(_SCRUBBED, [(room_id, seq, last[room_id]) for room_id, seq in messages])),
     )
-    return ErasedChat(left, scrubbed)
+    return ErasedChat(rooms, scrubbed)

@@ -26,10 +26,12 @@ from bongsu.store.retention import (
 
 @dataclass(frozen=True)
 class Erased:
-    """What a part has deleted, by kind; the messages that the member had; and whether that was the last of the member."""
+    """What a part has deleted, by kind; the messages that the member had; the chat rooms that they were in; and whether that
+    was the last of the member."""
 
     counts: Counter[str] = field(default_factory=Counter)
     message_ids: Sequence[int] = ()
+    left_rooms: Sequence[UUID] = ()
     is_last: bool = False
 
 
@@ -166,7 +168,7 @@ async def erase_part(tx: Transaction, member_id: str, limit: int) -> Erased:
     message_ids += [row["message_id"] for row in suppressed]
     (counts["behaviors"],) = await tx.execute(DELETE_BEHAVIORS(member_id, limit))
     chat = await erase_chat(tx, member_id, limit)
-    counts.update({"chat rooms": chat.rooms, "chat messages": chat.messages})
+    counts.update({"chat rooms": len(chat.rooms), "chat messages": chat.messages})
     is_last = (
         not keys and not suppressed and not chat.rooms and max(events, counts["behaviors"], counts["chat messages"]) < limit
     )
@@ -174,4 +176,4 @@ async def erase_part(tx: Transaction, member_id: str, limit: int) -> Erased:
         (row,) = await tx.fetch(_COUNT_DEVICES(member_id))
         counts["devices"] = row["count"]
         counts["members"] = len(await tx.fetch(DELETE_MEMBER(member_id)))
-    return Erased(counts, message_ids, is_last)
+    return Erased(counts, message_ids, chat.rooms, is_last)
