@@ -19,6 +19,7 @@ from bongsu.model import Channel, utc_now
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.rules import catalogue
 from bongsu.runtime.loop import running
+from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, inbox, outbox, retention
 from bongsu.store.decisions.digests import apply_digests
@@ -177,7 +178,7 @@ async def test_what_a_digest_has_gathered_goes_with_it(store: Store, settings: S
 async def test_an_erased_member_has_no_digests_and_is_an_actor_of_none(store: Store, settings: Settings, now: Clock) -> None:
     await english(store, "ann", "owner2")
     await decide_likes(store, settings, now, like("ann"), like("bob"), like("bob", owner="ann"), like("ann", owner="owner2"))
-    await Erasures(store, LEASE_SECONDS).erase("ann", "cli:mina")
+    await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("ann", "cli:mina")
     entries = await rows(store, "SELECT member_id, actor_id FROM bongsu_digest_entries ORDER BY message_id")
     assert sorted((row[0], row[1] or "") for row in entries) == [("owner", ""), ("owner", "bob"), ("owner2", "")]
     # What is merged next does not name the one who was erased.

@@ -118,6 +118,39 @@ class RateLimited(BongsuError):
         self.retry_after = retry_after
 
 
+class ChatRateLimited(RateLimited):
+    """Send fewer messages. BONGSU_CHAT_RATE sets how many a member may send in a second."""
+
+
+class NotInRoom(BongsuError):
+    """Only members of a room read and write it: one of them, or a server call, adds a member with POST
+    /api/chat/rooms/{id}/members/{memberId}."""
+
+
+class NoSuchRoom(BongsuError):
+    """`POST /api/chat/rooms` answers with the id of the room it creates; `GET /api/chat/rooms` lists those of a member."""
+
+
+class NoSuchMessage(BongsuError):
+    """`GET /api/chat/rooms/{id}/messages` lists the messages of a room with their seq."""
+
+
+class NotYourMessage(BongsuError):
+    """A message is edited and deleted by its sender only."""
+
+
+class MessageDeleted(BongsuError):
+    """Its text is gone. Send a new message."""
+
+
+class BadChatMessage(BongsuError):
+    """Correct the text and send it again; nothing was stored."""
+
+
+class TooManyRooms(BongsuError):
+    """Leave a room first: DELETE /api/chat/rooms/{id}/members/{memberId}."""
+
+
 class WrongKind(BongsuError):
     """The key is valid, but of the other kind: server calls take an API key, member calls a member token."""
 

@@ -15,6 +15,8 @@ from bongsu import demo
 from bongsu.api.app import build_api
 from bongsu.api.http_protocol import HttpLimits
 from bongsu.api.server import bind, serving
+from bongsu.chat.fanout import Fanout
+from bongsu.chat.order import ChatOrder
 from bongsu.clock.scheduler import build_clock
 from bongsu.clock.skew import SkewMonitor
 from bongsu.decide.step import Decider
@@ -160,6 +162,7 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
     """What this process answers: the API, streams, or no more than how it is."""
     store, signals, settings, roles = process.store, process.signals, process.settings, process.roles
     intake = Intake(store.share(Share.INGEST), signals, "http") if Role.API in roles else None
+    chat_order = ChatOrder(store, Fanout(signals), settings) if Role.API in roles else None
     gateway = Gateway(store, signals, settings, process.message_cache) if Role.GATEWAY in roles else None
     app = build_api(
         store,
@@ -170,12 +173,13 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
         signals,
         gateway=gateway,
         on_change=partial(announce_read, signals),
+        chat_order=chat_order,
         types=process.rules.types,
         all_jobs=process.jobs,
         is_demo=process.is_demo,
     )
     async with AsyncExitStack() as stack:
-        for part in (process.keys.sign_in, intake, gateway):
+        for part in (process.keys.sign_in, intake, chat_order, gateway):
             if part is not None:
                 await stack.enter_async_context(running(part))
         drain = gateway.drain if gateway else None

@@ -142,7 +142,7 @@ Http = Annotated[str, _url("http", "https")]
 NOT_USED_YET = frozenset(
     {
         "kafka_servers", "schema_registry_url", "kafka_format", "transport", "rabbitmq_url", "outbox_urls", "opensearch_url",
-        "counter_flush_seconds", "chat_max_bytes", "chat_rate",
+        "counter_flush_seconds",
     }
 )  # fmt: skip
 
@@ -156,6 +156,8 @@ class Retention(NamedTuple):
     events: int
     runs: int
     audit: int
+    # 0: for ever.
+    chat: int
 
 
 class Settings(BaseModel):
@@ -216,6 +218,8 @@ class Settings(BaseModel):
     run_retention_days: Days | None = None
     # Who requested what. Asked about later than anything else.
     audit_retention_days: Days = 365
+    # What people wrote to each other is theirs to look up: kept for ever (0), unless it is decided otherwise.
+    chat_retention_days: int = Field(0, ge=0, le=36_500)
     retention_cron: Cron = "0 4 * * *"
     stale_device_days: Days = 60
     drop_stale_devices: bool = False
@@ -233,7 +237,8 @@ class Settings(BaseModel):
     max_devices: Count = 20
     member_rate: float = Field(20, ge=0, allow_inf_nan=False)
     member_burst: Count = 100
-    chat_max_bytes: Count = 4096
+    # A message is held, sent to every reader and shown as one.
+    chat_max_bytes: int = Field(4096, ge=1, le=1_048_576)
     chat_rate: Count = 20
 
     @model_validator(mode="after")
@@ -295,6 +300,7 @@ class Settings(BaseModel):
             events=self.event_retention_days or days,
             runs=self.run_retention_days or days,
             audit=self.audit_retention_days,
+            chat=self.chat_retention_days,
         )
 
     @property

@@ -10,6 +10,8 @@ import httpx
 import pytest
 
 from bongsu.api.app import build_api
+from bongsu.chat.fanout import Fanout
+from bongsu.chat.order import ChatOrder
 from bongsu.desk.jobs import build_jobs
 from bongsu.ingress.intake import Intake
 from bongsu.runtime.keys import Keys
@@ -37,11 +39,13 @@ async def intake(store: Store, signals: LocalSignals) -> AsyncIterator[Intake]:
 async def api(store: Store, settings: Settings, signals: LocalSignals, intake: Intake) -> AsyncIterator[httpx.AsyncClient]:
     """A client with the server key; take the header away to call without."""
     jobs = build_jobs(settings, store, signals)
-    app = build_api(store, intake, Keys.load(settings), settings, lambda: False, signals, all_jobs=jobs)
-    transport = httpx.ASGITransport(app)
-    headers = {"Authorization": "Bearer server-key-of-the-tests"}
-    async with httpx.AsyncClient(transport=transport, base_url="http://bongsu", headers=headers) as client:
-        yield client
+    async with running(ChatOrder(store, Fanout(signals), settings)) as order:
+        keys = Keys.load(settings)
+        app = build_api(store, intake, keys, settings, lambda: False, signals, chat_order=order, all_jobs=jobs)
+        transport = httpx.ASGITransport(app)
+        headers = {"Authorization": "Bearer server-key-of-the-tests"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://bongsu", headers=headers) as client:
+            yield client
 
 
 @pytest.fixture

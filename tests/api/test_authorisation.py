@@ -17,7 +17,7 @@ from typing import Any
 from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp
 
-from bongsu.api.auth import MEMBER_CALL, OPEN_CALL, SERVER_CALL, SESSION_COOKIE
+from bongsu.api.auth import MEMBER_CALL, OPEN_CALL, SERVER_CALL, SERVER_OR_MEMBER_CALL, SESSION_COOKIE
 from tests.support.served_app import RawHeaders, ServedApp
 
 # What is not in the document, and needs no key: pages and their files, and the demo, which is refused to others than its own
@@ -38,8 +38,18 @@ MEMBER = {
     "POST /api/notifications/{notification_id}/unarchive", "DELETE /api/notifications/{notification_id}",
     "POST /api/notifications/read-all", "POST /api/notifications/seen", "GET /api/notifications/stream",
     "GET /api/preferences", "PUT /api/preferences",
-    "PUT /api/devices/{device_id}", "DELETE /api/devices/{device_id}", "POST /api/session",
+    "PUT /api/devices/{device_id}", "DELETE /api/devices/{device_id}", "POST /api/session", "GET /api/chat/rooms",
+    "POST /api/chat/rooms/{room_id}/read", "POST /api/chat/rooms/{room_id}/mute", "POST /api/chat/rooms/{room_id}/unmute",
 }  # fmt: skip
+# What servers and members call: a server for a member that it names.
+EITHER = {
+    "POST /api/chat/rooms", "GET /api/chat/rooms/{room_id}/members",
+    "POST /api/chat/rooms/{room_id}/members/{member_id}", "DELETE /api/chat/rooms/{room_id}/members/{member_id}",
+    "GET /api/chat/rooms/{room_id}/messages", "POST /api/chat/rooms/{room_id}/messages",
+    "PATCH /api/chat/rooms/{room_id}/messages/{seq}", "DELETE /api/chat/rooms/{room_id}/messages/{seq}",
+}  # fmt: skip
+# Calls about a room, which a member who is not in it is refused too.
+OF_A_ROOM = {name for name in MEMBER | EITHER if "{room_id}" in name}
 EVENT_ID = "018f0000-0000-7000-8000-000000000000"
 
 
@@ -79,7 +89,8 @@ def test_every_operation_declares_which_key_it_takes(served: ServedApp) -> None:
     declared = {name: {"security": operation.get("security")} for name, operation in operations.items()}
     assert {name for name in declared if declared[name] == OPEN_CALL} == OPEN
     assert {name for name in declared if declared[name] == MEMBER_CALL} == MEMBER
-    assert {name for name in declared if declared[name] == SERVER_CALL} == set(declared) - OPEN - MEMBER
+    assert {name for name in declared if declared[name] == SERVER_OR_MEMBER_CALL} == EITHER
+    assert {name for name in declared if declared[name] == SERVER_CALL} == set(declared) - OPEN - MEMBER - EITHER
     for name in declared:
         # What is the operators' or the servers' is never a member's.
         assert not (name in MEMBER and "/admin/" in name), name
@@ -210,7 +221,10 @@ def test_a_member_token_opens_what_members_call_and_nothing_else(served: ServedA
     for operation, method, path in calls(served):
         by_header = served.call(method, path, _bearer(token), b"{}")
         by_cookie = served.call(method, path, [(b"cookie", f"{SESSION_COOKIE}={token}".encode())], b"{}")
-        if operation in MEMBER:
+        if operation in OF_A_ROOM:
+            assert (by_header.status, by_cookie.status) in ((403, 403), (422, 422)), (operation, by_header, by_cookie)
+            assert b"other kind" not in by_header.body, (operation, by_header)
+        elif operation in MEMBER | EITHER:
             assert by_header.status not in (401, 403), (operation, by_header)
             # A cookie is not made from a cookie.
             assert (by_cookie.status == 401) == (operation == "POST /api/session"), (operation, by_cookie)
@@ -232,7 +246,7 @@ def test_an_api_key_opens_what_servers_call_and_nothing_of_a_member(served: Serv
 def test_a_cookie_is_not_taken_from_a_page_of_another_site(served: ServedApp) -> None:
     cookie = (b"cookie", f"{SESSION_COOKIE}={served.token('m-1')}".encode())
     for operation, method, path in calls(served):
-        if operation in MEMBER - {"POST /api/session"}:
+        if operation in (MEMBER | EITHER) - {"POST /api/session"}:
             for origin in (b"https://evil.example", b"null", b"http://[", b"http://bongsu.evil.example"):
                 headers = [cookie, (b"origin", origin), (b"host", b"bongsu")]
                 assert served.call(method, path, headers, b"{}").status == 403, (operation, origin)

@@ -9,9 +9,12 @@ import httpx
 import pytest
 
 from bongsu.api.app import build_api
+from bongsu.chat.fanout import Fanout
+from bongsu.chat.order import ChatOrder
 from bongsu.ingress.intake import Intake
 from bongsu.live.gateway import Gateway
 from bongsu.runtime.keys import Keys
+from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store
 
@@ -19,8 +22,8 @@ METHODS = {"get", "put", "post", "patch", "delete"}
 # Without a verb, because these are what the field calls them.
 NOUNS = {"Liveness", "Readiness"}
 VERBS = {
-    "Archive", "Begin", "Cancel", "Count", "Create", "Delete", "End", "Erase", "Find", "List", "Mark", "Read", "Record",
-    "Register", "Remove", "Replay", "Run", "Send", "Set", "Show", "Stream", "Unarchive",
+    "Add", "Archive", "Begin", "Cancel", "Count", "Create", "Delete", "Edit", "End", "Erase", "Find", "List", "Mark", "Mute",
+    "Read", "Record", "Register", "Remove", "Replay", "Run", "Send", "Set", "Show", "Stream", "Unarchive", "Unmute",
 }  # fmt: skip
 
 
@@ -28,7 +31,8 @@ VERBS = {
 async def document(store: Store, settings: Settings, intake: Intake) -> dict[str, Any]:
     # The gateway is asked for nothing but its route.
     gateway: Gateway = object()  # type: ignore[assignment]
-    app = build_api(store, intake, Keys.load(settings), settings, lambda: False, gateway=gateway)
+    order = ChatOrder(store, Fanout(LocalSignals()), settings)
+    app = build_api(store, intake, Keys.load(settings), settings, lambda: False, gateway=gateway, chat_order=order)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://bongsu") as client:
         found: dict[str, Any] = (await client.get("/openapi.json")).json()
         return found

@@ -7,9 +7,9 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from bongsu.api.rate_limit import SWEEP, RateLimit
 from bongsu.errors import RateLimited
 from bongsu.runtime.keys import Keys
+from bongsu.runtime.rate_limit import SWEEP, RateLimit
 from bongsu.settings import Settings
 
 

@@ -111,7 +111,7 @@ async def test_nothing_is_left_of_an_erased_member_and_others_keep_theirs(
 ) -> None:
     await add_everything(store, settings)
     before = await everything(store)
-    run = await Erasures(store, LEASE_SECONDS, batch).erase("erased-one", "key:…abcd")
+    run = await Erasures(store, LocalSignals(), LEASE_SECONDS, batch).erase("erased-one", "key:…abcd")
     # Events that name the other too are theirs as well.
     left = [trace for trace in await traces(store) if trace[:2] != ("bongsu_events", "payload")]
     assert left == [("bongsu_events", "target_id", "erased-one")] * 2
@@ -132,7 +132,7 @@ async def test_nothing_is_left_of_an_erased_member_and_others_keep_theirs(
 
 
 async def test_an_unknown_member_is_erased_too_and_twice(store: Store) -> None:
-    erasures = Erasures(store, LEASE_SECONDS)
+    erasures = Erasures(store, LocalSignals(), LEASE_SECONDS)
     for _ in range(2):
         run = await erasures.erase("nobody", "cli:tester")
         assert (run.result, run.error) == ("nothing was stored", None)
@@ -142,7 +142,7 @@ async def test_an_unknown_member_is_erased_too_and_twice(store: Store) -> None:
 async def test_an_erasure_that_was_interrupted_is_finished_by_another_process(store: Store, settings: Settings) -> None:
     await add_everything(store, settings)
     runs, interrupted = Runs(store, LEASE_SECONDS), 0
-    job = erase_job(1)
+    job = erase_job(LocalSignals(), 1)
 
     def interrupt(run: Run) -> None:
         if run.steps == 3:
@@ -187,7 +187,7 @@ async def test_erasing_while_deciding_sending_and_registering_leaves_no_half_of_
     members = ("a", "b", "erased-one")
     for member_id in members:
         await add_person(store, member_id, "erased" if member_id == "erased-one" else member_id)
-    erasures = Erasures(store, LEASE_SECONDS, batch=3)
+    erasures = Erasures(store, LocalSignals(), LEASE_SECONDS, batch=3)
     is_over = asyncio.Event()
 
     async def send() -> None:
@@ -227,7 +227,7 @@ async def test_an_event_to_an_erased_member_that_waited_does_not_make_them_anew(
     await add_person(store, "erased-one", "erased")
     async with store.transaction() as tx:
         event_id = await add_event(tx, event_type="said", target_id="erased-one")
-    await Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester")
+    await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("erased-one", "cli:tester")
     await decide(store, settings, rules_notifying(lambda event: Listed((event.target_id or "?",)), TYPE))
     assert await rows(store, "SELECT 1 FROM bongsu_members") == []
     (event,) = await rows(store, "SELECT event_id, status FROM bongsu_events")
@@ -252,7 +252,7 @@ async def test_an_erased_id_is_no_ones_saved_place(store: Store, settings: Setti
         return "looked at all"
 
     await run_by_hand(store, Job("recommend", "Looks at members.", look))
-    await Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester")
+    await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("erased-one", "cli:tester")
     assert await traces(store, ("erased-one",)) == []
 
 
@@ -268,7 +268,7 @@ async def test_what_was_requested_about_an_erased_member_is_kept_without_the_id(
     wanted = {"memberId": "erased-one"}
     await Runs(store, LEASE_SECONDS).run_by_hand(Job("erase", "Fails.", fail), "cli:tester", input=wanted, subject="s")
     assert await traces(store, ("erased-one",)) != []
-    await Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester")
+    await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("erased-one", "cli:tester")
     assert await traces(store, ("erased-one",)) == []
     found = [orjson.loads(row["input"]) for row in await rows(store, "SELECT input FROM bongsu_runs ORDER BY run_id")]
     erased = {"memberSha256": member_hash("erased-one")}
@@ -287,10 +287,10 @@ async def test_a_message_to_two_who_are_erased_at_once_is_deleted(store: Store, 
     for member_id in ("erased-one", "erased-two"):
         await add_person(store, member_id, member_id)
     await notify(store, settings, "erased-one", "erased-two")
-    await Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester")
+    await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("erased-one", "cli:tester")
     async with store.transaction() as other:
         await other.fetch(same("SELECT event_id FROM bongsu_events FOR UPDATE")())
-        erasing = asyncio.create_task(Erasures(store, LEASE_SECONDS).erase("erased-two", "cli:tester"))
+        erasing = asyncio.create_task(Erasures(store, LocalSignals(), LEASE_SECONDS).erase("erased-two", "cli:tester"))
         while not erasing.done() and not await rows(store, "SELECT 1 FROM pg_locks WHERE NOT granted"):
             await asyncio.sleep(0.01)
     await erasing
@@ -305,7 +305,7 @@ async def test_a_send_that_ends_after_its_delivery_was_erased_leaves_nothing(sto
     dispatcher = Dispatcher(store, GuardedSender(sender), settings)
     tick = asyncio.create_task(dispatcher.tick())
     await sender.begun.wait()
-    await Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester")
+    await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("erased-one", "cli:tester")
     sender.may_end.set()
     await tick
     await dispatcher.stop()
@@ -333,7 +333,7 @@ async def test_an_erasure_that_was_abandoned_for_days_is_finished(store: Store) 
     (found,) = await runs.find_abandoned()
     taken = await runs.take_over(found)
     assert taken is not None
-    ended = await runs.execute(erase_job(), taken)
+    ended = await runs.execute(erase_job(LocalSignals()), taken)
     assert ended.run.error is None
     assert await traces(store) == []
 
@@ -354,7 +354,7 @@ async def test_an_event_that_is_published_during_the_last_part_is_cancelled_too(
         return cancelled
 
     monkeypatch.setattr(erasure, "cancel_events", cancel_and_publish)
-    await Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester")
+    await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("erased-one", "cli:tester")
     assert [row["status"] for row in await rows(store, "SELECT status FROM bongsu_events")] == ["CANCELLED"]
     assert await traces(store) == []
 
@@ -388,7 +388,7 @@ async def test_registering_a_new_device_while_erasing_is_no_deadlock(store: Stor
 
     registering = asyncio.create_task(register())
     await fetch_begun.wait()
-    erasure_run = asyncio.create_task(Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester"))
+    erasure_run = asyncio.create_task(Erasures(store, LocalSignals(), LEASE_SECONDS).erase("erased-one", "cli:tester"))
     while not await rows(store, "SELECT 1 FROM pg_locks WHERE NOT granted"):
         await asyncio.sleep(0.01)
     erasing.set()

@@ -44,6 +44,9 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "behaviors": {"action": "VIEW"},
     "message_counts": {"channel": ""},
     "runs": {"requested_by": "clock", "leased_by": "dead:1", "due": NOW, "started_at": NOW},
+    "chat_rooms": {"name": "room"},
+    "chat_members": {},
+    "chat_messages": {"message": "hello", "sent_at": NOW},
     "cancellations": {"requested_at": NOW, "requested_by": "key:…abcd", "withdraw": False},
 }  # fmt: skip
 
@@ -95,6 +98,15 @@ async def add_message_count(tx: Transaction, message_id: int, **columns: Any) ->
 
 async def add_cancellation(tx: Transaction, event_id: UUID, **columns: Any) -> None:
     await add_row(tx, "cancellations", event_id=event_id, **columns)
+
+
+async def add_chat_room(tx: Transaction, *member_ids: str, **columns: Any) -> UUID:
+    """A room with these members, who have read what its last_seq says."""
+    room_id: UUID = columns.setdefault("room_id", new_id())
+    await add_row(tx, "chat_rooms", **columns)
+    for member_id in member_ids:
+        await add_row(tx, "chat_members", room_id=room_id, member_id=member_id, read_seq=columns.get("last_seq", 0))
+    return room_id
 
 
 async def add_row(tx: Transaction, table: str, returning: str = "", **columns: Any) -> int:

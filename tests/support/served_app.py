@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 from starlette.types import ASGIApp, Message
 
 from bongsu.api.app import build_api
+from bongsu.chat.fanout import Fanout
+from bongsu.chat.order import ChatOrder
 from bongsu.desk.jobs import build_jobs
 from bongsu.ingress.intake import Intake
 from bongsu.live.gateway import Gateway
@@ -70,7 +72,8 @@ def served_app(settings: Settings, *, is_demo: bool = False) -> Iterator[ServedA
 
     async def serve() -> None:
         store, signals = Store.open(settings), LocalSignals()
-        async with running(Intake(store, signals, "http")) as intake:
+        order = ChatOrder(store, Fanout(signals), settings)
+        async with running(Intake(store, signals, "http")) as intake, running(order):
             served.keys = served.keys.with_guests(["mina"])
             served.app = build_api(
                 store,
@@ -80,6 +83,7 @@ def served_app(settings: Settings, *, is_demo: bool = False) -> Iterator[ServedA
                 lambda: False,
                 signals,
                 gateway=Gateway(store, signals, settings),
+                chat_order=order,
                 all_jobs=build_jobs(settings, store, signals),
                 is_demo=is_demo,
             )

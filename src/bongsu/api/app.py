@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from bongsu.api import (
     admin_events,
+    chat,
     dead,
     events,
     health,
@@ -28,8 +29,11 @@ from bongsu.api import (
 from bongsu.api.auth import Gate
 from bongsu.api.cors import Cors
 from bongsu.api.path_ids import OpaqueIds
-from bongsu.api.rate_limit import RateLimit
 from bongsu.api.request_log import RequestLog
+from bongsu.chat.fanout import Fanout
+from bongsu.chat.history import History
+from bongsu.chat.order import ChatOrder
+from bongsu.chat.rooms import Rooms
 from bongsu.desk.cancel import Cancellations
 from bongsu.desk.dead_letters import StoreDeadLetters
 from bongsu.desk.erase import Erasures
@@ -40,6 +44,7 @@ from bongsu.live.gateway import Gateway
 from bongsu.model import NoticeType
 from bongsu.model.job import Job
 from bongsu.runtime.keys import Keys
+from bongsu.runtime.rate_limit import RateLimit
 from bongsu.runtime.signals import LocalSignals, Signals
 from bongsu.settings import Settings
 from bongsu.store import Share, Store
@@ -57,6 +62,7 @@ def build_api(
     *,
     gateway: Gateway | None = None,
     on_change: inbox.OnChange | None = None,
+    chat_order: ChatOrder | None = None,
     types: Mapping[str, NoticeType] | None = None,
     all_jobs: Sequence[Job] = (),
     is_demo: bool = False,
@@ -78,7 +84,7 @@ def build_api(
         app.include_router(events.router(gate, intake, ingest))
         app.include_router(products.router(gate, ingest))
         # An erasure waits for a step that is deciding about the member, as workers wait for each other.
-        erasures = Erasures(store.share(Share.WORK), settings.lease_seconds)
+        erasures = Erasures(store.share(Share.WORK), signals or LocalSignals(), settings.lease_seconds)
         app.include_router(members.router(gate, store, settings.max_devices, erasures))
         app.include_router(inbox.router(gate, store, on_change))
         # Cancelling waits for a step that is being decided at this moment, as workers wait for each other.
@@ -89,6 +95,9 @@ def build_api(
         dead_letters = StoreDeadLetters(operators, signals or LocalSignals(), settings.lease_seconds)
         app.include_router(dead.router(gate, dead_letters))
         app.include_router(jobs.router(gate, settings, JobDesk(settings, operators, all_jobs)))
+    if chat_order is not None:
+        rooms = Rooms(store, Fanout(signals or LocalSignals()))
+        app.include_router(chat.router(gate, rooms, History(store), chat_order))
     if intake is not None or gateway is not None:
         # A proxy may send nothing but the stream itself to the gateways.
         app.include_router(session.router(gate, settings, partial(announce_logout, signals or LocalSignals())))

@@ -11,9 +11,9 @@ from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from starlette.requests import HTTPConnection
 
-from bongsu.api.rate_limit import RateLimit
 from bongsu.errors import BadKey, WrongKind
 from bongsu.runtime.keys import Keys
+from bongsu.runtime.rate_limit import RateLimit
 
 SESSION_COOKIE = "bongsu_session"
 
@@ -22,6 +22,7 @@ _T = TypeVar("_T")
 # For the API's document: how an operation names its check that calls it itself, and not as a dependency.
 SERVER_CALL: dict[str, Any] = {"security": [{"apiKey": []}]}
 MEMBER_CALL: dict[str, Any] = {"security": [{"memberToken": []}]}
+SERVER_OR_MEMBER_CALL: dict[str, Any] = {"security": [{"apiKey": []}, {"memberToken": []}]}
 OPEN_CALL: dict[str, Any] = {"security": []}
 
 
@@ -66,6 +67,11 @@ class Gate:
     async def member_of_token(self, token: str) -> tuple[str, datetime]:
         """Whose token that is, and when it ends: it came in a frame of a WebSocket."""
         return await self._member(token)
+
+    async def caller(self, request: Request) -> str | None:
+        """Who calls what both may call: a member's id, or None for a server."""
+        given = self._given(request)
+        return None if self._keys.is_api_key(given) else (await self._member(given))[0]
 
     async def bearer_until(self, request: Request) -> tuple[str, str, datetime]:
         """The token sent in the header, whose it is and when it ends: a cookie is not made from a cookie."""

@@ -17,6 +17,7 @@ from uuid import UUID
 from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from bongsu.chat.fanout import Fanout
 from bongsu.clock.run import Run
 from bongsu.clock.runs import Runs
 from bongsu.desk.lists import ListFilter
@@ -27,6 +28,8 @@ from bongsu.model.job import Job
 from bongsu.runtime.signals import Signals
 from bongsu.runtime.topics import DELIVERIES_TOPIC, EVENTS_TOPIC
 from bongsu.store import Store
+from bongsu.store.chat.dead_letters import CHAT_MESSAGE_SENT
+from bongsu.store.chat.dead_letters import replay as replay_chat
 from bongsu.store.desk import dead_letters as statements
 from bongsu.store.desk.dead_letters import DeadPage, DeadRow, Filters, Kind, PageCursor, State
 from bongsu.store.desk.delivery_history import Attempt, find_attempts
@@ -246,11 +249,24 @@ async def _replay(signals: Signals, batch: int, run: Run) -> str:
             rows, end = await statements.find_page(step, filters, after, batch)
             # Many at once go behind everything else that is to be sent, unless they are critical.
             is_bulk = run.counts["matched"] + len(rows) > FEW
-            replayed = await statements.replay(step, rows, new_series=run.input["newCollapseId"], is_bulk=is_bulk)
-            counts = {"matched": len(rows), "replayed": replayed}
+            chat, others = _split(rows)
+            messages = await replay_chat(step, [row.event_id for row in chat])
+            replayed = await statements.replay(step, others, new_series=run.input["newCollapseId"], is_bulk=is_bulk)
+            counts = {"matched": len(rows), "replayed": messages.stored + replayed}
             step.save(cursor=_END if end is None else _write_cursor(end), counts=counts, done=len(rows))
-        _wake(signals, {row.kind for row in rows})
+        _wake(signals, {row.kind for row in others})
+        for message in messages.new:
+            Fanout(signals).sent(message)
     return f"{run.counts['matched']} matched, {run.counts['replayed']} replayed"
+
+
+def _split(rows: Sequence[DeadRow]) -> tuple[list[DeadRow], list[DeadRow]]:
+    """Chat messages that could not be stored, which a replay stores itself; and all others."""
+    parts: tuple[list[DeadRow], list[DeadRow]] = ([], [])
+    for row in rows:
+        is_chat = row.kind is Kind.EVENT and row.state is State.FAILED and row.type == CHAT_MESSAGE_SENT
+        parts[not is_chat].append(row)
+    return parts
 
 
 # The cursor of a replay that has seen all.

@@ -12,10 +12,12 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
+from bongsu.chat.fanout import Fanout
 from bongsu.clock.run import Run, Step
 from bongsu.clock.runs import Runs
 from bongsu.model import new_id
 from bongsu.model.job import Job
+from bongsu.runtime.signals import Signals
 from bongsu.store import Store
 from bongsu.store.members import erasure
 from bongsu.store.runs import RunRow, replace_input
@@ -29,15 +31,15 @@ AGAIN_SECONDS = 0.05
 AT_MOST = timedelta(days=365)
 
 
-def erase_job(batch: int = BATCH) -> Job:
+def erase_job(signals: Signals, batch: int = BATCH) -> Job:
     """For those who request erasures, and for clocks, which go on with those of dead processes."""
-    return Job("erase", "Erases all data of a member.", partial(_erase, batch), at_most_for=AT_MOST)
+    return Job("erase", "Erases all data of a member.", partial(_erase, Fanout(signals), batch), at_most_for=AT_MOST)
 
 
 class Erasures:
-    def __init__(self, store: Store, lease_seconds: float, batch: int = BATCH) -> None:
+    def __init__(self, store: Store, signals: Signals, lease_seconds: float, batch: int = BATCH) -> None:
         self._runs = Runs(store, lease_seconds)
-        self._job = erase_job(batch)
+        self._job = erase_job(signals, batch)
 
     async def erase(self, member_id: str, requested_by: str) -> RunRow:
         """Erase a member, known or not. Returns when it is done. Several may be under way for one member."""
@@ -70,7 +72,7 @@ def member_hash(member_id: str) -> str:
     return sha256(member_id.encode()).hexdigest()
 
 
-async def _erase(batch: int, run: Run) -> str:
+async def _erase(fanout: Fanout, batch: int, run: Run) -> str:
     """The cursor has the messages that the last part leaves to be deleted if nobody else has them; `True` at the end."""
     while run.cursor is not True:
         if run.cursor is not None:
@@ -82,6 +84,8 @@ async def _erase(batch: int, run: Run) -> str:
             step.save(cursor=part.is_last or part.message_ids or None, counts=part.counts)
             if part.is_last:
                 await _forget_id(step, run)
+        for room_id in part.left_rooms:
+            fanout.left(room_id, run.input["memberId"])
         if not part.is_last and not part.counts.total():
             await asyncio.sleep(AGAIN_SECONDS)
     return ", ".join(f"{count} {name}" for name, count in run.counts.items() if count) or "nothing was stored"

@@ -27,7 +27,7 @@ SHOWN_RUNS = 10
 
 def build_jobs(settings: Settings, store: Store, signals: Signals, own: Sequence[Job] = ()) -> tuple[Job, ...]:
     """All jobs of this process: built in, on request, and the user's own. Raises BadApp if a name is taken."""
-    jobs = (*built_in_jobs(settings, store, signals), replay_job(signals), erase_job())
+    jobs = (*built_in_jobs(settings, store, signals), replay_job(signals), erase_job(signals))
     taken = {job.name for job in jobs}
     for job in own:
         if job.name in taken:

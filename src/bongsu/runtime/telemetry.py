@@ -44,6 +44,7 @@ QUOTA_EMPTY = Counter("bongsu_quota_empty", "Requests to the shared quota that w
 SUPPRESSIONS = Counter("bongsu_suppressions", "Members of an audience who were not notified, by reason", ["type", "reason"])
 LIVE_STREAMS = Gauge("bongsu_live_streams", "Open streams")
 LIVE_NOTIFICATIONS_SENT = Counter("bongsu_live_notifications_sent", "Notifications written to open streams")
+CHAT_MESSAGES = Counter("bongsu_chat_messages", "Chat messages stored")
 LIVE_CUT = Counter("bongsu_live_cut", "Streams closed because their readers stalled")
 
 

@@ -142,7 +142,7 @@ async def test_a_member_who_is_erased_while_the_recommender_is_asked_gets_none(s
     await add_behaviors(store, "p", "a", "b", at=NOW)
 
     async def erase(_member_ids: Sequence[str]) -> None:
-        await Erasures(store, LEASE_SECONDS).erase("a", "cli:tester")
+        await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("a", "cli:tester")
 
     run = await run_by_hand(store, make_job(Fixed(before=erase)))
     assert await events(store) == ["b"]

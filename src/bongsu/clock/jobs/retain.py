@@ -17,6 +17,7 @@ from bongsu.model.job import Job
 from bongsu.settings import Settings
 from bongsu.store import Transaction
 from bongsu.store import retention as statements
+from bongsu.store.chat.removal import delete_old_messages
 from bongsu.store.retention import Deleted
 
 # Rows that one transaction looks at and deletes: tens of milliseconds, for which others wait on SQLite.
@@ -31,7 +32,7 @@ Part = Callable[[Transaction, Any], Awaitable[Deleted]]
 def retain_job(settings: Settings, batch: int = BATCH) -> Job:
     return Job(
         "retain",
-        "Deletes what is older than it is kept: notifications, deliveries, events, suppressions, runs, the audit trail.",
+        "Deletes what is older than it is kept: notifications, deliveries, events, suppressions, runs, audits, chat.",
         partial(_retain, settings, batch),
         settings.retention_cron,
         # A machine that is off at night does it when it is on.
@@ -72,7 +73,13 @@ def _parts(settings: Settings, run: Run, batch: int) -> Mapping[str, Part]:
         "events": lambda tx, after: statements.delete_events(tx, after, before(kept.events), batch),
         "runs": lambda tx, after: statements.delete_runs(tx, after, before(kept.runs), before(kept.audit), batch),
         "cancellations": lambda tx, _after: statements.delete_cancellations(tx, before(kept.audit), batch),
+        "chat": lambda tx, after: delete_old_messages(tx, after, before(kept.chat), batch) if kept.chat else _nothing(),
     }
+
+
+async def _nothing() -> Deleted:
+    """For what is kept for ever."""
+    return Deleted(None)
 
 
 def describe(counts: Mapping[str, int]) -> str:

@@ -1,6 +1,7 @@
 """Statements that erase a member: everything that has the member's id in a `member_id` column, and what only they got.
 
-A part deletes a bounded number of rows. Locks in one order: events; the member; then deliveries that nobody else has locked.
+A part deletes a bounded number of rows. Locks in one order: events; the member; deliveries that nobody else has locked; chat
+rooms. Chat messages stay in their place in the room, without text and sender.
 Deciding locks the member before it notifies, so what the last part leaves behind is nothing.
 """
 
@@ -14,6 +15,7 @@ from uuid import UUID
 
 import orjson
 
+from bongsu.store.chat.removal import erase_chat
 from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import Statement, Table, Transaction, as_uuid, in_both, same
 from bongsu.store.core.sqlite import SQLITE
@@ -28,10 +30,12 @@ from bongsu.store.retention import (
 
 @dataclass(frozen=True)
 class Erased:
-    """What a part has deleted, by kind; the messages that the member had; and whether that was the last of the member."""
+    """What a part has deleted, by kind; the messages that the member had; the chat rooms that they were in; and whether that
+    was the last of the member."""
 
     counts: Counter[str] = field(default_factory=Counter)
     message_ids: Sequence[int] = ()
+    left_rooms: Sequence[UUID] = ()
     is_last: bool = False
 
 
@@ -221,12 +225,14 @@ async def erase_part(tx: Transaction, member_id: str, limit: int) -> Erased:
     message_ids += [row["message_id"] for row in suppressed]
     (counts["behaviors"],) = await tx.execute(DELETE_BEHAVIORS(member_id, limit))
     (counts["digest entries"],) = await tx.execute(FORGET_ACTOR(member_id, limit))
+    chat = await erase_chat(tx, member_id, limit)
+    counts.update({"chat rooms": len(chat.rooms), "chat messages": chat.messages})
     is_last = not keys and not suppressed and max(events, counts["behaviors"]) < limit
-    is_last = is_last and not await tx.fetch(FIND_ACTED(member_id))
+    is_last = is_last and not chat.rooms and chat.messages < limit and not await tx.fetch(FIND_ACTED(member_id))
     if is_last:
         (row,) = await tx.fetch(_COUNT_DEVICES(member_id))
         counts["devices"] = row["count"]
         counts["members"] = len(await tx.fetch(DELETE_MEMBER(member_id)))
         # One that was stored since the look at events above would make the member anew: the next part cancels it.
         is_last = not await tx.fetch(_FIND_EVENT(member_id))
-    return Erased(counts, message_ids, is_last)
+    return Erased(counts, message_ids, chat.rooms, is_last)

@@ -19,11 +19,19 @@ SWEEP = 10_000
 class RateLimit:
     """A token bucket for each member (GCRA): of each only the time is kept at which their bucket is full again."""
 
-    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        rate: float,
+        burst: int,
+        clock: Callable[[], float] = time.monotonic,
+        refusal: type[RateLimited] = RateLimited,
+    ) -> None:
+        """`refusal` is what it raises: it names the settings of this limit."""
         self._interval = 1 / rate
         # One call may always be made when the bucket is full.
         self._tolerance = (burst - 1) / rate
         self._clock = clock
+        self._refusal = refusal
         self._full_at: dict[str, float] = {}
         self._sweep_at = SWEEP
 
@@ -34,7 +42,7 @@ class RateLimit:
         too_early = full_at - now - self._tolerance
         # Less than a nanosecond is rounding.
         if too_early > 1e-9:
-            raise RateLimited("You call too often", math.ceil(too_early))
+            raise self._refusal("You call too often", math.ceil(too_early))
         self._full_at[member_id] = full_at + self._interval
         if len(self._full_at) >= self._sweep_at:
             self._full_at = {member: moment for member, moment in self._full_at.items() if moment > now}

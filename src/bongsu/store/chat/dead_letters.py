@@ -1,0 +1,106 @@
+"""Chat messages that could not be stored: dead letters among the events, of the type `chat.message_sent`.
+
+They are FAILED events with the sender in actor_id and target_id, the room in ref_id, and text and clientMessageId in the
+payload. So they are listed, kept and erased like others; a replay stores the message instead of making the event PENDING.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from bongsu.model import new_id
+from bongsu.store.chat import ChatMessage
+from bongsu.store.chat.messages import NewMessage, Stored, add_messages
+from bongsu.store.core.query import Row, Table, Transaction, as_uuid, in_both
+
+CHAT_MESSAGE_SENT = "chat.message_sent"
+
+_DEAD = {"event_id": "uuid", "sender_id": "text", "room_id": "text", "payload": "jsonb", "error": "text"}
+_EVENT_ID = {"event_id": "uuid"}
+
+# Records the messages given ($1) as dead letters, after $2 tries.
+_INSERT = in_both(
+    lambda d: (
+        f"""
+    INSERT INTO bongsu_events
+        (event_id, event_type, actor_id, target_id, ref_id, payload, status, attempts, error, finished_at)
+    SELECT given.event_id, '{CHAT_MESSAGE_SENT}', given.sender_id, given.sender_id, given.room_id, given.payload, 'FAILED',
+           CAST($2 AS integer), given.error, {d.now}
+    FROM {d.table("given", _DEAD, 1)}"""
+    )
+)
+
+# Those of the events given ($1) that are FAILED chat messages. Locks them, in the order of ids.
+_LOCK = in_both(
+    lambda d: (
+        f"""
+    SELECT e.event_id, e.actor_id, e.ref_id, e.payload FROM bongsu_events AS e
+    WHERE e.event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_ID, 1)})
+      AND e.event_type = '{CHAT_MESSAGE_SENT}' AND e.status = 'FAILED'
+    ORDER BY e.event_id {d.lock_row}"""
+    )
+)
+
+# Ends the events given ($1), whose messages are stored. They are locked.
+_FINISH = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_events SET status = 'DONE', finished_at = {d.now}, error = NULL
+    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_ID, 1)})"""
+    )
+)
+
+
+class Unstored(NamedTuple):
+    """A message that could not be stored, and why."""
+
+    message: NewMessage
+    error: str
+
+
+async def add_dead_letters(tx: Transaction, unstored: Sequence[Unstored], tries: int) -> None:
+    rows = []
+    for message, error in unstored:
+        payload = {"message": message.message, "clientMessageId": message.client_message_id}
+        rows.append((new_id(), message.sender_id, str(message.room_id), json.dumps(payload, ensure_ascii=False), error))
+    await tx.execute(_INSERT(Table(_DEAD, rows), tries))
+
+
+class Replayed(NamedTuple):
+    """How many dead letters have their message stored now, and those messages that were not stored before."""
+
+    stored: int
+    new: list[ChatMessage]
+
+
+async def replay(tx: Transaction, event_ids: Sequence[UUID]) -> Replayed:
+    """Store the messages of these dead letters. One whose sender is no longer in the room stays dead."""
+    if not event_ids:
+        return Replayed(0, [])
+    rows = await tx.fetch(_LOCK(_table(event_ids)))
+    sends = {as_uuid(row["event_id"]): send for row in rows if (send := _message_of(row)) is not None}
+    results = await add_messages(tx, list(sends.values())) if sends else []
+    stored = {event_id: one for event_id, one in zip(sends, results, strict=True) if isinstance(one, Stored)}
+    if stored:
+        await tx.execute(_FINISH(_table(list(stored))))
+    return Replayed(len(stored), [one.message for one in stored.values() if one.is_new])
+
+
+def _message_of(row: Row) -> NewMessage | None:
+    """The message of an event of ours. Anybody may have published one of the same type with other fields."""
+    payload: Any = json.loads(row["payload"])
+    text, client_message_id = payload.get("message"), payload.get("clientMessageId")
+    try:
+        room_id = UUID(row["ref_id"] or "")
+    except ValueError:
+        return None
+    if not row["actor_id"] or not isinstance(text, str) or not isinstance(client_message_id, str):
+        return None
+    return NewMessage(room_id, row["actor_id"], client_message_id, text)
+
+
+def _table(event_ids: Sequence[UUID]) -> Table:
+    return Table(_EVENT_ID, [(event_id,) for event_id in event_ids])
