@@ -162,7 +162,7 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
     """What this process answers: the API, streams, or no more than how it is."""
     store, signals, settings, roles = process.store, process.signals, process.settings, process.roles
     intake = Intake(store.share(Share.INGEST), signals, "http") if Role.API in roles else None
-    chat_order = ChatOrder(store, Fanout(signals), settings) if Role.API in roles else None
+    chat_order = ChatOrder(store, Fanout(signals), settings) if roles & LISTENING else None
     gateway = Gateway(store, signals, settings, process.message_cache) if Role.GATEWAY in roles else None
     app = build_api(
         store,

@@ -13,6 +13,8 @@ from typing import Any
 from bongsu.api.app import build_api
 from bongsu.api.http_protocol import HttpLimits
 from bongsu.api.server import serving
+from bongsu.chat.fanout import Fanout
+from bongsu.chat.order import ChatOrder
 from bongsu.ingress.intake import Intake
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
@@ -163,6 +165,7 @@ async def live_on(store: Store, settings: Settings, wire: str = "sse") -> AsyncI
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(running(signals))
         intake = await stack.enter_async_context(running(Intake(store, signals, "http")))
+        order = await stack.enter_async_context(running(ChatOrder(store, Fanout(signals), settings)))
         await gateway.start()
         stack.push_async_callback(gateway.stop)
         app = build_api(
@@ -173,6 +176,7 @@ async def live_on(store: Store, settings: Settings, wire: str = "sse") -> AsyncI
             lambda: False,
             signals,
             gateway=gateway,
+            chat_order=order,
             on_change=functools.partial(announce_read, signals),
         )
         address = await stack.enter_async_context(serving(app, listener, gateway.drain, LIMITS))

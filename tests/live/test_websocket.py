@@ -162,8 +162,9 @@ async def test_every_bad_frame_is_answered_and_the_socket_stays(live: Live) -> N
             await socket.send(bad)
             assert (await receive_op(socket, "error")).keys() == {"op", "code", "detail"}
         for op in ("send", "read", "typing", "resume"):
-            await socket.send(json.dumps({"op": op, "roomId": "r"}))
-            assert (await receive_op(socket, "error"))["code"] == "UNSUPPORTED"
+            await socket.send(json.dumps({"op": op, "roomId": "r", "seq": "one", "afterSeq": -1}))
+            error = await receive_op(socket, "error")
+            assert (error["code"], error["roomId"]) == ("BAD_FRAME", "r")
         [told] = await live.ring()
         assert (await receive_op(socket, "notification"))["id"] == str(told)
 
@@ -172,7 +173,7 @@ async def test_every_bad_frame_is_answered_and_the_socket_stays(live: Live) -> N
 async def test_who_sends_nothing_but_bad_frames_is_closed_with_4429(live: Live, is_authenticated: bool) -> None:
     async with opened(live, bearer(live.settings, "m-1") if is_authenticated else None) as socket:
         with contextlib.suppress(ConnectionClosed):
-            for _ in range(websocket.ERROR_LIMIT + 10):
+            for _ in range(websocket.MISTAKE_LIMIT + 10):
                 await socket.send("nonsense")
         assert await closed_with(socket) == 4429
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-import orjson
-
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.history import History
 from bongsu.chat.order import ChatOrder
 from bongsu.chat.rooms import Rooms
+from bongsu.chat.signals import read_signal
+from bongsu.runtime.keys import Keys
 from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import room_topic
@@ -49,8 +49,8 @@ class Chat:
     _listening: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def _on_frame(self, data: bytes | None) -> None:
-        assert data is not None
-        self.frames.append(orjson.loads(data))
+        if (signal := read_signal(data)) is not None:
+            self.frames.append(signal.frame())
 
 
 @contextlib.asynccontextmanager
@@ -61,3 +61,8 @@ async def chatting(store: Store, settings: Settings) -> AsyncIterator[Chat]:
         chat = Chat(store, order, Rooms(store, fanout), History(store), signals)
         with chat._listening:
             yield chat
+
+
+def api_headers(settings: Settings) -> dict[str, str]:
+    """Of a server call."""
+    return {"Authorization": f"Bearer {Keys.load(settings).api_keys[0]}"}

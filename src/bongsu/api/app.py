@@ -27,6 +27,7 @@ from bongsu.api import (
     stream,
 )
 from bongsu.api.auth import Gate
+from bongsu.api.chat_ops import ChatOps
 from bongsu.api.cors import Cors
 from bongsu.api.path_ids import OpaqueIds
 from bongsu.api.request_log import RequestLog
@@ -95,9 +96,14 @@ def build_api(
         dead_letters = StoreDeadLetters(operators, signals or LocalSignals(), settings.lease_seconds)
         app.include_router(dead.router(gate, dead_letters))
         app.include_router(jobs.router(gate, settings, JobDesk(settings, operators, all_jobs)))
+    chat_ops = None
     if chat_order is not None:
-        rooms = Rooms(store, Fanout(signals or LocalSignals()))
-        app.include_router(chat.router(gate, rooms, History(store), chat_order))
+        fanout = Fanout(signals or LocalSignals())
+        rooms = Rooms(store, fanout)
+        if intake is not None:
+            app.include_router(chat.router(gate, rooms, History(store), chat_order))
+        if gateway is not None:
+            chat_ops = ChatOps(chat_order, rooms, gateway.rooms, fanout)
     if intake is not None or gateway is not None:
         # A proxy may send nothing but the stream itself to the gateways.
         app.include_router(session.router(gate, settings, partial(announce_logout, signals or LocalSignals())))
@@ -114,4 +120,4 @@ def build_api(
     openapi.install(app)
     # Around everything, so that the answer to a crash can be read by the page it goes to, and carries its id too.
     logged = RequestLog(Cors(app, settings.origins) if settings.origins else app)
-    return OpaqueIds(logged if gateway is None else stream.StreamsFirst(logged, gateway, gate, settings.origins))
+    return OpaqueIds(logged if gateway is None else stream.StreamsFirst(logged, gateway, gate, settings.origins, chat_ops))

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bongsu.api import cors
 from bongsu.api.auth import Gate, is_by_cookie
+from bongsu.api.chat_ops import ChatOps
 from bongsu.api.http_protocol import HttpProtocol
 from bongsu.api.problems import ProblemError, problems
 from bongsu.api.websocket import Sockets
@@ -47,12 +48,12 @@ def router(gate: Gate) -> APIRouter:
 class StreamsFirst:
     """The application, with accepted streams and WebSockets before it."""
 
-    def __init__(self, app: ASGIApp, gateway: Gateway, gate: Gate, origins: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, gateway: Gateway, gate: Gate, origins: Collection[str], chat: ChatOps | None) -> None:
         self._app = app
         self._gateway = gateway
         self._gate = gate
         self._origins = frozenset(origins)
-        self._sockets = Sockets(gateway, gate)
+        self._sockets = Sockets(gateway, gate, chat)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":

@@ -1,4 +1,4 @@
-"""WebSocket `/api/chat/ws`: who may open one, the frames that clients send, and the inbox on it if they ask for that.
+"""WebSocket `/api/chat/ws`: who may open one, the frames that clients send, chat, and the inbox if they ask for it.
 
 The member token comes in a header, in the session cookie, or in the first frame `{"op": "auth", "token": …}`. A client that
 asks for `notifications` gets what SSE streams get, from the cursor `after` on.
@@ -7,7 +7,7 @@ asks for `notifications` gets what SSE streams get, from the cursor `after` on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import orjson
@@ -15,58 +15,37 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
 from bongsu.api.auth import Gate, has_key, is_by_cookie
+from bongsu.api.chat_ops import ChatOps, ChatSocket, Refused
 from bongsu.api.problems import problem, problem_of
 from bongsu.api.security_headers import with_security_headers
 from bongsu.api.ws_protocol import TRANSPORT
 from bongsu.errors import BadKey, BongsuError, WrongKind
 from bongsu.live.connection import LAST_FRAME_SECONDS, Connection
 from bongsu.live.gateway import Gateway
+from bongsu.live.member_state import Stream
 from bongsu.live.serving import Reader, read_cursor
 from bongsu.live.wire_ws import WS, frame
 
 PATH = "/api/chat/ws"
 # A client that has not authenticated within this time is closed. It only has to send one frame.
 AUTH_SECONDS = 5.0
-# Errors that a client is told of before it is closed: more than a mistake explains.
-ERROR_LIMIT = 40
-
-
-class BadFrame(Exception):
-    """A frame that is answered with an error, by code and detail."""
-
-    def __init__(self, code: str, detail: str) -> None:
-        super().__init__(detail)
-        self.code = code
-        self.detail = detail
+# Frames that cannot be understood, and others that are refused, that a client may send before it is closed: more than a
+# mistake explains, or a burst.
+MISTAKE_LIMIT = 40
+REFUSAL_LIMIT = 2_000
+MISTAKES = frozenset({"BAD_FRAME", "UNKNOWN_OP", "UNSUPPORTED", "UNAUTHORIZED"})
 
 
 Frame = Mapping[str, Any]
-# What to do with a frame of the member.
-Op = Callable[["Socket", Frame], Awaitable[None]]
-
-
-async def _unsupported(_socket: Socket, given: Frame) -> None:
-    raise BadFrame("UNSUPPORTED", f"There is no chat here: `{given['op']}` does nothing")
-
-
-async def _again(_socket: Socket, _given: Frame) -> None:
-    raise BadFrame("BAD_FRAME", "You are authenticated already")
-
-
-# What members may send, by `op`.
-OPS: dict[str, Op] = {
-    "auth": _again,
-    "send": _unsupported,
-    "read": _unsupported,
-    "typing": _unsupported,
-    "resume": _unsupported,
-}
+# What members send about chat, by `op`.
+CHAT_OPS = frozenset({"send", "read", "typing", "resume"})
 
 
 class Sockets:
-    def __init__(self, gateway: Gateway, gate: Gate) -> None:
+    def __init__(self, gateway: Gateway, gate: Gate, chat: ChatOps | None) -> None:
         self._gateway = gateway
         self._gate = gate
+        self._chat = chat
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One WebSocket, from its handshake to its end."""
@@ -84,11 +63,11 @@ class Sockets:
                 await _refuse(send, problem_of(error))
                 return
         await send({"type": "websocket.accept"})
-        socket = Socket(self._gateway.connection(WS, cast(asyncio.Transport, transport), send), receive)
+        socket = Socket(self._gateway.connection(WS, cast(asyncio.Transport, transport), send), receive, self._chat)
         reader = reader or await self._from_frame(socket, request)
         if reader is None:
             socket.connection.finish("unauthenticated", LAST_FRAME_SECONDS)
-            await socket.until_closed()
+            await socket.until_ended()
         else:
             await self._gateway.serve(reader, socket.connection, socket.until_closed)
 
@@ -121,37 +100,55 @@ class Sockets:
 class Socket:
     """An accepted WebSocket: its frames in, as JSON objects, and answers to those that are not."""
 
-    __slots__ = ("_errors", "_receive", "connection")
+    __slots__ = ("_chat", "_receive", "_weight", "connection")
 
-    def __init__(self, connection: Connection, receive: Receive) -> None:
+    def __init__(self, connection: Connection, receive: Receive, chat: ChatOps | None) -> None:
         self.connection = connection
         self._receive = receive
-        self._errors = 0
+        self._chat = chat
+        self._weight = 0.0
 
-    async def until_closed(self) -> None:
+    async def until_closed(self, stream: Stream) -> None:
         """Do what the member's frames ask for, until the socket has ended."""
+        chat = ChatSocket(self._chat, stream) if self._chat is not None else None
         while (given := await self.next_frame()) is not None:
             try:
-                op = OPS.get(given["op"])
-                if op is None:
-                    raise BadFrame("UNKNOWN_OP", f"There is no op `{given['op'][:100]}`")
-                await op(self, given)
-            except BadFrame as bad:
-                self.answer_error(bad.code, bad.detail)
+                await self._do(chat, given)
+            except Refused as refused:
+                self.refuse(refused)
+
+    async def _do(self, chat: ChatSocket | None, given: Frame) -> None:
+        if given["op"] == "auth":
+            raise Refused("BAD_FRAME", "You are authenticated already")
+        if given["op"] not in CHAT_OPS:
+            raise Refused("UNKNOWN_OP", f"There is no op `{given['op'][:100]}`")
+        if chat is None:
+            raise Refused("UNSUPPORTED", f"There is no chat here: `{given['op']}` does nothing")
+        await chat.do(given)
+
+    async def until_ended(self) -> None:
+        """Read on until the other end knows that it is closed."""
+        while await self.next_frame() is not None:
+            pass
 
     async def next_frame(self) -> Frame | None:
         """The next frame that is a JSON object with an `op`; None when the socket has ended. Others are answered."""
         while (message := await self._receive())["type"] == "websocket.receive":
             try:
                 return _read(message)
-            except BadFrame as bad:
+            except Refused as bad:
                 self.answer_error(bad.code, bad.detail)
         return None
 
     def answer_error(self, code: str, detail: str) -> None:
-        self._errors += 1
-        self.connection.write(frame("error", code=code, detail=detail))
-        if self._errors >= ERROR_LIMIT:
+        self.refuse(Refused(code, detail))
+
+    def refuse(self, refused: Refused) -> None:
+        """Answer with an error. A client whose frames are no use is closed after some dozens of them; one that is refused
+        what it may not do now, after many more."""
+        self._weight += 1 if refused.code in MISTAKES else MISTAKE_LIMIT / REFUSAL_LIMIT
+        self.connection.write(frame("error", code=refused.code, detail=refused.detail, **refused.about))
+        if self._weight >= MISTAKE_LIMIT:
             self.connection.finish("flood", LAST_FRAME_SECONDS)
 
 
@@ -159,9 +156,9 @@ def _read(message: Message) -> Frame:
     try:
         given = orjson.loads(message.get("text") or b"")
     except orjson.JSONDecodeError:
-        raise BadFrame("BAD_FRAME", "A frame is a text with a JSON object in it") from None
+        raise Refused("BAD_FRAME", "A frame is a text with a JSON object in it") from None
     if not isinstance(given, dict) or not isinstance(given.get("op"), str):
-        raise BadFrame("BAD_FRAME", "A frame is a JSON object with an `op`")
+        raise Refused("BAD_FRAME", "A frame is a JSON object with an `op`")
     return given
 
 

@@ -40,6 +40,7 @@ from bongsu.store.chat import ChatMessage
 from bongsu.store.chat import messages as statements
 from bongsu.store.chat.dead_letters import Unstored, add_dead_letters
 from bongsu.store.chat.messages import NewMessage, NotAMember, Stored
+from bongsu.store.chat.rooms import count_change
 
 # Messages in one transaction: at 4 KB each, 2 MB that the store parses at once.
 BATCH_LIMIT = 500
@@ -81,26 +82,30 @@ class ChatOrder(GroupCommit[NewMessage, Stored | NotAMember]):
         """Replace the text of the sender's own message."""
         self._check_text(message)
 
-        async def edit(tx: Transaction) -> tuple[ChatMessage, int]:
+        async def edit(tx: Transaction) -> tuple[ChatMessage, int, int]:
             room = await lock_accessible(tx, room_id, sender_id)
             found = await _find_own(tx, room_id, sender_id, seq)
             if found.deleted_at is not None:
                 raise MessageDeleted(f"Message {seq} was deleted")
-            return await statements.edit_message(tx, room_id, seq, message, room.last_seq), room.last_seq
+            await count_change(tx, room_id)
+            edited = await statements.edit_message(tx, room_id, seq, message, room.last_seq)
+            return edited, room.last_seq, room.changes + 1
 
-        edited, last_seq = await self._members_store.run(edit)
-        self._fanout.edited(edited, last_seq)
+        edited, last_seq, changes = await self._members_store.run(edit)
+        self._fanout.edited(edited, last_seq, changes)
         return edited
 
     async def delete(self, room_id: UUID, sender_id: str, seq: int) -> None:
         """Delete the text of the sender's own message; its seq stays. Deleting it again changes nothing."""
 
-        async def delete(tx: Transaction) -> tuple[ChatMessage, int] | None:
+        async def delete(tx: Transaction) -> tuple[ChatMessage, int, int] | None:
             room = await lock_accessible(tx, room_id, sender_id)
             found = await _find_own(tx, room_id, sender_id, seq)
             if found.deleted_at is not None:
                 return None
-            return await statements.delete_message(tx, room_id, seq, room.last_seq), room.last_seq
+            await count_change(tx, room_id)
+            deleted = await statements.delete_message(tx, room_id, seq, room.last_seq)
+            return deleted, room.last_seq, room.changes + 1
 
         deleted = await self._members_store.run(delete)
         if deleted is not None:
@@ -108,10 +113,10 @@ class ChatOrder(GroupCommit[NewMessage, Stored | NotAMember]):
 
     async def _store_messages(self, sends: Sequence[NewMessage]) -> Sequence[Stored | NotAMember]:
         results = await self._add_messages(sends)
-        new = [result.message for result in results if isinstance(result, Stored) and result.is_new]
+        new = [result for result in results if isinstance(result, Stored) and result.is_new]
         telemetry.CHAT_MESSAGES.inc(len(new))
-        for message in new:
-            self._fanout.sent(message)
+        for stored in new:
+            self._fanout.sent(stored.message, stored.changes)
         return results
 
     async def _add_messages(self, sends: Sequence[NewMessage]) -> Sequence[Stored | NotAMember]:

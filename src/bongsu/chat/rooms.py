@@ -15,6 +15,7 @@ from bongsu.errors import NoSuchRoom, NotInRoom, TooManyRooms
 from bongsu.model import new_id
 from bongsu.store import Store, Transaction
 from bongsu.store.chat import rooms as statements
+from bongsu.store.chat.live import RoomState, find_states
 from bongsu.store.chat.rooms import LockedRoom, MemberOfRoom, ReadMark, RoomOfMember
 
 # Members of one call that creates a room; more are added one by one.
@@ -70,30 +71,42 @@ class Rooms:
             await check_access(tx, room_id, caller)
             return await statements.find_members(tx, room_id, after, limit)
 
+    async def state(self, member_id: str, room_id: UUID) -> RoomState:
+        """How far a room of the member has come."""
+        async with self._store.read() as tx:
+            await check_access(tx, room_id, member_id)
+            (state,) = await find_states(tx, [room_id])
+            return state
+
     async def add(self, caller: str | None, room_id: UUID, member_id: str) -> None:
         """Adding one who is in the room changes nothing."""
 
-        async def add(tx: Transaction) -> bool:
-            await lock_accessible(tx, room_id, caller)
+        async def add(tx: Transaction) -> LockedRoom | None:
+            room = await lock_accessible(tx, room_id, caller)
             if await statements.is_member(tx, room_id, member_id):
-                return False
+                return None
             await _check_room_count(tx, [member_id])
-            return bool(await statements.add_members(tx, room_id, [member_id]))
+            await statements.add_members(tx, room_id, [member_id])
+            return room
 
-        if await self._store.run(add):
-            self._fanout.joined(room_id, member_id)
+        if (room := await self._store.run(add)) is not None:
+            self._fanout.joined(room_id, member_id, room.last_seq, room.changes)
 
     async def remove(self, caller: str | None, room_id: UUID, member_id: str) -> None:
-        """Once this returns, nothing that the member sends there is stored. Removing one who is not there is fine."""
+        """Once this returns, nothing that the member sends there is stored, and no message that is stored from then on is
+        sent to them, by any process: it shows that there is a change. Removing one who is not there is fine."""
 
-        async def remove(tx: Transaction) -> bool:
-            await lock_accessible(tx, room_id, caller)
+        async def remove(tx: Transaction) -> int | None:
+            room = await lock_accessible(tx, room_id, caller)
             if caller not in (None, member_id):
                 raise NotInRoom("Members remove themselves; others are removed by a server call")
-            return await statements.remove_member(tx, room_id, member_id)
+            if not await statements.remove_member(tx, room_id, member_id):
+                return None
+            await statements.count_change(tx, room_id)
+            return room.changes + 1
 
-        if await self._store.run(remove):
-            self._fanout.left(room_id, member_id)
+        if (changes := await self._store.run(remove)) is not None:
+            self._fanout.left(room_id, member_id, changes)
 
     async def mark_read(self, member_id: str, room_id: UUID, seq: int) -> ReadMark:
         """Move the read mark forward, to the last message at most."""

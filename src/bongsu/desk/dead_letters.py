@@ -255,8 +255,8 @@ async def _replay(signals: Signals, batch: int, run: Run) -> str:
             counts = {"matched": len(rows), "replayed": messages.stored + replayed}
             step.save(cursor=_END if end is None else _write_cursor(end), counts=counts, done=len(rows))
         _wake(signals, {row.kind for row in others})
-        for message in messages.new:
-            Fanout(signals).sent(message)
+        for room_id in {message.room_id for message in messages.new}:
+            Fanout(signals).changed(room_id)
     return f"{run.counts['matched']} matched, {run.counts['replayed']} replayed"
 
 

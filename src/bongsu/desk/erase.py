@@ -86,6 +86,8 @@ async def _erase(fanout: Fanout, batch: int, run: Run) -> str:
                 await _forget_id(step, run)
         for room_id in part.left_rooms:
             fanout.left(room_id, run.input["memberId"])
+        for room_id in part.changed_rooms:
+            fanout.changed(room_id)
         if not part.is_last and not part.counts.total():
             await asyncio.sleep(AGAIN_SECONDS)
     return ", ".join(f"{count} {name}" for name, count in run.counts.items() if count) or "nothing was stored"

@@ -28,6 +28,8 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 class Wire(Protocol):
     """How a protocol carries events. One object for all connections that speak it."""
 
+    # From now on what is new is sent. Empty if readers are not told.
+    ready: bytes
     # What keeps the connection open in proxies, and shows the reader that it is.
     ping: bytes
     # More was missed than is sent: the reader should load the inbox.
@@ -37,6 +39,9 @@ class Wire(Protocol):
         """An event with its place in the member's cursor. `data` is a JSON object that is not empty."""
 
     def badge(self, unread: int) -> bytes: ...
+
+    def chat(self, is_message: bool, data: bytes) -> bytes:
+        """What happens in a chat room: a message or something else, as a JSON object. Empty if readers are not sent it."""
 
     def opening(self, retry: int) -> bytes:
         """The first frame."""

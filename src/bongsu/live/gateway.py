@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 
 from starlette.types import Receive, Send
 
+from bongsu.chat.live_rooms import LiveRooms
 from bongsu.live.catchup import CatchUp
 from bongsu.live.connection import Connection, Wire
 from bongsu.live.encode import retry_milliseconds
@@ -44,10 +45,11 @@ class Gateway:
         messages = message_cache or MessageCache()
         self.open_streams = OpenStreams()
         self.catch_up = CatchUp(store, self.open_streams, messages)
-        self._hub = Hub(store, signals, self._registry, self.open_streams, self.catch_up.mark, settings.sse_replay, messages)
-        self._pings = PingSchedule(
-            settings.sse_ping_seconds, settings.sse_timeout_seconds, self.catch_up.mark, self._time_is_up
+        self.rooms = LiveRooms(store, signals, self.open_streams)
+        self._hub = Hub(
+            store, signals, self._registry, self.open_streams, self.rooms, self.catch_up.mark, settings.sse_replay, messages
         )
+        self._pings = PingSchedule(settings.sse_ping_seconds, settings.sse_timeout_seconds, self._on_ping, self._time_is_up)
         self._serving = Serving(self._hub, self._pings, settings, self._refusal)
         self._is_draining = False
         # How many streams were closed together: as many come back, and the time within which they do grows with it.
@@ -58,7 +60,7 @@ class Gateway:
         self._open.enter_context(self._signals.watch(self._on_connection))
         self._open.enter_context(self._signals.listen(DISCONNECT_TOPIC, self._hub.disconnect))
         self._open.enter_context(self._signals.listen(MESSAGES_TOPIC, self.catch_up.on_broadcast))
-        for part in (self._registry, self.catch_up, self._pings):
+        for part in (self._registry, self.catch_up, self.rooms, self._pings):
             await part.start()
             self._open.push_async_callback(part.stop)
 
@@ -77,7 +79,7 @@ class Gateway:
         besides those of every stream."""
         await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *headers]})
 
-        async def until_closed() -> None:
+        async def until_closed(_stream: Stream) -> None:
             # Nothing more comes in on this connection but its end, ours or theirs.
             while (await receive())["type"] != "http.disconnect":
                 pass
@@ -87,7 +89,7 @@ class Gateway:
     def connection(self, wire: Wire, transport: asyncio.Transport, send: Send) -> Connection:
         return Connection(self._registry.new_id(), wire, transport, send)
 
-    async def serve(self, reader: Reader, connection: Connection, until_closed: Callable[[], Awaitable[None]]) -> None:
+    async def serve(self, reader: Reader, connection: Connection, until_closed: Callable[[Stream], Awaitable[None]]) -> None:
         """Serve a reader until the connection has ended, theirs or ours: `until_closed` returns then."""
         await self._serving.serve(reader, connection, until_closed)
 
@@ -100,6 +102,12 @@ class Gateway:
             for stream in batch:
                 stream.connection.end("restart", retry_milliseconds(self._closed_together))
             await asyncio.sleep(SLICE_SECONDS if len(batch) == SLICE else 0)
+
+    def _on_ping(self, member_ids: Iterable[str]) -> None:
+        """Read the store, in case a signal was lost."""
+        members = list(member_ids)
+        self.catch_up.mark(members)
+        self.rooms.check(members)
 
     def _time_is_up(self, stream: Stream) -> None:
         stream.connection.end(stream.time_limit, retry_milliseconds())

@@ -20,11 +20,12 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from bongsu.chat.live_rooms import LiveRooms
 from bongsu.errors import RedisUnreachable
 from bongsu.live import encode
 from bongsu.live.encode import Event
 from bongsu.live.member_state import LONG_AGO, MemberStreams, OpenStreams, Stream
-from bongsu.live.messages import LOGGED_OUT, NOTIFICATION, Announced, read_notification
+from bongsu.live.messages import JOINED_ROOM, LOGGED_OUT, NOTIFICATION, Announced, read_notification
 from bongsu.live.registry import Registry
 from bongsu.runtime import telemetry
 from bongsu.runtime.signals import Signals
@@ -76,6 +77,7 @@ class Hub:
         signals: Signals,
         registry: Registry,
         open_streams: OpenStreams,
+        rooms: LiveRooms,
         mark: Callable[[Iterable[str]], None],
         replay: int,
         message_cache: MessageCache,
@@ -87,6 +89,7 @@ class Hub:
         self._signals = signals
         self._registry = registry
         self._open_streams = open_streams
+        self._rooms = rooms
         self._mark = mark
         self._replay = replay
         self._message_cache = message_cache
@@ -108,6 +111,10 @@ class Hub:
         if not await self._signals.wait_subscribed(member_topic(stream.member_id)):
             raise RedisUnreachable
         await self._registry.enter(stream.member_id, stream.connection.connection_id)
+        async with self._readers:
+            await self._rooms.attach(stream)
+        if ready := stream.connection.wire.ready:
+            stream.connection.write(ready)
         if not with_notifications:
             return
         async with self._readers, self._store.read() as tx:
@@ -120,6 +127,7 @@ class Hub:
             self._mark([stream.member_id])
 
     def detach(self, stream: Stream) -> None:
+        self._rooms.detach(stream)
         member = self._open_streams.remove(stream)
         if member is None:
             return
@@ -189,8 +197,12 @@ class Hub:
             for stream in self._open_streams.of(member_id):
                 if stream.is_by_cookie:
                     stream.connection.end("logout", encode.retry_milliseconds())
+        elif data and data[:1] == JOINED_ROOM:
+            self._rooms.on_joined(member_id, data[1:])
         else:
             self._mark([member_id])
+            if data is None:
+                self._rooms.check([member_id])
 
     def _on_notification(self, member_id: str, announced: Announced) -> None:
         # Encoded once for each wire.

@@ -17,6 +17,8 @@ NOTIFICATION = b"n"
 WITHDRAWN = b"w"
 # The member has logged out somewhere.
 LOGGED_OUT = b"l"
+# The member has joined a chat room. What follows is for chat/signals.py.
+JOINED_ROOM = b"j"
 READ_STORE = b""
 
 

@@ -54,6 +54,8 @@ def read_cursor(given: object) -> int | None:
     return number if 0 <= number <= LARGEST_ID else None
 
 
+# Returns when the connection has ended.
+UntilClosed = Callable[[Stream], Awaitable[None]]
 # Why a reader cannot be served now, and after how many milliseconds it should come back.
 Refusal = tuple[str, int]
 
@@ -65,12 +67,12 @@ class Serving:
         self._settings = settings
         self._refusal = refusal
 
-    async def serve(self, reader: Reader, connection: Connection, until_closed: Callable[[], Awaitable[None]]) -> None:
+    async def serve(self, reader: Reader, connection: Connection, until_closed: UntilClosed) -> None:
         """Serve until the connection has ended, theirs or ours: `until_closed` returns then."""
         stream = Stream(reader.member_id, connection, is_by_cookie=reader.is_by_cookie)
         try:
             await self._open(stream, reader)
-            await until_closed()
+            await until_closed(stream)
         finally:
             self._pings.remove(stream)
             self._hub.detach(stream)
@@ -78,7 +80,8 @@ class Serving:
 
     async def _open(self, stream: Stream, reader: Reader) -> None:
         connection = stream.connection
-        connection.write(connection.wire.opening(retry_milliseconds()))
+        if opening := connection.wire.opening(retry_milliseconds()):
+            connection.write(opening)
         if (refusal := self._refusal()) is not None:
             connection.end(*refusal)
             return

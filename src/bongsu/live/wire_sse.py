@@ -28,7 +28,7 @@ def chunk(frame: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(frame), frame)
 
 
-def _event(name: str, data: dict[str, str | int], fields: str = "") -> bytes:
+def _event(name: str, data: dict[str, Any], fields: str = "") -> bytes:
     return chunk(b"event: %b\n%bdata: %b\n\n" % (name.encode(), fields.encode(), orjson.dumps(data)))
 
 
@@ -40,6 +40,7 @@ def _badge(unread: int) -> bytes:
 class SseWire:
     """See Wire."""
 
+    ready = b""
     ping = _event("ping", {})
     reset = _event("reset", {"reason": "too-many-missed"})
 
@@ -48,6 +49,13 @@ class SseWire:
 
     def badge(self, unread: int) -> bytes:
         return _badge(unread)
+
+    def chat(self, is_message: bool, data: bytes) -> bytes:
+        """Messages only, without an id: a page that was away reads the room's history."""
+        if not is_message:
+            return b""
+        message = orjson.loads(data)
+        return _event("chat", {name: message[name] for name in ("roomId", "seq", "senderId", "message")})
 
     def opening(self, retry: int) -> bytes:
         return chunk(b"retry: %d\n\n" % retry)

@@ -61,6 +61,7 @@ class _Uvicorn(asyncio.Protocol):
 class WebSocketWire:
     """See Wire."""
 
+    ready = frame("ready")
     ping = frame("ping")
     reset = frame("reset", reason="too-many-missed")
 
@@ -70,8 +71,11 @@ class WebSocketWire:
     def badge(self, unread: int) -> bytes:
         return _badge(unread)
 
+    def chat(self, is_message: bool, data: bytes) -> bytes:
+        return text(data)
+
     def opening(self, retry: int) -> bytes:
-        return frame("ready")
+        return b""
 
     def cursor(self, key: int) -> bytes:
         return frame("cursor", cursor=str(key))

@@ -18,15 +18,10 @@ DISCONNECT_TOPIC = "sse:notification:disconnect"
 
 
 def member_topic(member_id: str) -> str:
-    """News for one member. Gateways with an open stream of the member listen."""
+    """News for one member, also that they have joined a chat room. Gateways with an open stream of the member listen."""
     return f"live:member:{member_id}"
 
 
 def room_topic(room_id: UUID) -> str:
-    """What happens in a chat room, as the frames that its readers are sent. Gateways with a reader of the room listen."""
+    """What happens in a chat room. Gateways with a reader of the room listen."""
     return f"chat:room:{room_id}"
-
-
-def chat_member_topic(member_id: str) -> str:
-    """The member has joined or left a chat room. Gateways with a chat connection of the member listen."""
-    return f"chat:member:{member_id}"

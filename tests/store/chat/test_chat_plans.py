@@ -6,7 +6,7 @@ from uuid import UUID
 
 from bongsu.model import new_id
 from bongsu.store import Query, Store, Table
-from bongsu.store.chat import LOCK_ROOMS, ROOM_ID, messages, removal, rooms
+from bongsu.store.chat import LOCK_ROOMS, ROOM_ID, live, messages, removal, rooms
 from bongsu.store.core.query import LARGEST_ID
 from tests.support.plans import generic_plan, keep_statistics, rows_read
 from tests.support.rows import Sql, add_chat_room, add_many
@@ -42,7 +42,10 @@ def queries(room: UUID) -> dict[str, tuple[Query, int]]:
         "open": (messages.BEFORE(room, LARGEST_ID, 50), 60),
         "scroll": (messages.BEFORE(room, 10_000, 50), 60),
         "go on": (messages.AFTER(room, 10_000, 50), 60),
-        "changes": (messages.CHANGED(room, 19_000, 100), 200),
+        "changes": (messages.CHANGED(room, 19_000, 100, *messages.FIRST_CHANGE), 200),
+        "rooms of readers": (live.ROOMS_OF_MEMBERS(Table({"member_id": "text"}, [("m-1",), ("m-2",)])), 3 * ROOMS + 20),
+        "states": (live.STATES(Table(ROOM_ID, [(room,)])), 10),
+        "still members": (live.STILL_MEMBERS(room, Table({"member_id": "text"}, [("m-1",), ("m-2",)])), 10),
         "members": (rooms.MEMBERS_OF_ROOM(room, "m-3", 50), 60),
         "rooms of a member": (rooms.ROOMS_OF_MEMBER("m-1"), 3 * ROOMS + 20),
         "own messages": (rooms.COUNT_OWN(room, "m-1", 19_900, 20_000), 300),

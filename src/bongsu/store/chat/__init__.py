@@ -21,13 +21,13 @@ ROOM_ID = {"room_id": "uuid"}
 # Locks the rooms given ($1), in the order of their ids, and returns those that exist. LATERAL: each by its key.
 LOCK_ROOMS = Statement(
     postgres=f"""
-        SELECT locked.room_id, locked.first_seq, locked.last_seq
+        SELECT locked.room_id, locked.first_seq, locked.last_seq, locked.changes
         FROM (SELECT DISTINCT given.room_id FROM {POSTGRES.table("given", ROOM_ID, 1)} ORDER BY 1) AS wanted
         CROSS JOIN LATERAL (
-            SELECT r.room_id, r.first_seq, r.last_seq FROM bongsu_chat_rooms AS r
+            SELECT r.room_id, r.first_seq, r.last_seq, r.changes FROM bongsu_chat_rooms AS r
             WHERE r.room_id = wanted.room_id FOR NO KEY UPDATE) AS locked""",
     sqlite=f"""
-        SELECT r.room_id, r.first_seq, r.last_seq
+        SELECT r.room_id, r.first_seq, r.last_seq, r.changes
         FROM (SELECT DISTINCT given.room_id FROM {SQLITE.table("given", ROOM_ID, 1)}) AS wanted
         CROSS JOIN bongsu_chat_rooms AS r ON r.room_id = wanted.room_id""",
 )

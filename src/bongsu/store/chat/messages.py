@@ -25,10 +25,12 @@ class NewMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The message as it is stored. `is_new` unless its clientMessageId was stored before."""
+    """The message as it is stored, and how many changes the room had then. `is_new` unless its clientMessageId was stored
+    before."""
 
     message: ChatMessage
     is_new: bool
+    changes: int
 
 
 class NotAMember(NamedTuple):
@@ -101,6 +103,7 @@ async def add_messages(tx: Transaction, sends: Sequence[NewMessage]) -> list[Sto
     """
     locked = await tx.fetch(LOCK_ROOMS(Table(ROOM_ID, [(send.room_id,) for send in sends])))
     last = {as_uuid(row["room_id"]): int(row["last_seq"]) for row in locked}
+    changes = {as_uuid(row["room_id"]): int(row["changes"]) for row in locked}
     rows = await tx.fetch(LOOK_UP(Table(_SEND, [(number, *send[:3]) for number, send in enumerate(sends)])))
     found = {row["number"]: row for row in rows}
     known: dict[tuple[UUID, str, str], ChatMessage] = {}
@@ -119,7 +122,7 @@ async def add_messages(tx: Transaction, sends: Sequence[NewMessage]) -> list[Sto
             else:
                 stored = read_message(tx.dialect, row)
             known[send[:3]] = stored
-        results.append(Stored(stored, is_new))
+        results.append(Stored(stored, is_new, changes[send.room_id]))
     if new := [result.message for result in results if isinstance(result, Stored) and result.is_new]:
         await _insert(tx, new, last)
     return results
@@ -190,12 +193,13 @@ BEFORE = same(f"""
     SELECT {_COLUMNS} FROM bongsu_chat_messages WHERE room_id = $1 AND seq < $2 ORDER BY seq DESC LIMIT $3""")
 
 # Messages of the room ($1) up to seq $2 that were changed when its last seq was $2 or more, in the order of the
-# changes, $3 at most. By the index of changes. Locks nothing.
+# changes, $3 at most, after the one of seq $5 when the last seq was $4. By the index of changes. Locks nothing.
 CHANGED = in_both(
     lambda d: (
         f"""
     SELECT {_COLUMNS}, changed_seq FROM bongsu_chat_messages {d.index_hint("bongsu_chat_messages_changed")}
     WHERE room_id = $1 AND changed_seq IS NOT NULL AND changed_seq >= $2 AND seq <= $2
+        AND (changed_seq, seq) > ($4, $5)
     ORDER BY changed_seq, seq LIMIT $3"""
     )
 )
@@ -211,6 +215,16 @@ async def find_before(tx: Transaction, room_id: UUID, seq: int, limit: int) -> l
     return [read_message(tx.dialect, row) for row in reversed(await tx.fetch(BEFORE(room_id, seq, limit)))]
 
 
-async def find_changed(tx: Transaction, room_id: UUID, seq: int, limit: int) -> list[ChatMessage]:
-    """Messages up to a seq that were edited or deleted since it was the last one, as they are now."""
-    return [read_message(tx.dialect, row) for row in await tx.fetch(CHANGED(room_id, seq, limit))]
+# The room's last seq when a message was changed, and its own.
+ChangeKey = tuple[int, int]
+FIRST_CHANGE: ChangeKey = (0, 0)
+
+
+async def find_changed(
+    tx: Transaction, room_id: UUID, seq: int, limit: int, after: ChangeKey = FIRST_CHANGE
+) -> tuple[list[ChatMessage], ChangeKey]:
+    """Messages up to a seq that were edited or deleted since it was the last one, as they are now, and the key of the last
+    of them: after it the next part begins."""
+    rows = await tx.fetch(CHANGED(room_id, seq, limit, *after))
+    last = (rows[-1]["changed_seq"], rows[-1]["seq"]) if rows else after
+    return [read_message(tx.dialect, row) for row in rows], last

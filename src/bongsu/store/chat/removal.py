@@ -13,7 +13,7 @@ from datetime import datetime
 from uuid import UUID
 
 from bongsu.store.chat import ROOM_ID
-from bongsu.store.chat.rooms import lock_room, lock_rooms
+from bongsu.store.chat.rooms import count_change, lock_room, lock_rooms
 from bongsu.store.core.query import Row, Table, Transaction, as_uuid, in_both, same
 from bongsu.store.retention import Cursor, Deleted
 
@@ -147,10 +147,11 @@ SCRUB = in_both(
 
 @dataclass(frozen=True)
 class ErasedChat:
-    """The rooms that the member has left, and how many messages have lost text and sender."""
+    """The rooms that the member has left, how many messages have lost text and sender, and all rooms that have changed."""
 
     rooms: Sequence[UUID]
     messages: int
+    changed_rooms: Sequence[UUID]
 
 
 async def erase_chat(tx: Transaction, member_id: str, limit: int) -> ErasedChat:
@@ -162,7 +163,7 @@ async def erase_chat(tx: Transaction, member_id: str, limit: int) -> ErasedChat:
     rooms = [as_uuid(row["room_id"]) for row in await tx.fetch(FIND_ROOMS_OF(member_id, limit))]
     messages = [(as_uuid(row["room_id"]), row["seq"]) for row in await tx.fetch(FIND_MESSAGES_OF(member_id, limit))]
     if not rooms and not messages:
-        return ErasedChat((), 0)
+        return ErasedChat((), 0, ())
     # All at once, in the order of ids: whoever sends to several rooms locks them so too.
     locked = await lock_rooms(tx, [*rooms, *(room_id for room_id, _ in messages)])
     last = {room.room_id: room.last_seq for room in locked}
@@ -170,4 +171,5 @@ async def erase_chat(tx: Transaction, member_id: str, limit: int) -> ErasedChat:
         LEAVE_ROOMS(member_id, Table(ROOM_ID, [(room_id,) for room_id in rooms])),
         SCRUB(Table(_SCRUBBED, [(room_id, seq, last[room_id]) for room_id, seq in messages])),
     )
-    return ErasedChat(rooms, scrubbed)
+    await count_change(tx, *last)
+    return ErasedChat(rooms, scrubbed, list(last))

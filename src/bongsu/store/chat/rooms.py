@@ -20,6 +20,8 @@ class LockedRoom:
     room_id: UUID
     first_seq: int
     last_seq: int
+    # How often a message was changed, or a member has left.
+    changes: int
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,22 @@ async def lock_room(tx: Transaction, room_id: UUID) -> LockedRoom | None:
 
 async def lock_rooms(tx: Transaction, room_ids: Sequence[UUID]) -> list[LockedRoom]:
     rows = await tx.fetch(LOCK_ROOMS(Table(ROOM_ID, [(room_id,) for room_id in room_ids])))
-    return [LockedRoom(as_uuid(row["room_id"]), row["first_seq"], row["last_seq"]) for row in rows]
+    return [LockedRoom(as_uuid(row["room_id"]), row["first_seq"], row["last_seq"], row["changes"]) for row in rows]
+
+
+# Counts a change in each of the rooms given ($1): a message was edited or deleted, or a member has left. They are locked.
+_COUNT_CHANGE = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_chat_rooms AS r SET changes = r.changes + 1
+    FROM {d.table("given", ROOM_ID, 1)} WHERE r.room_id = given.room_id"""
+    )
+)
+
+
+async def count_change(tx: Transaction, *room_ids: UUID) -> None:
+    """Let gateways know, with the next message at the latest, that something has changed in these locked rooms."""
+    await tx.execute(_COUNT_CHANGE(Table(ROOM_ID, [(room_id,) for room_id in room_ids])))
 
 
 # --- members of a room ------------------------------------------------------------------------------------------------

@@ -30,12 +30,13 @@ from bongsu.store.retention import (
 
 @dataclass(frozen=True)
 class Erased:
-    """What a part has deleted, by kind; the messages that the member had; the chat rooms that they were in; and whether that
-    was the last of the member."""
+    """What a part has deleted, by kind; the messages that the member had; the chat rooms that they were in, and
+    all in which something has changed; and whether that was the last of the member."""
 
     counts: Counter[str] = field(default_factory=Counter)
     message_ids: Sequence[int] = ()
     left_rooms: Sequence[UUID] = ()
+    changed_rooms: Sequence[UUID] = ()
     is_last: bool = False
 
 
@@ -235,4 +236,4 @@ async def erase_part(tx: Transaction, member_id: str, limit: int) -> Erased:
         counts["members"] = len(await tx.fetch(DELETE_MEMBER(member_id)))
         # One that was stored since the look at events above would make the member anew: the next part cancels it.
         is_last = not await tx.fetch(_FIND_EVENT(member_id))
-    return Erased(counts, message_ids, chat.rooms, is_last)
+    return Erased(counts, message_ids, chat.rooms, chat.changed_rooms, is_last)

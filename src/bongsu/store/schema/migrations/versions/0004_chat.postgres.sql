@@ -6,6 +6,9 @@ CREATE TABLE bongsu_chat_rooms (
     last_seq     bigint      NOT NULL DEFAULT 0,
     -- The seq of the oldest message that retention has kept. Without retention, and before the first message: 1.
     first_seq    bigint      NOT NULL DEFAULT 1,
+    -- How often a message was edited or deleted, or a member has left. A gateway that knows a smaller number has to read
+    -- what has changed before it sends the next message.
+    changes      bigint      NOT NULL DEFAULT 0,
     -- When the newest message was sent, or the room was created.
     last_sent_at timestamptz NOT NULL DEFAULT now(),
     created_at   timestamptz NOT NULL DEFAULT now()

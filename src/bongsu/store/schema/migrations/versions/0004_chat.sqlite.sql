@@ -3,6 +3,7 @@ CREATE TABLE bongsu_chat_rooms (
     name         text    NOT NULL CHECK (name <> ''),
     last_seq     integer NOT NULL DEFAULT 0,
     first_seq    integer NOT NULL DEFAULT 1,
+    changes      integer NOT NULL DEFAULT 0,
     last_sent_at integer NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS integer)),
     created_at   integer NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS integer))
 );

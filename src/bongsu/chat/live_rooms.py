@@ -1,0 +1,435 @@
+"""Live rooms: what happens in chat rooms reaches the readers that this process has, in the order of each room, once.
+
+A room with readers here has a place: everything up to `seq` was sent to its readers, and `changes` edits, deletions and
+departures were applied. A signal that is next in order is sent at once, encoded once for each wire; nobody waits for a
+reader. One that shows a gap waits for a moment, because signals of two processes overtake each other; then the room is read
+from the store, once for all its readers. So are rooms whose signals may have been missed, and at each ping those of the
+member. A message shows how many changes the room had when it was committed: so no message is sent to a member whose removal
+was committed before it, whether or not the signal about that has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from uuid import UUID
+
+import orjson
+
+from bongsu.chat import signals as kinds
+from bongsu.chat.fanout import changed_frame, message_frame
+from bongsu.chat.signals import RoomSignal, read_signal
+from bongsu.errors import StoreError
+from bongsu.live.member_state import OpenStreams, Stream
+from bongsu.runtime.loop import Loop
+from bongsu.runtime.signals import Signals
+from bongsu.runtime.topics import room_topic
+from bongsu.store import Store, Transaction
+from bongsu.store.chat import ChatMessage, messages
+from bongsu.store.chat import live as statements
+from bongsu.store.chat.live import RoomState
+
+# How long a signal may be late. After that the store is read. Shorter → reads that bring nothing new.
+LATE_SECONDS = 0.03
+# Signals of one room that wait for one before them. More are read from the store.
+AHEAD_LIMIT = 1_000
+# Members checked, and rooms read, before others have their turn.
+MEMBERS = 200
+ROOMS = 100
+# Messages of one room that are read at a time.
+PAGE = 200
+# Writes to readers before other tasks run.
+PIECE = 1_000
+
+
+class LiveRoom:
+    """A room with readers in this process."""
+
+    __slots__ = (
+        "ahead",
+        "changes",
+        "is_behind",
+        "is_subscribed",
+        "is_suspect",
+        "paused",
+        "readers",
+        "room_id",
+        "sent",
+        "seq",
+        "subscription",
+        "waiting_since",
+    )
+
+    def __init__(self, state: RoomState) -> None:
+        self.room_id = state.room_id
+        # Everything up to this seq was sent to the readers, and so many changes were.
+        self.seq = state.last_seq
+        self.changes = state.changes
+        self.readers: dict[Stream, None] = {}
+        # Readers that are being sent what they missed, and the changes that they are sent after it. What is new they read
+        # from the store. As long as that takes: a reader that takes nothing is closed.
+        self.paused: dict[Stream, list[bytes]] = {}
+        # Readers that have been sent more than the others: up to this seq.
+        self.sent: dict[Stream, int] = {}
+        # Messages that came too early, by seq.
+        self.ahead: dict[int, RoomSignal] = {}
+        # A change came too early. Somebody may not be in the room any more.
+        self.is_behind = False
+        self.is_suspect = False
+        # The seq at which it began to wait for signals that are late.
+        self.waiting_since: int | None = None
+        self.is_subscribed = False
+        self.subscription = contextlib.ExitStack()
+
+    def live(self, seq: int) -> Iterator[Stream]:
+        """The readers that are to be sent this message."""
+        if not self.paused and not self.sent:
+            return iter(self.readers)
+        return (one for one in self.readers if one not in self.paused and self.sent.get(one, 0) < seq)
+
+
+class LiveRooms(Loop):
+    def __init__(self, store: Store, signals: Signals, open_streams: OpenStreams) -> None:
+        super().__init__("chat-rooms", poll_seconds=60)
+        self._store = store
+        self._signals = signals
+        self._open_streams = open_streams
+        self._rooms: dict[UUID, LiveRoom] = {}
+        # The rooms of each reader.
+        self._of: dict[Stream, set[LiveRoom]] = {}
+        # Rooms to be read, and members whose rooms are: at most all that are here.
+        self._marked: dict[LiveRoom, None] = {}
+        self._to_check: dict[str, None] = {}
+        self._catching_up: set[asyncio.Task[int]] = set()
+
+    # --- readers come and go ------------------------------------------------------------------------------------------
+
+    async def attach(self, stream: Stream) -> None:
+        """Send the stream what happens in its member's rooms from now on. Detach it in any case."""
+        self._of[stream] = set()
+        async with self._store.read() as tx:
+            found = await statements.find_rooms_of(tx, [stream.member_id])
+        if stream in self._of:
+            self._compare(stream, found[stream.member_id])
+
+    def detach(self, stream: Stream) -> None:
+        for room in self._of.pop(stream, ()):
+            self._drop(stream, room)
+
+    def is_reader(self, stream: Stream, room_id: UUID) -> bool:
+        room = self._rooms.get(room_id)
+        return room is not None and stream in room.readers
+
+    def check(self, member_ids: Iterable[str]) -> None:
+        """Signals about these members and their rooms may have been missed."""
+        self._to_check.update(dict.fromkeys(member_ids))
+        self.wake()
+
+    def on_joined(self, member_id: str, data: bytes) -> None:
+        """The member has joined a room. Readers are sent all that came after that."""
+        signal = read_signal(data)
+        if signal is None:
+            return
+        state = RoomState(UUID(signal.frame()["roomId"]), signal.seq, signal.changes)
+        for stream in self._open_streams.of(member_id):
+            if stream in self._of and not self.is_reader(stream, state.room_id):
+                _write(stream, stream.connection.wire.chat(False, signal.data))
+                self._enter(stream, state)
+                if self._rooms[state.room_id].seq > state.last_seq:
+                    self._catch_up(stream, state)
+
+    def _catch_up(self, stream: Stream, state: RoomState) -> None:
+        """Others were sent messages that came after the member had joined."""
+        # From now on: a message that comes before the task begins is read by it.
+        self._rooms[state.room_id].paused[stream] = []
+        task = asyncio.create_task(self.resume(stream, state, state.last_seq))
+        self._catching_up.add(task)
+        task.add_done_callback(self._caught_up)
+
+    def _caught_up(self, task: asyncio.Task[int]) -> None:
+        self._catching_up.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.warning("messages of a room that was joined were not sent", error=str(error))
+
+    async def stop(self) -> None:
+        await super().stop()
+        for task in self._catching_up:
+            task.cancel()
+
+    def _enter(self, stream: Stream, state: RoomState) -> None:
+        room = self._rooms.get(state.room_id)
+        if room is None:
+            room = self._rooms[state.room_id] = LiveRoom(state)
+            listener = functools.partial(self._on_signal, room)
+            room.subscription.enter_context(self._signals.listen(room_topic(room.room_id), listener))
+            # What comes before the subscription is confirmed is read then.
+            self._mark(room)
+        elif room.changes > state.changes:
+            # The member may have left since the state was read.
+            room.is_suspect = True
+            self._mark(room)
+        room.readers[stream] = None
+        self._of[stream].add(room)
+
+    def _drop(self, stream: Stream, room: LiveRoom) -> None:
+        room.readers.pop(stream, None)
+        room.paused.pop(stream, None)
+        room.sent.pop(stream, None)
+        if not room.readers and self._rooms.get(room.room_id) is room:
+            del self._rooms[room.room_id]
+            room.subscription.close()
+            self._marked.pop(room, None)
+
+    def _compare(self, stream: Stream, states: Sequence[RoomState]) -> None:
+        """Enter rooms that the stream is not in, and read those that have come further, or that it may have left."""
+        listed = {state.room_id for state in states}
+        for room in self._of[stream]:
+            if room.room_id not in listed:
+                room.is_suspect = True
+                self._mark(room)
+        for state in states:
+            if not self.is_reader(stream, state.room_id):
+                self._enter(stream, state)
+            room = self._rooms[state.room_id]
+            if state.last_seq > room.seq or state.changes > room.changes:
+                self._mark(room)
+
+    # --- signals ------------------------------------------------------------------------------------------------------
+
+    def _on_signal(self, room: LiveRoom, data: bytes | None) -> None:
+        signal = read_signal(data)
+        if signal is None:
+            # Of missed signals, and of an erasure: also that somebody has left.
+            room.is_suspect = True
+            self._mark(room)
+        elif signal.kind == kinds.MESSAGE:
+            self._on_message(room, signal)
+        elif signal.kind == kinds.CHANGED:
+            self._on_change(room, signal)
+        elif signal.kind == kinds.LEFT:
+            self._on_left(room, signal)
+        elif signal.kind == kinds.READ:
+            _send_to(room.readers, signal.data)
+        else:
+            # The member's own connections know.
+            member_id = signal.frame()["memberId"]
+            others = [stream for stream in room.readers if stream.member_id != member_id]
+            _send_to(others, signal.data, is_best_effort=signal.kind == kinds.TYPING)
+
+    def _on_message(self, room: LiveRoom, signal: RoomSignal) -> None:
+        if signal.seq == room.seq + 1 and signal.changes <= room.changes:
+            self._send_message(room, signal.seq, signal.data)
+            if room.ahead:
+                self._send_ahead(room)
+        elif signal.seq > room.seq:
+            if len(room.ahead) < AHEAD_LIMIT:
+                room.ahead[signal.seq] = signal
+            self._wait(room)
+
+    def _on_change(self, room: LiveRoom, signal: RoomSignal) -> None:
+        if signal.changes == room.changes + 1 and room.seq >= signal.seq:
+            self._send_change(room, signal.data)
+            room.changes = signal.changes
+            self._send_ahead(room)
+        elif signal.changes > room.changes:
+            room.is_behind = True
+            self._wait(room)
+
+    def _on_left(self, room: LiveRoom, signal: RoomSignal) -> None:
+        self._remove_members(room, {signal.frame()["memberId"]})
+        _send_to(room.readers, signal.data)
+        if signal.changes == room.changes + 1:
+            room.changes = signal.changes
+            self._send_ahead(room)
+        elif not signal.changes or signal.changes > room.changes:
+            room.is_behind = True
+            self._wait(room)
+
+    def _remove_members(self, room: LiveRoom, member_ids: set[str]) -> None:
+        """They have left the room."""
+        for stream in [one for one in room.readers if one.member_id in member_ids]:
+            frame = orjson.dumps({"op": "left", "roomId": str(room.room_id), "memberId": stream.member_id})
+            _write(stream, stream.connection.wire.chat(False, frame))
+            self._of[stream].discard(room)
+            self._drop(stream, room)
+
+    def _send_message(self, room: LiveRoom, seq: int, data: bytes) -> None:
+        _send_to(room.live(seq), data, is_message=True)
+        room.seq = seq
+        if room.sent:
+            room.sent = {stream: sent for stream, sent in room.sent.items() if sent > seq}
+
+    def _send_change(self, room: LiveRoom, data: bytes) -> None:
+        _send_to((stream for stream in room.readers if stream not in room.paused), data)
+        for stream, later in room.paused.items():
+            later.append(stream.connection.wire.chat(False, data))
+
+    def _send_ahead(self, room: LiveRoom) -> None:
+        """Send the messages that waited for this."""
+        while (signal := room.ahead.get(room.seq + 1)) is not None and signal.changes <= room.changes:
+            self._send_message(room, signal.seq, signal.data)
+        if room.ahead:
+            room.ahead = {seq: signal for seq, signal in room.ahead.items() if seq > room.seq}
+
+    def _wait(self, room: LiveRoom) -> None:
+        """For signals that are late. If none comes, the room is read."""
+        if room.waiting_since is None:
+            room.waiting_since = room.seq
+            asyncio.get_running_loop().call_later(LATE_SECONDS, self._stop_waiting, room)
+
+    def _stop_waiting(self, room: LiveRoom) -> None:
+        since, room.waiting_since = room.waiting_since, None
+        if room.is_behind or (room.ahead and room.seq == since):
+            self._mark(room)
+        elif room.ahead:
+            self._wait(room)
+
+    # --- reading the store --------------------------------------------------------------------------------------------
+
+    def _mark(self, room: LiveRoom) -> None:
+        self._marked[room] = None
+        self.wake()
+
+    async def tick(self) -> int:
+        members = list(islice(self._to_check, MEMBERS))
+        rooms = list(islice(self._marked, ROOMS))
+        for member_id in members:
+            del self._to_check[member_id]
+        for room in rooms:
+            del self._marked[room]
+        try:
+            if members:
+                await self._check_members(members)
+            if rooms:
+                await self._read_rooms([room for room in rooms if room.readers])
+        except StoreError:
+            self._to_check.update(dict.fromkeys(members))
+            self._marked.update(dict.fromkeys(room for room in rooms if room.readers))
+            raise
+        return len(members) + len(rooms)
+
+    async def _check_members(self, member_ids: Sequence[str]) -> None:
+        async with self._store.read() as tx:
+            found = await statements.find_rooms_of(tx, member_ids)
+        for member_id, states in found.items():
+            for stream in self._open_streams.of(member_id):
+                if stream in self._of:
+                    self._compare(stream, states)
+
+    async def _read_rooms(self, rooms: Sequence[LiveRoom]) -> None:
+        await asyncio.gather(*(self._subscribed(room) for room in rooms if not room.is_subscribed))
+        async with self._store.read() as tx:
+            states = {state.room_id: state for state in await statements.find_states(tx, [room.room_id for room in rooms])}
+            for room in rooms:
+                await self._read_room(tx, room, states[room.room_id])
+
+    async def _subscribed(self, room: LiveRoom) -> None:
+        # If Redis is away, the streams are closed; if it is back, the listener is called.
+        room.is_subscribed = await self._signals.wait_subscribed(room_topic(room.room_id))
+
+    async def _read_room(self, tx: Transaction, room: LiveRoom, state: RoomState) -> None:
+        """Send what is missing up to the state that was read before: a later change is announced later."""
+        changed: list[ChatMessage] = []
+        if room.is_suspect or room.is_behind or state.changes > room.changes:
+            room.is_suspect = room.is_behind = False
+            asked = {stream.member_id for stream in room.readers}
+            self._remove_members(room, asked - await statements.find_members_among(tx, room.room_id, asked))
+            changed = await _find_changed(tx, room.room_id, room.seq)
+        found = await messages.find_after(tx, room.room_id, room.seq, PAGE) if state.last_seq > room.seq else []
+        for message in changed:
+            self._send_change(room, orjson.dumps(changed_frame(message)))
+        room.changes = max(room.changes, state.changes)
+        for number, message in enumerate(found, 1):
+            # Signals may have brought it meanwhile.
+            if room.seq < message.seq <= state.last_seq:
+                self._send_message(room, message.seq, orjson.dumps(message_frame(message)))
+            if number * len(room.readers) % PIECE < len(room.readers):
+                await asyncio.sleep(0)
+        self._send_ahead(room)
+        if found and room.seq < state.last_seq:
+            self._mark(room)
+
+    # --- resuming -----------------------------------------------------------------------------------------------------
+
+    async def resume(self, stream: Stream, state: RoomState, after: int) -> int:
+        """Send the reader what came and changed after a seq, then go on with what is new; return the last seq sent.
+
+        The state is one that the store had after the member's right to read was checked.
+        """
+        if not self.is_reader(stream, state.room_id):
+            self._enter(stream, state)
+        room = self._rooms[state.room_id]
+        room.paused.setdefault(stream, [])
+        try:
+            return await self._resume(stream, room, min(after, state.last_seq))
+        finally:
+            room.paused.pop(stream, None)
+
+    async def _resume(self, stream: Stream, room: LiveRoom, after: int) -> int:
+        async with self._store.read() as tx:
+            changed = await _find_changed(tx, room.room_id, after)
+        await _send_missed(stream, (orjson.dumps(changed_frame(message)) for message in changed))
+        while stream in room.readers:
+            async with self._store.read() as tx:
+                found = await messages.find_after(tx, room.room_id, after, PAGE)
+            if stream not in room.readers:
+                break
+            _send_all(stream, (orjson.dumps(message_frame(message)) for message in found))
+            after = found[-1].seq if found else max(after, room.seq)
+            # Nothing else runs between this and the end of the pause.
+            if after >= room.seq and len(found) < PAGE:
+                _write(stream, b"".join(room.paused[stream]))
+                if after > room.seq:
+                    room.sent[stream] = after
+                break
+            await stream.connection.drain()
+        return after
+
+
+async def _find_changed(tx: Transaction, room_id: UUID, seq: int) -> list[ChatMessage]:
+    """All messages up to a seq that have changed since."""
+    changed: list[ChatMessage] = []
+    key = messages.FIRST_CHANGE
+    while True:
+        found, key = await messages.find_changed(tx, room_id, seq, PAGE, key)
+        changed += found
+        if len(found) < PAGE:
+            return changed
+
+
+async def _send_missed(stream: Stream, frames: Iterable[bytes]) -> None:
+    remaining = iter(frames)
+    while piece := list(islice(remaining, PAGE)):
+        _send_all(stream, piece)
+        await stream.connection.drain()
+
+
+def _send_all(stream: Stream, frames: Iterable[bytes]) -> None:
+    _write(stream, b"".join(stream.connection.wire.chat(False, data) for data in frames))
+
+
+def _send_to(streams: Iterable[Stream], data: bytes, *, is_message: bool = False, is_best_effort: bool = False) -> None:
+    """Encoded once for each wire. What is best effort is not sent to slow readers."""
+    wire, frame = None, b""
+    encoded: dict[object, bytes] = {}
+    for stream in streams:
+        connection = stream.connection
+        if connection.wire is not wire:
+            wire = connection.wire
+            if wire not in encoded:
+                encoded[wire] = wire.chat(is_message, data)
+            frame = encoded[wire]
+        if not frame:
+            continue
+        if is_best_effort:
+            connection.write_best_effort(frame)
+        else:
+            connection.write(frame)
+
+
+def _write(stream: Stream, frame: bytes) -> None:
+    if frame:
+        stream.connection.write(frame)

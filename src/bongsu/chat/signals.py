@@ -1,0 +1,45 @@
+"""The content of signals about chat rooms: a head for gateways, and the frame that readers are sent, encoded once. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import orjson
+
+# What a signal is about. A message is sent after all those before it; a change, and that a member has left, after all
+# changes before it and all messages that were there; the others at once.
+MESSAGE = b"m"
+CHANGED = b"c"
+LEFT = b"l"
+JOINED = b"j"
+READ = b"r"
+TYPING = b"t"
+# Something has changed that the signal does not say: read the store.
+READ_STORE = b""
+
+
+class RoomSignal(NamedTuple):
+    kind: bytes
+    # A message's own seq; of a change, the last one when it was made.
+    seq: int
+    # How many changes the room had when it was committed, this one included.
+    changes: int
+    # The frame, as JSON.
+    data: bytes
+
+    def frame(self) -> dict[str, Any]:
+        found: dict[str, Any] = orjson.loads(self.data)
+        return found
+
+
+def write_signal(kind: bytes, seq: int, changes: int, frame: dict[str, Any]) -> bytes:
+    return b"%b%d %d\n%b" % (kind, seq, changes, orjson.dumps(frame))
+
+
+def read_signal(data: bytes | None) -> RoomSignal | None:
+    """None: signals were missed, or it says no more than that something has changed."""
+    if not data:
+        return None
+    head, _, json = data.partition(b"\n")
+    seq, changes = head[1:].split()
+    return RoomSignal(head[:1], int(seq), int(changes), json)

@@ -1,0 +1,67 @@
+"""Statements for gateways: in which rooms their members are, and how far rooms have come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from bongsu.store.chat import ROOM_ID
+from bongsu.store.core.query import Table, Transaction, as_uuid, in_both
+
+_MEMBER_ID = {"member_id": "text"}
+
+
+class RoomState(NamedTuple):
+    """How far a room has come: its last seq, and how many changes there were."""
+
+    room_id: UUID
+    last_seq: int
+    changes: int
+
+
+# The rooms of the members given ($1), by the index of members, and how far each has come. Locks nothing.
+ROOMS_OF_MEMBERS = in_both(
+    lambda d: (
+        f"""
+    SELECT given.member_id, r.room_id, r.last_seq, r.changes
+    FROM {d.table("given", _MEMBER_ID, 1)} JOIN bongsu_chat_members AS m ON m.member_id = given.member_id
+    JOIN bongsu_chat_rooms AS r ON r.room_id = m.room_id"""
+    )
+)
+
+# How far the rooms given ($1) have come. Locks nothing.
+STATES = in_both(
+    lambda d: (
+        f"""
+    SELECT r.room_id, r.last_seq, r.changes
+    FROM {d.table("given", ROOM_ID, 1)} JOIN bongsu_chat_rooms AS r ON r.room_id = given.room_id"""
+    )
+)
+
+# Which of the members given ($2) are in the room ($1). Locks nothing.
+STILL_MEMBERS = in_both(
+    lambda d: (
+        f"""
+    SELECT m.member_id FROM {d.table("given", _MEMBER_ID, 2)}
+    JOIN bongsu_chat_members AS m ON m.room_id = $1 AND m.member_id = given.member_id"""
+    )
+)
+
+
+async def find_rooms_of(tx: Transaction, member_ids: Sequence[str]) -> dict[str, list[RoomState]]:
+    """The rooms of each of these members."""
+    found: dict[str, list[RoomState]] = {member_id: [] for member_id in member_ids}
+    for row in await tx.fetch(ROOMS_OF_MEMBERS(Table(_MEMBER_ID, [(member_id,) for member_id in member_ids]))):
+        found[row["member_id"]].append(RoomState(as_uuid(row["room_id"]), row["last_seq"], row["changes"]))
+    return found
+
+
+async def find_states(tx: Transaction, room_ids: Iterable[UUID]) -> list[RoomState]:
+    rows = await tx.fetch(STATES(Table(ROOM_ID, [(room_id,) for room_id in room_ids])))
+    return [RoomState(as_uuid(row["room_id"]), row["last_seq"], row["changes"]) for row in rows]
+
+
+async def find_members_among(tx: Transaction, room_id: UUID, member_ids: Iterable[str]) -> set[str]:
+    given = Table(_MEMBER_ID, [(member_id,) for member_id in member_ids])
+    return {row["member_id"] for row in await tx.fetch(STILL_MEMBERS(room_id, given))}
