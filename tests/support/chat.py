@@ -30,6 +30,8 @@ class Chat:
     history: History
     signals: LocalSignals
     frames: list[dict[str, Any]] = field(default_factory=list)
+    # How often gateways were asked to read the store.
+    reads: int = 0
 
     async def room(self, *member_ids: str, name: str = "room") -> UUID:
         """A new room with these members, whose frames are collected."""
@@ -51,6 +53,8 @@ class Chat:
     def _on_frame(self, data: bytes | None) -> None:
         if (signal := read_signal(data)) is not None:
             self.frames.append(signal.frame())
+        else:
+            self.reads += 1
 
 
 @contextlib.asynccontextmanager

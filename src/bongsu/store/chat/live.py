@@ -7,7 +7,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from bongsu.store.chat import ROOM_ID
-from bongsu.store.core.query import Table, Transaction, as_uuid, in_both
+from bongsu.store.core.postgres import POSTGRES
+from bongsu.store.core.query import Statement, Table, Transaction, as_uuid, in_both
+from bongsu.store.core.sqlite import SQLITE
 
 _MEMBER_ID = {"member_id": "text"}
 
@@ -30,22 +32,26 @@ ROOMS_OF_MEMBERS = in_both(
     )
 )
 
-# How far the rooms given ($1) have come. Locks nothing.
-STATES = in_both(
-    lambda d: (
-        f"""
-    SELECT r.room_id, r.last_seq, r.changes
-    FROM {d.table("given", ROOM_ID, 1)} JOIN bongsu_chat_rooms AS r ON r.room_id = given.room_id"""
-    )
+# How far the rooms given ($1) have come. LATERAL: each by its key. Locks nothing.
+STATES = Statement(
+    postgres=f"""
+        SELECT r.room_id, r.last_seq, r.changes FROM {POSTGRES.table("given", ROOM_ID, 1)}
+        CROSS JOIN LATERAL (
+            SELECT room_id, last_seq, changes FROM bongsu_chat_rooms WHERE room_id = given.room_id LIMIT 1) AS r""",
+    sqlite=f"""
+        SELECT r.room_id, r.last_seq, r.changes FROM {SQLITE.table("given", ROOM_ID, 1)}
+        CROSS JOIN bongsu_chat_rooms AS r ON r.room_id = given.room_id""",
 )
 
-# Which of the members given ($2) are in the room ($1). Locks nothing.
-STILL_MEMBERS = in_both(
-    lambda d: (
-        f"""
-    SELECT m.member_id FROM {d.table("given", _MEMBER_ID, 2)}
-    JOIN bongsu_chat_members AS m ON m.room_id = $1 AND m.member_id = given.member_id"""
-    )
+# Which of the members given ($2) are in the room ($1). LATERAL: each by its key. Locks nothing.
+STILL_MEMBERS = Statement(
+    postgres=f"""
+        SELECT m.member_id FROM {POSTGRES.table("given", _MEMBER_ID, 2)}
+        CROSS JOIN LATERAL (
+            SELECT member_id FROM bongsu_chat_members WHERE room_id = $1 AND member_id = given.member_id LIMIT 1) AS m""",
+    sqlite=f"""
+        SELECT m.member_id FROM {SQLITE.table("given", _MEMBER_ID, 2)}
+        CROSS JOIN bongsu_chat_members AS m ON m.room_id = $1 AND m.member_id = given.member_id""",
 )
 
 
