@@ -219,7 +219,14 @@ async def test_every_reader_sees_every_message_once_and_in_order_whatever_happen
             assert [one[0] for one in stored] == list(range(1, len(stored) + 1))
             await until(
                 lambda room=room, stored=stored: all(one.last.get(room, 0) == len(stored) for one in readers),  # type: ignore[misc]
-                lambda room=room, stored=stored: (len(stored), [(one.last.get(room), one.connections, one.problems, one.errors, one.is_ready.is_set()) for one in readers if one.last.get(room)!=len(stored)]),  # type: ignore[misc]
+                lambda room=room, stored=stored: (
+                    len(stored),
+                    [
+                        (one.last.get(room), one.connections, one.problems, one.errors, one.is_ready.is_set())
+                        for one in readers
+                        if one.last.get(room) != len(stored)
+                    ],
+                ),  # type: ignore[misc]
             )
             for reader in readers:
                 assert reader.problems == []

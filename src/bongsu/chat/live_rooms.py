@@ -363,6 +363,7 @@ class LiveRooms(Loop):
             self._enter(stream, state)
         room = self._rooms[state.room_id]
         room.paused.setdefault(stream, [])
+        room.sent.pop(stream, None)
         try:
             return await self._resume(stream, room, min(after, state.last_seq))
         finally:
@@ -373,12 +374,14 @@ class LiveRooms(Loop):
             changed = await _find_changed(tx, room.room_id, after)
         await _send_missed(stream, (orjson.dumps(changed_frame(message)) for message in changed))
         while stream in room.readers:
+            sent_before = room.seq
             async with self._store.read() as tx:
                 found = await messages.find_after(tx, room.room_id, after, PAGE)
             if stream not in room.readers:
                 break
             _send_all(stream, (orjson.dumps(message_frame(message)) for message in found))
-            after = found[-1].seq if found else max(after, room.seq)
+            # What others were sent before the read, and is not there, was removed by retention.
+            after = found[-1].seq if found else max(after, sent_before)
             # Nothing else runs between this and the end of the pause.
             if after >= room.seq and len(found) < PAGE:
                 _write(stream, b"".join(room.paused[stream]))
