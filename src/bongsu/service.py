@@ -29,6 +29,7 @@ from bongsu.desk.jobs import build_jobs
 from bongsu.ingress.intake import Intake
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
+from bongsu.live.presence import presence
 from bongsu.model.job import Job
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue
@@ -164,6 +165,7 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
     intake = Intake(store.share(Share.INGEST), signals, "http") if Role.API in roles else None
     chat_order = ChatOrder(store, Fanout(signals), settings) if roles & LISTENING else None
     gateway = Gateway(store, signals, settings, process.message_cache) if Role.GATEWAY in roles else None
+    online = presence(settings, gateway.open_streams if gateway else None)
     app = build_api(
         store,
         intake,
@@ -174,12 +176,13 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
         gateway=gateway,
         on_change=partial(announce_read, signals),
         chat_order=chat_order,
+        presence=online,
         types=process.rules.types,
         all_jobs=process.jobs,
         is_demo=process.is_demo,
     )
     async with AsyncExitStack() as stack:
-        for part in (process.keys.sign_in, intake, chat_order, gateway):
+        for part in (process.keys.sign_in, intake, chat_order, gateway, online):
             if part is not None:
                 await stack.enter_async_context(running(part))
         drain = gateway.drain if gateway else None

@@ -148,7 +148,7 @@ async def test_members_come_and_go_and_are_listed_by_pages(api: httpx.AsyncClien
     rest = (await api.get(path, params={"limit": 3, "cursor": first["next"]}, headers=by("m-1"))).json()
     assert [item["memberId"] for item in (*first["items"], *rest["items"])] == [f"m-{number}" for number in range(5)]
     assert rest["next"] is None
-    assert set(rest["items"][0]) == {"memberId", "joinedAt", "readSeq"}
+    assert set(rest["items"][0]) == {"memberId", "joinedAt", "readSeq", "online"}
     assert (await api.post(f"{path}/new%2Fone", headers=by("m-1"))).status_code == 204
     assert (await api.get(ROOMS, headers=by("new/one"))).json()["items"][0]["roomId"] == room
     assert (await api.delete(f"{path}/m-2", headers=by("m-1"))).status_code == 403

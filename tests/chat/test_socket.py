@@ -303,6 +303,14 @@ async def test_streams_have_chat_events_without_an_id_whatever_the_preferences(l
         assert page.last_id == before
 
 
+async def test_the_members_of_a_room_are_listed_with_who_is_online(live: Live) -> None:
+    room = await new_room(live, "a", "b", "c")
+    async with talking(live, "a"), live.open("c") as page, calling(live, "a") as caller:
+        await page.until_live()
+        listed = (await caller.get(f"/rooms/{room}/members")).json()["items"]
+        assert {one["memberId"]: one["online"] for one in listed} == {"a": True, "b": False, "c": True}
+
+
 async def test_a_room_without_readers_is_forgotten(live: Live) -> None:
     room = await new_room(live, "a")
     async with talking(live, "a"):

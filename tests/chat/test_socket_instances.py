@@ -9,6 +9,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -19,6 +20,8 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.history import History
 from bongsu.chat.rooms import Rooms
+from bongsu.live.presence import RedisPresence
+from bongsu.live.registry import INSTANCES, key_of
 from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.store import Store
 from tests.live.client import WAIT_SECONDS
@@ -173,6 +176,29 @@ async def until(is_so: Callable[[], bool], what: Callable[[], object]) -> None:
         raise AssertionError(f"waited in vain: {what()}") from None
 
 
+def have_seen(readers: list[Reader], room: str, last: int) -> bool:
+    return not behind(readers, room, last)
+
+
+def behind(readers: list[Reader], room: str, last: int) -> list[object]:
+    return [(one.last.get(room), one.problems, one.errors) for one in readers if one.last.get(room) != last]
+
+
+async def test_who_is_online_is_known_across_instances(cluster: Cluster, desk: Desk) -> None:
+    a, b, c = (f"{name}-{uuid4()}" for name in "abc")
+    room = await desk.room(a, b, c)
+    here = RedisPresence(cluster.redis.url)
+    async with running_all([Reader(cluster, a, [room], 0), Reader(cluster, b, [room], 1)]):
+        assert await here.online([a, b, c]) == {a, b}
+        # What an instance left behind that was killed: its lease has ended.
+        async with cluster.operator() as operator:
+            seconds, _ = await operator.time()
+            await operator.zadd(INSTANCES, {"killed": seconds * 1000 - 1})
+            await operator.zadd(key_of(c), {"killed:1": seconds * 1_000_000})
+        assert await here.online([a, b, c]) == {a, b}
+    await here.stop()
+
+
 async def test_members_on_two_instances_talk_and_a_removal_holds_on_both(cluster: Cluster, desk: Desk) -> None:
     a, b = f"a-{uuid4()}", f"b-{uuid4()}"
     room = await desk.room(a, b)
@@ -217,17 +243,7 @@ async def test_every_reader_sees_every_message_once_and_in_order_whatever_happen
         for room in rooms:
             stored = await _history(desk, room)
             assert [one[0] for one in stored] == list(range(1, len(stored) + 1))
-            await until(
-                lambda room=room, stored=stored: all(one.last.get(room, 0) == len(stored) for one in readers),  # type: ignore[misc]
-                lambda room=room, stored=stored: (
-                    len(stored),
-                    [
-                        (one.last.get(room), one.connections, one.problems, one.errors, one.is_ready.is_set())
-                        for one in readers
-                        if one.last.get(room) != len(stored)
-                    ],
-                ),  # type: ignore[misc]
-            )
+            await until(partial(have_seen, readers, room, len(stored)), partial(behind, readers, room, len(stored)))
             for reader in readers:
                 assert reader.problems == []
                 assert [(seq, reader.texts[room, seq]) for seq, _ in stored] == stored

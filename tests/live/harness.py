@@ -18,6 +18,7 @@ from bongsu.chat.order import ChatOrder
 from bongsu.ingress.intake import Intake
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
+from bongsu.live.presence import presence
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.loop import running
 from bongsu.runtime.redis_signals import RedisSignals
@@ -177,6 +178,7 @@ async def live_on(store: Store, settings: Settings, wire: str = "sse") -> AsyncI
             signals,
             gateway=gateway,
             chat_order=order,
+            presence=presence(settings, gateway.open_streams),
             on_change=functools.partial(announce_read, signals),
         )
         address = await stack.enter_async_context(serving(app, listener, gateway.drain, LIMITS))

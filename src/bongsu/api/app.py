@@ -42,6 +42,7 @@ from bongsu.desk.jobs import JobDesk
 from bongsu.ingress.intake import Intake
 from bongsu.live.announce import announce_logout
 from bongsu.live.gateway import Gateway
+from bongsu.live.presence import LocalPresence, Presence
 from bongsu.model import NoticeType
 from bongsu.model.job import Job
 from bongsu.runtime.keys import Keys
@@ -64,6 +65,7 @@ def build_api(
     gateway: Gateway | None = None,
     on_change: inbox.OnChange | None = None,
     chat_order: ChatOrder | None = None,
+    presence: Presence | None = None,
     types: Mapping[str, NoticeType] | None = None,
     all_jobs: Sequence[Job] = (),
     is_demo: bool = False,
@@ -101,7 +103,7 @@ def build_api(
         fanout = Fanout(signals or LocalSignals())
         rooms = Rooms(store, fanout)
         if intake is not None:
-            app.include_router(chat.router(gate, rooms, History(store), chat_order))
+            app.include_router(chat.router(gate, rooms, History(store), chat_order, presence or LocalPresence(None)))
         if gateway is not None:
             chat_ops = ChatOps(chat_order, rooms, gateway.rooms, fanout)
     if intake is not None or gateway is not None:

@@ -20,6 +20,7 @@ from bongsu.api.query import CURSOR
 from bongsu.chat.history import History
 from bongsu.chat.order import ChatOrder
 from bongsu.chat.rooms import MEMBERS_AT_ONCE, Rooms, as_room_id
+from bongsu.live.presence import Presence
 from bongsu.model import Id, Name, Wire
 from bongsu.store.chat import ChatMessage
 from bongsu.store.core.query import LARGEST_ID
@@ -128,6 +129,7 @@ class MemberOfRoomItem(ApiModel):
     member_id: str
     joined_at: Timestamp
     read_seq: int
+    online: bool | None = Field(description="Whether they have a stream or socket open; null if that is not known now")
 
 
 class MessageItem(ApiModel):
@@ -184,10 +186,10 @@ def _sender(caller: str | None, given: str | None) -> str:
 # --- routes -----------------------------------------------------------------------------------------------------------
 
 
-def router(gate: Gate, rooms: Rooms, history: History, order: ChatOrder) -> APIRouter:
+def router(gate: Gate, rooms: Rooms, history: History, order: ChatOrder, presence: Presence) -> APIRouter:
     routes = APIRouter(prefix="/api/chat/rooms", tags=["chat"], responses=problems(401, 403, 422, 429, 503))
     _add_room_routes(routes, gate, rooms)
-    _add_member_routes(routes, gate, rooms)
+    _add_member_routes(routes, gate, rooms, presence)
     _add_own_routes(routes, gate, rooms)
     _add_message_routes(routes, gate, history, order)
     return routes
@@ -227,7 +229,7 @@ def _add_room_routes(routes: APIRouter, gate: Gate, rooms: Rooms) -> None:
         )
 
 
-def _add_member_routes(routes: APIRouter, gate: Gate, rooms: Rooms) -> None:
+def _add_member_routes(routes: APIRouter, gate: Gate, rooms: Rooms, presence: Presence) -> None:
     path = "/{room_id}/members"
 
     @routes.get(
@@ -236,11 +238,20 @@ def _add_member_routes(routes: APIRouter, gate: Gate, rooms: Rooms) -> None:
     async def list_members(
         room_id: PathId, query: Annotated[MembersQuery, Query()], caller: str | None = Depends(gate.caller)
     ) -> Page[MemberOfRoomItem]:
-        """By id, with how far each has read."""
+        """By id, with how far each has read, and whether they are online."""
         after = "" if query.cursor is None else query.cursor.member_id
         found = await rooms.members(caller, as_room_id(room_id), after, query.limit + 1)
         shown = found[: query.limit]
-        items = [MemberOfRoomItem(member_id=one.member_id, joined_at=one.joined_at, read_seq=one.read_seq) for one in shown]
+        online = await presence.online([one.member_id for one in shown])
+        items = [
+            MemberOfRoomItem(
+                member_id=one.member_id,
+                joined_at=one.joined_at,
+                read_seq=one.read_seq,
+                online=None if online is None else one.member_id in online,
+            )
+            for one in shown
+        ]
         more = encode_cursor(MemberCursor(shown[-1].member_id)) if len(found) > len(shown) else None
         return Page(items=items, next=more)
 

@@ -136,7 +136,7 @@ local was_valid = valid_until and tonumber(valid_until) >= millis
 return {was_valid and 1 or 0, redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', millis)}
 """
 
-_INSTANCES = "bongsu:sse:instances"
+INSTANCES = "bongsu:sse:instances"
 
 
 def key_of(member_id: str) -> str:
@@ -234,7 +234,7 @@ class RedisRegistry(Loop):
         await super().stop()
         try:
             await self._send_departures(self._departed)
-            await self._redis.zrem(_INSTANCES, self._instance)
+            await self._redis.zrem(INSTANCES, self._instance)
         except AWAY:
             self._log.info("Redis unreachable, leaving the lease to expire")
         await self._redis.aclose()
@@ -284,7 +284,7 @@ class RedisRegistry(Loop):
 
     async def _renew(self) -> None:
         lease, lifetime = round(self._lease * 1000), self._lifetime * 1000
-        answer: Any = await self._redis.eval(_RENEW, 1, _INSTANCES, self._instance, lease, lifetime)
+        answer: Any = await self._redis.eval(_RENEW, 1, INSTANCES, self._instance, lease, lifetime)
         was_valid, dead = answer
         self._dead = [instance.decode() for instance in dead]
         self._renew_at = asyncio.get_running_loop().time() + self._lease / 3
