@@ -1,4 +1,4 @@
-"""One message to everybody who is connected, three ways: by our gateway, by sse-starlette, by a bare asyncio protocol."""
+"""One message to everybody who is connected, over SSE and over WebSocket: by our gateway, and by others."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import quote
 
 from bench import cores
 from bench.client import Client, encode
@@ -18,6 +19,7 @@ from bench.ground import KEYS
 from bench.serving import Server, listening, serving
 from bench.streams import Readers, readers
 from bongsu.api.stream import PATH
+from bongsu.api.websocket import PATH as SOCKET_PATH
 from bongsu.live.encode import NOTIFICATION, after_id, with_id
 from bongsu.live.messages import write_messages
 from bongsu.live.wire_sse import SSE
@@ -71,14 +73,29 @@ def _asking(count: int, path: str, headers: Sequence[str] = ()) -> list[bytes]:
     return [f"GET {path} HTTP/1.1\r\nHost: bench\r\n{line}\r\n".encode() for line in more]
 
 
+# The handshake of a WebSocket. Nobody looks at the answer to the key.
+UPGRADE = "".join(
+    f"{line}\r\n"
+    for line in (
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    )
+)
+
+
 # --- ours ---------------------------------------------------------------------------------------------------------------
 
 
 class Ours:
     """A gateway on PostgreSQL and Redis, used as workers use it: the message is in the store, a signal names it."""
 
-    def __init__(self, server: Server, some: Readers, settings: Settings, store: Store, signals: RedisSignals) -> None:
+    def __init__(
+        self, server: Server, some: Readers, settings: Settings, store: Store, signals: RedisSignals, is_ws: bool
+    ) -> None:
         self.server = server
+        self._is_ws = is_ws
         self._readers = some
         self._keys = Keys.load(settings)
         self._store = store
@@ -89,9 +106,10 @@ class Ours:
         async with self._store.transaction() as tx:
             await ensure_members(tx, members)
         tokens = [self._keys.member_token(one, timedelta(hours=1)) for one in members]
-        requests = _asking(count, PATH, [f"Authorization: Bearer {one}\r\n" for one in tokens])
+        path, more = (f"{SOCKET_PATH}?notifications=true", UPGRADE) if self._is_ws else (PATH, "")
+        requests = _asking(count, path, [f"Authorization: Bearer {one}\r\n{more}" for one in tokens])
         # The cursor is what a stream is given last, when it is up to date.
-        await asyncio.to_thread(self._readers.open, requests, b"id: ")
+        await asyncio.to_thread(self._readers.open, requests, b'"op":"cursor"' if self._is_ws else b"id: ")
 
     async def send(self) -> float:
         mark = _mark()
@@ -114,7 +132,7 @@ class Ours:
 
 
 @contextlib.asynccontextmanager
-async def ours(settings: Settings, profile: Path | None = None) -> AsyncIterator[Ours]:
+async def ours(settings: Settings, profile: Path | None = None, *, is_ws: bool = False) -> AsyncIterator[Ours]:
     store, signals = Store.open(settings), RedisSignals(settings.redis_url)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
@@ -123,7 +141,7 @@ async def ours(settings: Settings, profile: Path | None = None) -> AsyncIterator
         await signals.start()
         stack.push_async_callback(signals.stop)
         some = stack.enter_context(readers(server.port))
-        yield Ours(server, some, settings, store, signals)
+        yield Ours(server, some, settings, store, signals, is_ws)
 
 
 # --- others -------------------------------------------------------------------------------------------------------------
@@ -140,9 +158,12 @@ class Theirs:
     async def open(self, count: int) -> None:
         await asyncio.to_thread(self._readers.open, _asking(count, "/stream"), b"retry: ")
 
+    def _request(self, mark: str) -> bytes:
+        return encode("/send", self._body(mark), "text/event-stream", KEYS["api_keys"])
+
     async def send(self) -> float:
         mark = _mark()
-        request = encode("/send", self._body(mark), "text/event-stream", KEYS["api_keys"])
+        request = self._request(mark)
         client = await Client.connect(self.server.port)
         waiting = asyncio.create_task(_watch(self._readers, mark))
         await asyncio.sleep(0)
@@ -151,6 +172,28 @@ class Theirs:
         seconds = await waiting - began
         client.close()
         return seconds
+
+
+class TheirSockets(Theirs):
+    """The same for WebSockets. `websockets` answers nothing but GET, so the message is in the query."""
+
+    async def open(self, count: int) -> None:
+        await asyncio.to_thread(self._readers.open, _asking(count, "/stream", [UPGRADE] * count), b'"op":"ready"')
+
+    def _request(self, mark: str) -> bytes:
+        return f"GET /send?{quote(self._body(mark))} HTTP/1.1\r\nHost: bench\r\n\r\n".encode()
+
+
+@contextlib.asynccontextmanager
+async def websockets_broadcast(folder: Path) -> AsyncIterator[Theirs]:
+    async with _theirs("bench.rivals.websockets_app", folder, _text, TheirSockets) as audience:
+        yield audience
+
+
+@contextlib.asynccontextmanager
+async def starlette_loop(folder: Path) -> AsyncIterator[Theirs]:
+    async with _theirs("bench.rivals.starlette_ws_app", folder, _text, TheirSockets) as audience:
+        yield audience
 
 
 @contextlib.asynccontextmanager
@@ -168,17 +211,23 @@ async def rival(folder: Path) -> AsyncIterator[Theirs]:
 
 
 @contextlib.asynccontextmanager
-async def _theirs(module: str, folder: Path, body: Callable[[str], bytes]) -> AsyncIterator[Theirs]:
+async def _theirs(
+    module: str, folder: Path, body: Callable[[str], bytes], kind: type[Theirs] = Theirs
+) -> AsyncIterator[Theirs]:
     async with contextlib.AsyncExitStack() as stack:
         with cores.servers():
             server = await stack.enter_async_context(listening(["-m", module], folder))
-        yield Theirs(server, stack.enter_context(readers(server.port)), body)
+        yield kind(server, stack.enter_context(readers(server.port)), body)
 
 
 def _frames(mark: str) -> bytes:
     content = MessageContent(1, "", "PRICE_DROP", TITLE, BODY, mark, "{}", Guarantee.AT_LEAST_ONCE, "ko", 1, None)
     data = with_id(1_000_000, after_id(utc_now(), content))
     return SSE.event(NOTIFICATION, 1_000_000, data) + SSE.badge(10)
+
+
+def _text(mark: str) -> bytes:
+    return b'{"op":"notification","cursor":"1000000",' + _data(mark)[1:]
 
 
 def _data(mark: str) -> bytes:

@@ -11,7 +11,7 @@ import psutil
 from tests.support.servers import start_redis
 
 from bench import arrival, cores
-from bench.broadcast import HAS_RIVAL, Audience, bare, ours, rival
+from bench.broadcast import HAS_RIVAL, Audience, bare, ours, rival, starlette_loop, websockets_broadcast
 from bench.ground import Ground
 from bench.measure import Contest, Measure
 from bench.serving import busiest
@@ -43,6 +43,8 @@ async def contests(ground: Ground) -> AsyncGenerator[Contest, None]:
     with cores.clients():
         async with _settings(ground, sse_ping_seconds=NO_PINGS) as settings:
             async for contest in _fan_out(settings):
+                yield contest
+            async for contest in _socket_fan_out(settings):
                 yield contest
             if HAS_RIVAL:
                 yield _memory(settings, QUICK_IDLE_STREAMS if ground.is_quick else IDLE_STREAMS)
@@ -103,11 +105,31 @@ async def _fan_out(settings: Settings) -> AsyncGenerator[Contest, None]:
                 )  # fmt: skip
 
 
+async def _socket_fan_out(settings: Settings) -> AsyncGenerator[Contest, None]:
+    """The same over WebSocket. Theirs send one text to all; ours reads each member's notification from the store."""
+    count = min(STREAMS, room_for(STREAMS * 2) // 2)
+    async with ours(settings, is_ws=True) as gateway:
+        await gateway.open(count)
+        for against, kind in (("`websockets.broadcast`", websockets_broadcast), ("a Starlette loop", starlette_loop)):
+            async with kind(settings.data_dir) as theirs:
+                await theirs.open(count)
+                yield Contest(
+                    f"one message to {count:,} WebSockets", against, "message", Measure.SPEED, theirs.send, gateway.send,
+                    turns=FEW_TURNS, units_a_turn=count,
+                )  # fmt: skip
+
+
 async def _shares(settings: Settings) -> str:
     """What is over the bare server's is what ours has to know of each reader."""
     lines = ["| | processor time of the server |", "|---|--:|"]
     count = min(STREAMS, room_for(STREAMS))
-    for name, audience in (("a bare asyncio protocol", bare(settings.data_dir)), ("ours", ours(settings))):
+    audiences: list[tuple[str, contextlib.AbstractAsyncContextManager[Audience]]] = [
+        ("a bare asyncio protocol", bare(settings.data_dir)),
+        ("ours", ours(settings)),
+        ("ours, WebSocket", ours(settings, is_ws=True)),
+        ("`websockets.broadcast`", websockets_broadcast(settings.data_dir)),
+    ]
+    for name, audience in audiences:
         async with audience as some:
             await some.open(count)
             server = psutil.Process(some.server.pid)

@@ -29,8 +29,7 @@ VERBS = {
 
 @pytest.fixture
 async def document(store: Store, settings: Settings, intake: Intake) -> dict[str, Any]:
-    # The gateway is asked for nothing but its route.
-    gateway: Gateway = object()  # type: ignore[assignment]
+    gateway = Gateway(store, LocalSignals(), settings)
     order = ChatOrder(store, Fanout(LocalSignals()), settings)
     app = build_api(store, intake, Keys.load(settings), settings, lambda: False, gateway=gateway, chat_order=order)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://bongsu") as client:

@@ -118,6 +118,20 @@ async def test_a_bad_token_in_the_frame_closes_with_4401(live: Live, given: str)
         assert await closed_with(socket) == 4401
 
 
+async def test_a_later_auth_begins_anew_on_the_same_socket(live: Live) -> None:
+    """A browser sends its cookie by itself, and cannot say with it what it wants."""
+    cookie = {"Cookie": f"bongsu_session={token(live.settings, 'm-1')}"}
+    [first, second], _ = await write(live.store, "m-1", 2)
+    async with opened(live, cookie) as socket:
+        await receive_op(socket, "ready")
+        await socket.send(auth(live, notifications=True, after=str(first)))
+        await receive_op(socket, "ready")
+        assert (await receive_op(socket, "notification"))["id"] == str(second)
+        assert len(live.gateway.open_streams) == 1
+        await socket.send(json.dumps({"op": "auth", "token": "nonsense"}))
+        assert await closed_with(socket) == 4401
+
+
 async def test_who_does_not_authenticate_in_time_is_closed_with_4401(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "AUTH_SECONDS", 0.2)
     async with opened(live) as socket:

@@ -1,7 +1,8 @@
 """WebSocket `/api/chat/ws`: who may open one, the frames that clients send, chat, and the inbox if they ask for it.
 
-The member token comes in a header, in the session cookie, or in the first frame `{"op": "auth", "token": …}`. A client that
-asks for `notifications` gets what SSE streams get, from the cursor `after` on.
+The member token comes in a header, in the session cookie, or in a frame `{"op": "auth", "token": …}`. A client that asks for
+`notifications` gets what SSE streams get, from the cursor `after` on. A later `auth` begins anew on the same socket: with
+another token before the first expires, or with other wishes than a browser's cookie could say.
 """
 
 from __future__ import annotations
@@ -64,62 +65,74 @@ class Sockets:
                 return
         await send({"type": "websocket.accept"})
         socket = Socket(self._gateway.connection(WS, cast(asyncio.Transport, transport), send), receive, self._chat)
-        reader = reader or await self._from_frame(socket, request)
         if reader is None:
-            socket.connection.finish("unauthenticated", LAST_FRAME_SECONDS)
-            await socket.until_ended()
-        else:
+            reader = await self._first_auth(socket, request)
+        while reader is not None:
             await self._gateway.serve(reader, socket.connection, socket.until_closed)
+            reader = await self._next_auth(socket, request)
+        await socket.until_ended()
 
     async def _from_head(self, request: HTTPConnection) -> Reader:
         member_id, expires_at = await self._gate.member_until(request)
         return Reader(member_id, expires_at, is_by_cookie(request), *_wishes(request))
 
-    async def _from_frame(self, socket: Socket, request: HTTPConnection) -> Reader | None:
-        """Who the first frame says the member is. None if it is not a valid token, or does not come in time."""
+    async def _first_auth(self, socket: Socket, request: HTTPConnection) -> Reader | None:
+        """Who the first frame says the member is. None if it does not come in time, or is refused: the socket is closed."""
         try:
             async with asyncio.timeout(AUTH_SECONDS):
-                while (given := await socket.next_frame()) is not None:
-                    if given["op"] != "auth":
-                        socket.answer_error("UNAUTHORIZED", "Send `auth` with a member token first")
-                    elif (wishes := _wishes_in(given, request)) is None or not isinstance(given.get("token"), str):
-                        socket.answer_error("BAD_FRAME", "`auth` takes `token`, and may have `notifications` and `after`")
+                while socket.auth is None and (given := await socket.next_frame()) is not None:
+                    if given["op"] == "auth":
+                        socket.take_auth(given)
                     else:
-                        member_id, expires_at = await self._gate.member_of_token(given["token"])
-                        return Reader(member_id, expires_at, False, *wishes)
+                        socket.answer_error("UNAUTHORIZED", "Send `auth` with a member token first")
         except TimeoutError:
-            socket.answer_error("UNAUTHORIZED", f"No `auth` came within {AUTH_SECONDS:g} seconds")
+            socket.refuse("UNAUTHORIZED", f"No `auth` came within {AUTH_SECONDS:g} seconds")
+            return None
+        return await self._next_auth(socket, request)
+
+    async def _next_auth(self, socket: Socket, request: HTTPConnection) -> Reader | None:
+        """Who the frame `auth` says the member is that the socket has stopped for; None if it has ended, or ends now."""
+        given, socket.auth = socket.auth, None
+        if given is None or socket.connection.is_ended:
+            return None
+        try:
+            member_id, expires_at = await self._gate.member_of_token(given["token"])
         except (BadKey, WrongKind) as error:
-            socket.answer_error("UNAUTHORIZED", str(error))
+            socket.refuse("UNAUTHORIZED", str(error))
         except BongsuError as error:
-            # Calls too often, or the key server is away.
-            socket.answer_error("UNAVAILABLE", str(type(error)()))
+            # The member calls too often, or the key server is away.
+            socket.refuse("UNAVAILABLE", str(type(error)()))
+        else:
+            return Reader(member_id, expires_at, False, *_wishes_in(given, request))
         return None
 
 
 class Socket:
     """An accepted WebSocket: its frames in, as JSON objects, and answers to those that are not."""
 
-    __slots__ = ("_chat", "_receive", "_weight", "connection")
+    __slots__ = ("_chat", "_receive", "_weight", "auth", "connection")
 
     def __init__(self, connection: Connection, receive: Receive, chat: ChatOps | None) -> None:
         self.connection = connection
         self._receive = receive
         self._chat = chat
         self._weight = 0.0
+        # The last frame `auth`, until it is looked at.
+        self.auth: Frame | None = None
 
     async def until_closed(self, stream: Stream) -> None:
-        """Do what the member's frames ask for, until the socket has ended."""
+        """Do what the member's frames ask for, until the socket has ended or an `auth` came."""
         chat = ChatSocket(self._chat, stream) if self._chat is not None else None
-        while (given := await self.next_frame()) is not None:
+        while self.auth is None and (given := await self.next_frame()) is not None:
+            if given["op"] == "auth":
+                self.take_auth(given)
+                continue
             try:
                 await self._do(chat, given)
             except Refused as refused:
-                self.refuse(refused)
+                self.answer_refusal(refused)
 
     async def _do(self, chat: ChatSocket | None, given: Frame) -> None:
-        if given["op"] == "auth":
-            raise Refused("BAD_FRAME", "You are authenticated already")
         if given["op"] not in CHAT_OPS:
             raise Refused("UNKNOWN_OP", f"There is no op `{given['op'][:100]}`")
         if chat is None:
@@ -140,10 +153,20 @@ class Socket:
                 self.answer_error(bad.code, bad.detail)
         return None
 
-    def answer_error(self, code: str, detail: str) -> None:
-        self.refuse(Refused(code, detail))
+    def take_auth(self, given: Frame) -> None:
+        if isinstance(given.get("token"), str) and isinstance(given.get("notifications", False), bool):
+            self.auth = given
+        else:
+            self.answer_error("BAD_FRAME", "`auth` takes `token`, and may have `notifications` and `after`")
 
-    def refuse(self, refused: Refused) -> None:
+    def refuse(self, code: str, detail: str) -> None:
+        self.answer_error(code, detail)
+        self.connection.finish("unauthenticated", LAST_FRAME_SECONDS)
+
+    def answer_error(self, code: str, detail: str) -> None:
+        self.answer_refusal(Refused(code, detail))
+
+    def answer_refusal(self, refused: Refused) -> None:
         """Answer with an error. A client whose frames are no use is closed after some dozens of them; one that is refused
         what it may not do now, after many more."""
         self._weight += 1 if refused.code in MISTAKES else MISTAKE_LIMIT / REFUSAL_LIMIT
@@ -167,13 +190,10 @@ def _wishes(request: HTTPConnection) -> tuple[int | None, bool]:
     return read_cursor(request.query_params.get("after")), request.query_params.get("notifications") in ("true", "1")
 
 
-def _wishes_in(given: Frame, request: HTTPConnection) -> tuple[int | None, bool] | None:
-    """From the frame, or from the query what the frame does not say. None if it is not a boolean."""
+def _wishes_in(given: Frame, request: HTTPConnection) -> tuple[int | None, bool]:
+    """From the frame, or from the query what the frame does not say."""
     after, with_notifications = _wishes(request)
-    wanted = given.get("notifications", with_notifications)
-    if not isinstance(wanted, bool):
-        return None
-    return read_cursor(given["after"]) if "after" in given else after, wanted
+    return read_cursor(given["after"]) if "after" in given else after, given.get("notifications", with_notifications)
 
 
 async def _refuse(send: Send, answer: Any) -> None:

@@ -145,6 +145,7 @@ DECIDE_INTO_TABLE = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES}"
 # has not read. `is_counted`: that digest has something of the same actor. The cap, and what earlier notices of the step do
 # to later ones, are left to the caller (decide/digest.py).
 DECIDE_DIGESTS = f"""{_DECISION},
+    gathered AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", DIGEST_NOTICE, 8)}),
     candidates AS MATERIALIZED (
         SELECT d.*, given.actor_id, (
             SELECT x.notification_id
@@ -153,7 +154,7 @@ DECIDE_DIGESTS = f"""{_DECISION},
             WHERE x.member_id = d.member_id AND x.type = given.type AND x.key = given.key AND x.ends_at > $7 AND x.size > 0
               AND n.read_at IS NULL AND n.archived_at IS NULL AND n.deleted_at IS NULL
             ORDER BY x.notification_id DESC LIMIT 1) AS digest_id
-        FROM decision AS d CROSS JOIN {SQLITE.table("given", DIGEST_NOTICE, 8)} ON given.notice_index = d.notice_index)
+        FROM decision AS d JOIN gathered AS given ON given.notice_index = d.notice_index)
     SELECT c.notice_index, c.member_id, c.dedup, c.message_id, c.channels, c.rank, c.due, c.day, c.counted,
            coalesce(c.reason, CASE
                -- What was merged has no notification of its message: the dedup window looks at the entries of digests too.
