@@ -14,13 +14,16 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from bongsu.chat import live_rooms
+from bongsu.chat.fanout import Fanout
+from bongsu.chat.order import ChatOrder
 from bongsu.chat.rooms import as_room_id
+from bongsu.runtime.loop import running
 from bongsu.runtime.topics import room_topic
 from bongsu.settings import Settings
 from bongsu.store import Store
 from tests.live.client import WAIT_SECONDS
 from tests.live.harness import Live, bearer, live_on
-from tests.live.socket_client import receive_op, socket_url
+from tests.live.socket_client import closed_with, receive_op, socket_url
 from tests.support.chat import api_headers
 
 
@@ -288,6 +291,29 @@ async def test_messages_that_are_sent_during_a_resume_come_after_it_once(
         start = seqs.index(1)
         assert seqs[:start] == list(range(41, 41 + start))
         assert seqs[start:] == list(range(1, 81))
+
+
+async def test_a_reader_that_takes_nothing_of_what_it_missed_is_closed_with_4408(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_rooms, "STALLED_SECONDS", 0.2)
+    room = await new_room(live, "a", "b")
+    order = ChatOrder(live.store, Fanout(live.signals), live.settings)
+    async with running(order):
+        # More than the system holds for both ends.
+        sends = [order.send(UUID(room), "a", str(one), "x" * 4096, is_limited=False) for one in range(4_000)]
+        await asyncio.gather(*sends)
+    opening = connect(
+        socket_url(live.address), additional_headers=bearer(live.settings, "b"), proxy=None, max_queue=1, ping_interval=None
+    )
+    async with opening as socket:
+        await receive_op(socket, "ready")
+        await socket.send(json.dumps({"op": "resume", "roomId": room, "afterSeq": 0}))
+        (stream,) = live.gateway.open_streams
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not stream.connection.is_ended:
+                await asyncio.sleep(0.01)
+        assert await closed_with(socket) == 4408
 
 
 async def test_streams_have_chat_events_without_an_id_whatever_the_preferences(live: Live) -> None:

@@ -41,6 +41,8 @@ MEMBERS = 200
 ROOMS = 100
 # Messages of one room that are read at a time.
 PAGE = 200
+# A reader that is sent what it missed and takes nothing for this long has stalled.
+STALLED_SECONDS = 30.0
 # Writes to readers before other tasks run.
 PIECE = 1_000
 
@@ -373,7 +375,7 @@ class LiveRooms(Loop):
         async with self._store.read() as tx:
             changed = await _find_changed(tx, room.room_id, after)
         await _send_missed(stream, (orjson.dumps(changed_frame(message)) for message in changed))
-        while stream in room.readers:
+        while stream in room.readers and not stream.connection.is_ended:
             sent_before = room.seq
             async with self._store.read() as tx:
                 found = await messages.find_after(tx, room.room_id, after, PAGE)
@@ -388,7 +390,7 @@ class LiveRooms(Loop):
                 if after > room.seq:
                     room.sent[stream] = after
                 break
-            await stream.connection.drain()
+            await _drain(stream)
         return after
 
 
@@ -407,7 +409,16 @@ async def _send_missed(stream: Stream, frames: Iterable[bytes]) -> None:
     remaining = iter(frames)
     while piece := list(islice(remaining, PAGE)):
         _send_all(stream, piece)
-        await stream.connection.drain()
+        await _drain(stream)
+
+
+async def _drain(stream: Stream) -> None:
+    """Wait for a reader that is sent much; one that takes nothing for long is closed, and resumes from where it was."""
+    try:
+        async with asyncio.timeout(STALLED_SECONDS):
+            await stream.connection.drain()
+    except TimeoutError:
+        stream.connection.cut()
 
 
 def _send_all(stream: Stream, frames: Iterable[bytes]) -> None:
