@@ -104,10 +104,12 @@ async def test_the_cookie_works_for_our_own_pages_and_for_named_ones(live: Live)
     assert await refused(live, {**cookie, "Origin": "https://evil.example"}) == 403
 
 
-async def test_a_bad_token_is_refused_before_the_socket_is_open(live: Live) -> None:
+async def test_a_bad_token_is_refused_before_the_socket_is_open(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     assert await refused(live, {"Authorization": "Bearer nonsense"}) == 401
     assert await refused(live, {"Authorization": "Bearer server-key-of-the-tests"}) == 403
     assert await refused(live, bearer(live.settings, "m-1", hours=-1)) == 401
+    await until_none_is_served()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize("given", ["nonsense", "", "server-key-of-the-tests"])
@@ -151,6 +153,55 @@ async def test_other_paths_and_plain_requests_are_no_sockets(live: Live) -> None
     without_key = await ask(live.address, upgrade, SOCKET_PATH)
     assert without_key.status == 400
     await without_key.close()
+
+
+async def begin(live: Live, *headers: str, then: bytes = b"") -> bytes:
+    """All that the server answers to the request for a WebSocket with these headers, until it closes."""
+    host, _, port = live.address.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    upgrade = ("Host: x", "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
+    lines = [f"GET {SOCKET_PATH} HTTP/1.1", *upgrade, "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", *headers, "", ""]
+    writer.write("\r\n".join(lines).encode() + then)
+    answer = b""
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(20):
+            while piece := await reader.read(65_536):
+                answer += piece
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize("header", [f"Cookie: a={'x' * 9_000}", "Transfer-Encoding: chunked", "Content-Length: 5"])
+async def test_a_request_that_cannot_begin_a_socket_is_answered_and_closed(live: Live, header: str) -> None:
+    assert (await begin(live, header)).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    "early",
+    [b"\xff" * 4, Frame(Opcode.TEXT, b"\xff").serialize(mask=True), Frame(Opcode.TEXT, b"x" * 70_000).serialize(mask=True)],
+    ids=["no frame", "no text", "too large"],
+)
+async def test_who_sends_frames_before_the_answer_is_cut(live: Live, early: bytes) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    assert await begin(live, then=early) == b""
+    await until_none_is_served()
+    assert faults == []
+
+
+async def until_none_is_served() -> None:
+    async with asyncio.timeout(20):
+        while any("run_asgi" in repr(task.get_coro()) for task in asyncio.all_tasks()):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("is_authenticated", [True, False])
+async def test_a_socket_that_is_lost_without_a_close_frame_leaves_no_task(live: Live, is_authenticated: bool) -> None:
+    async with opened(live, bearer(live.settings, "m-1") if is_authenticated else None) as socket:
+        if is_authenticated:
+            await receive_op(socket, "ready")
+        socket.transport.abort()
+    await until_none_is_served()
 
 
 # --- what it sends ----------------------------------------------------------------------------------------------------

@@ -126,12 +126,14 @@ class Sockets:
 class Socket:
     """An accepted WebSocket: its frames in, as JSON objects, and answers to those that are not."""
 
-    __slots__ = ("_errors", "_receive", "auth", "connection")
+    __slots__ = ("_errors", "_is_closed", "_receive", "auth", "connection")
 
     def __init__(self, connection: Connection, receive: Receive) -> None:
         self.connection = connection
         self._receive = receive
         self._errors = 0
+        # Its end was received. It may come only once: whoever receives again would wait for ever.
+        self._is_closed = False
         # The last frame `auth`, until it is looked at.
         self.auth: Frame | None = None
 
@@ -151,7 +153,11 @@ class Socket:
 
     async def next_frame(self) -> Frame | None:
         """The next frame that is a JSON object with an `op`; None when the socket has ended. Others are answered."""
-        while (message := await self._receive())["type"] == "websocket.receive":
+        while not self._is_closed:
+            message = await self._receive()
+            if message["type"] != "websocket.receive":
+                self._is_closed = True
+                break
             try:
                 return _read(message)
             except BadFrame as bad:
