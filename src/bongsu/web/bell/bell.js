@@ -240,6 +240,7 @@ class Bell extends HTMLElement {
   /** The newest page of the list: instead of what we have, or over it. */
   async #load(isAnew, view = "inbox") {
     const known = this.#known;
+    const had = new Set(known[view].items.keys());
     const page = await this.#ask(view);
     if (known !== this.#known) return;
     const before = known.unread;
@@ -250,7 +251,7 @@ class Bell extends HTMLElement {
       this.#isLoaded = true;
       this.#isStale = false;
     }
-    this.#change(() => known.keep(known[view], page, isAnew));
+    this.#change(() => known.keep(known[view], page, isAnew && had));
     this.#counted(before);
     this.#seeSoon();
   }
@@ -275,10 +276,10 @@ class Bell extends HTMLElement {
   }
 
   async #loadOlder() {
-    const [list, count] = [this.#list, this.#rows.count];
+    const [known, list, count] = [this.#known, this.#list, this.#rows.count];
     await this.#try(async () => {
       const page = await this.#ask(this.#view, list.next);
-      this.#known.keep(list, page, false);
+      known.keep(list, page, false);
       list.next = page.next;
     });
     this.#rows.focus(count);
