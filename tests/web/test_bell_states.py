@@ -301,6 +301,24 @@ def test_what_is_done_in_one_tab_is_seen_in_the_others(site: Site, member: str) 
     expect(closed.element.locator(".is-unread")).to_have_count(0)
 
 
+def test_an_answer_to_one_member_does_not_count_for_the_next(site: Site, member: str) -> None:
+    other = f"{member}-other"
+    site.tell(member, "first", "second")
+    site.tell(other, "third", "fourth", "fifth")
+    bell = site.visit(member, auth="header").is_in("live").open()
+    held: list[Route] = []
+    bell.page.route("**/read", lambda route: held.append(route))
+    bell.act(0, "Mark as read")
+    bell.give(token_of(other))
+    bell.counts(3)
+    bell.is_in("live")
+    with bell.page.expect_response("**/read"):
+        held[0].continue_()
+    site.tell(other, "sixth")
+    bell.counts(4)
+    assert [one["unread"] for one in bell.told("badge")] == [2, 1, 3, 4]
+
+
 def test_what_is_deleted_from_the_archive_leaves_it_in_the_others(site: Site, member: str) -> None:
     site.tell(member, "first", "second", "third")
     context = site.context()
