@@ -134,6 +134,51 @@ async def test_a_later_auth_begins_anew_on_the_same_socket(live: Live) -> None:
         assert await closed_with(socket) == 4401
 
 
+async def test_a_later_auth_goes_on_where_the_socket_is(live: Live) -> None:
+    """With a new token before the old one ends: nothing is sent twice, whatever cursor the address has."""
+    [first, second, third], _ = await write(live.store, "m-1", 3)
+    async with opened(live, bearer(live.settings, "m-1"), notifications="true", after=str(first)) as socket:
+        assert [(await receive_op(socket, "notification"))["id"] for _ in range(2)] == [str(second), str(third)]
+        [stream] = live.gateway.open_streams
+        before = stream.connection.connection_id
+        await socket.send(auth(live))
+        await receive_op(socket, "ready")
+        [told] = await live.ring()
+        assert (await receive_op(socket, "notification"))["id"] == str(told)
+        # Another id: Redis may hear of the end of the first entry after the second was made.
+        [stream] = live.gateway.open_streams
+        assert stream.connection.connection_id != before
+
+
+async def test_a_later_auth_of_another_member_begins_anew(live: Live) -> None:
+    [first, _], _ = await write(live.store, "m-1", 2)
+    [other], _ = await write(live.store, "m-2")
+    async with opened(live, bearer(live.settings, "m-2"), notifications="true", after=str(other)) as socket:
+        await receive_op(socket, "cursor")
+        await socket.send(auth(live))
+        assert (await receive_op(socket, "notification"))["id"] == str(first)
+
+
+async def test_who_authenticates_too_often_is_asked_to_come_back_later(embedded: Embedded) -> None:
+    store, settings = embedded
+    slow = settings.model_copy(update={"member_rate": 0.001, "member_burst": 1})
+    async with live_on(store, slow, "ws") as live, opened(live, bearer(slow, "m-1")) as socket:
+        await receive_op(socket, "ready")
+        await socket.send(auth(live))
+        assert (await receive_op(socket, "error"))["code"] == "UNAVAILABLE"
+        assert (await receive_op(socket, "bye"))["reason"] == "unavailable"
+        assert await closed_with(socket) == 1013
+
+
+async def test_nobody_waits_for_a_reader_that_has_left(live: Live) -> None:
+    async with opened(live, bearer(live.settings, "m-1")) as socket:
+        await receive_op(socket, "ready")
+        [stream] = live.gateway.open_streams
+        socket.transport.abort()
+    await until_none_is_served()
+    await stream.connection.drain()
+
+
 async def test_who_does_not_authenticate_in_time_is_closed_with_4401(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "AUTH_SECONDS", 0.2)
     async with opened(live) as socket:

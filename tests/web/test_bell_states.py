@@ -307,7 +307,7 @@ def test_an_answer_to_one_member_does_not_count_for_the_next(site: Site, member:
     site.tell(other, "third", "fourth", "fifth")
     bell = site.visit(member, auth="header").is_in("live").open()
     held: list[Route] = []
-    bell.page.route("**/read", lambda route: held.append(route))
+    bell.page.route("**/read", held.append)
     bell.act(0, "Mark as read")
     bell.give(token_of(other))
     bell.counts(3)
