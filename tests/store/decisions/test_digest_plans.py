@@ -45,6 +45,7 @@ async def test_digests_are_found_by_their_keys(store: Store) -> None:
         digest_cancel.WITHDRAW,
         digest_cancel.LOWER_UNREAD,
         erasure.FORGET_ACTOR,
+        texts.FIND_EMPTY,
         texts.FIND_TEXTS,
     ):
         steps = await generic_plan(store, statement)
