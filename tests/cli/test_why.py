@@ -112,7 +112,7 @@ def test_an_actor_who_is_in_a_digest_is_not_said_to_be_about_the_event() -> None
     """A notice with a digest is about its event unless its rule says otherwise, so no other is about the same."""
     app = App()
     app.type("VISIT", channels=["PUSH"], digest=Digest(600))
-    own = {"type": "VISIT", "subject": str(ROW.event_id)}
+    own: dict[str, Any] = {"type": "VISIT", "subject": str(ROW.event_id)}
     assert suppressed(Status.DUPLICATE, view(app=app), **own) == "its actor is in the digest already"
     assert suppressed(Status.DUPLICATE, **own) == "its actor is in the digest already"
     either = "the same about p1:ann was sent within 1 h, or its actor is in the digest already"
