@@ -103,6 +103,19 @@ async def test_what_was_pushed_cannot_be_cancelled_but_withdrawn(store: Store, l
     assert (await state(store))["body"] == "Cho and Ann liked your post."
 
 
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_like_in_a_push_that_may_be_retried_can_be_cancelled(store: Store, likes: list[Event], number: int) -> None:
+    """The push has failed, and recovery may send it again: without that like."""
+    await set_columns(store, "deliveries", status="FAIL", is_retryable=True, finished_at=Clock().now)
+    done = await cancel(store, likes[number])
+    assert (done.cancelled, done.sent) == (0, 0)
+    assert (await state(store))["size"] == 2
+    await cancel(store, likes[2])
+    await cancel(store, likes[1 - number])
+    ((is_retryable,),) = await rows(store, "SELECT is_retryable FROM bongsu_deliveries")
+    assert not is_retryable
+
+
 async def test_a_read_digest_changes_without_becoming_unread(store: Store, likes: list[Event]) -> None:
     await set_columns(store, "notifications", read_at=Clock().now)
     await set_columns(store, "members", unread=0)

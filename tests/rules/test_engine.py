@@ -240,6 +240,7 @@ def test_an_event_no_rule_is_about_gives_rise_to_nothing() -> None:
         ({"digest": 300}, "X: digest must be a Digest, not 300: write digest=Digest(seconds=300)"),
         ({"digest": Digest(-1)}, "X: digest seconds must be a number of seconds, 0 to 604800, not -1"),
         ({"digest": Digest(float("nan"))}, "X: digest seconds must be a number of seconds"),
+        ({"digest": Digest(3600), "expires_hours": 1}, "X: it expires before its digest is pushed"),
     ],
 )
 def test_a_digest_that_cannot_be_is_refused(declared: dict[str, Any], says: str) -> None:

@@ -301,6 +301,43 @@ def test_what_is_done_in_one_tab_is_seen_in_the_others(site: Site, member: str) 
     expect(closed.element.locator(".is-unread")).to_have_count(0)
 
 
+def test_an_answer_to_one_member_does_not_count_for_the_next(site: Site, member: str) -> None:
+    other = f"{member}-other"
+    site.tell(member, "first", "second")
+    site.tell(other, "third", "fourth", "fifth")
+    bell = site.visit(member, auth="header").is_in("live").open()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    bell.page.route("**/read", hold)
+    bell.act(0, "Mark as read")
+    bell.give(token_of(other))
+    bell.counts(3)
+    bell.is_in("live")
+    with bell.page.expect_response("**/read"):
+        held[0].continue_()
+    site.tell(other, "sixth")
+    bell.counts(4)
+    assert [one["unread"] for one in bell.told("badge")] == [2, 1, 3, 4]
+
+
+def test_what_is_deleted_from_the_archive_leaves_it_in_the_others(site: Site, member: str) -> None:
+    site.tell(member, "first", "second", "third")
+    context = site.context()
+    here, there = (site.visit(member, context).is_in("live").open() for _ in range(2))
+    here.act(0, "Archive")
+    here.act(0, "Archive")
+    for bell in (here, there):
+        has(bell, "first")
+        archive_of(bell).click()
+        has(bell, "third", "second")
+    # The newest of them: what stands above the answer of the server is not new.
+    here.act(0, "Delete")
+    has(there, "second")
+
+
 def test_a_tab_that_was_away_is_told_what_has_changed_meanwhile(site: Site, member: str) -> None:
     site.tell(member, "first", "second", "third", "fourth")
     context = site.context()

@@ -19,6 +19,7 @@ from bongsu.desk.why import (
     NoAddress,
     OtherChannels,
     Reason,
+    SameActor,
     TypeOff,
     View,
     look,
@@ -236,17 +237,27 @@ def _waiting(view: View, delivery: DeliveryRow, so_far: str) -> str:
         return f"{so_far}, next attempt at {_time(view, delivery.due)}"
     if delivery.code:
         return f"waits until {_time(view, delivery.due)} ({in_words(delivery.code)})"
-    quiet = " for the end of quiet hours" if view.preferences.quiet_hours else ""
+    quiet = " for the end of quiet hours" if view.is_quiet_before(delivery.due) else ""
     return f"waits until {_time(view, delivery.due)}{quiet}"
+
+
+_SAME_ACTOR = "its actor is in the digest already"
+
+
+def _duplicate_sentence(reason: Duplicate | SameActor) -> str:
+    if isinstance(reason, SameActor):
+        return _SAME_ACTOR
+    unless = "" if reason.is_certain else f", or the hours that your own rules give {reason.type} (--app)"
+    same_actor = f", or {_SAME_ACTOR}" if reason.is_digest else ""
+    return f"the same about {reason.subject} was sent within {reason.hours:g} h{unless}{same_actor}"
 
 
 def reason_sentence(reason: Reason) -> str:
     match reason:
         case DailyLimit(limit):
             return f"daily limit of {limit} reached"
-        case Duplicate(type_name, subject, hours, is_certain):
-            unless = "" if is_certain else f", or the hours that your own rules give {type_name} (--app)"
-            return f"the same about {subject} was sent within {hours:g} h{unless}"
+        case Duplicate() | SameActor():
+            return _duplicate_sentence(reason)
         case TypeOff(type_name, is_still):
             return f"has turned {type_name} off" if is_still else f"had turned {type_name} off, and has it on again by now"
         case OtherChannels(type_name, wanted, offered):

@@ -38,7 +38,7 @@ from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, DeliveryStatus, Success
 from bongsu.store.messages.content import Contents, MessageCache, MessageContent
-from bongsu.store.messages.digests import find_digest_contents, find_gathered
+from bongsu.store.messages.digests import find_digest_contents, find_empty, find_gathered
 
 # Debounce: results are recorded after this time at the latest, however few they are. Shorter → more CPU for each delivery at
 # a hundred a second; longer → more of them are UNKNOWN or sent again after a crash.
@@ -308,9 +308,12 @@ class Dispatcher(Loop):
             return
         async with self._store.read() as tx:
             cancelled = await statements.find_cancelled(tx, {sending.claimed.message_id for sending in waiting})
+            digests = {sending.claimed.notification_id for sending in waiting if sending.content.is_digest}
+            empty = await find_empty(tx, digests) if digests else set()
         for sending in waiting:
+            is_cancelled = sending.claimed.message_id in cancelled or sending.claimed.notification_id in empty
             # Some may have begun meanwhile.
-            if sending.claimed.message_id in cancelled and sending.task is not None and self._is_waiting(sending):
+            if is_cancelled and sending.task is not None and self._is_waiting(sending):
                 sending.task.cancel()
                 del self._sending[sending.claimed.delivery_id]
                 self._results.append(result_of_cancelled(sending.claimed, sending.content))

@@ -227,10 +227,9 @@ class _Found:
         """Without unread counts: those of the notifications may be newer, and the others are sent after all events."""
         for position, change in self.changes.changes:
             if position in self.changes.members:
-                _, is_enabled = self.changes.members[position]
-                key, name, data = encode.encode_change(change, self.contents, is_enabled)
+                key, name, data = encode.encode_change(change, self.contents)
                 yield key, position, None, name, data
-        for position, (marks, _) in self.changes.members.items():
+        for position, marks in self.changes.members.items():
             for key, name, data in encode.encode_marks(marks, self.sent_up_to[position], self.changed_up_to[position]):
                 yield key, position, None, name, data
 

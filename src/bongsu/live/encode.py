@@ -97,13 +97,13 @@ def encode_notifications(
 # --- what has changed -------------------------------------------------------------------------------------------------
 
 
-def encode_change(change: Change, contents: NotificationContents, is_enabled: bool) -> Event:
-    """The notification as it is now; or that it has left the inbox."""
+def encode_change(change: Change, contents: NotificationContents) -> Event:
+    """The notification as it is now; or that it has left the inbox. Also to a member who wants no notifications: it is in
+    the list that the page shows, and what was done in one tab is shown in the others."""
     if not change.is_in_inbox:
         return Event(change.change_id, WITHDRAWN, b'{"id":"%d"}' % change.notification_id)
     content = contents.of(change.notification_id, change.message_id)
-    # Members who want no notifications get the critical ones only.
-    if content is None or not (is_enabled or content.is_critical):
+    if content is None:
         return Event(change.change_id, b"", b"")
     json = {
         **_fields(change.created_at, content),

@@ -60,7 +60,7 @@ class Missed:
         if self.state is None:
             return []
         events = encode.encode_notifications(self.notifications, contents, self.state)
-        events += (encode.encode_change(change, contents, self.state.is_enabled) for change in self.changes)
+        events += (encode.encode_change(change, contents) for change in self.changes)
         events += self.marks
         return sorted(events)
 

@@ -102,7 +102,7 @@ class Rules:
                 hours_of(duplicate_hours, "duplicate_hours", least=0),
                 hours_of(expires_hours, "expires_hours", least=LEAST_EXPIRY),
                 pace_of(pace_per_minute, "pace_per_minute"),
-                _checked_digest(digest, critical=critical, is_paced=pace_per_minute is not None),
+                _checked_digest(digest, expires_hours, critical=critical, is_paced=pace_per_minute is not None),
             )
         except ValueError as error:
             raise BadApp(f"Notice type {name}: {error}") from None
@@ -248,7 +248,7 @@ def _check_time(job: str, option: str, given: object, *, least: timedelta) -> No
         raise BadApp(f"Job {job}: {option} is {given!r}: give a timedelta of {wanted}, such as timedelta(minutes=5)")
 
 
-def _checked_digest(digest: Digest | None, *, critical: bool, is_paced: bool) -> Digest | None:
+def _checked_digest(digest: Digest | None, expires_hours: float | None, *, critical: bool, is_paced: bool) -> Digest | None:
     if digest is None:
         return None
     if not isinstance(digest, Digest):
@@ -257,7 +257,9 @@ def _checked_digest(digest: Digest | None, *, critical: bool, is_paced: bool) ->
         raise ValueError("it is critical and has a digest: what is critical does not wait for others, so leave out one")
     if is_paced:
         raise ValueError("it has a pace and a digest: a digest is pushed at its window's end, so leave out one")
-    seconds_of(digest.seconds, "digest seconds")
+    seconds = seconds_of(digest.seconds, "digest seconds")
+    if seconds and expires_hours is not None and expires_hours * 3600 <= seconds:
+        raise ValueError("it expires before its digest is pushed: give expires_hours of more than the digest's seconds")
     return digest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 from bongsu.store import Store
 from bongsu.store.core.query import same
@@ -15,6 +16,7 @@ from tests.support.rows import Sql, add_many
 
 MANY = 5_000
 WHOLE = re.compile(r"Seq Scan on bongsu_(digest|notif|deliver|messages)|^SCAN (x|e|g|n|d|bongsu_\w+)$", re.MULTILINE)
+OPEN_DIGESTS = re.compile(r"bongsu_digests_key (\(.*ends_at>\?\)|on bongsu_digests x.*\n *Index Cond: .*ends_at > )")
 
 
 async def test_digests_are_found_by_their_keys(store: Store) -> None:
@@ -43,8 +45,21 @@ async def test_digests_are_found_by_their_keys(store: Store) -> None:
         digest_cancel.WITHDRAW,
         digest_cancel.LOWER_UNREAD,
         erasure.FORGET_ACTOR,
+        texts.FIND_EMPTY,
         texts.FIND_TEXTS,
     ):
         steps = await generic_plan(store, statement)
         assert not WHOLE.search(steps), (statement, steps)
     assert "bongsu_digests_key" in await generic_plan(store, decide.DECIDE_DIGESTS)
+
+
+async def test_digests_whose_windows_have_ended_are_not_read(store: Store) -> None:
+    """A post that is liked for weeks has thousands of them, also where statistics say that most digests are of that post."""
+    ids = {"notification_id": Sql("number"), "member_id": "owner"}
+    async with store.transaction() as tx:
+        await add_many(tx, "members", 1, member_id="owner")
+        await add_many(tx, "notifications", MANY, message_id=Sql("number"), **ids)
+        await add_many(tx, "digests", MANY, ends_at=timedelta(days=-1), **ids)
+    async with store.transaction() as tx:
+        await tx.execute(same("ANALYZE")())
+    assert OPEN_DIGESTS.search(await generic_plan(store, decide.DECIDE_DIGESTS))

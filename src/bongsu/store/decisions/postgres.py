@@ -152,10 +152,10 @@ _SEVERAL_NOTICES = f""",
 DECIDE = f"{_DECISION}{_SEVERAL_NOTICES}"
 
 # Returns, for each recipient of notices with digests ($8), the first reason against it so far, how much of the cap is used,
-# and the digest that it can be merged into: the newest of the member, type and key whose window is open and that the member
-# has not read. `is_counted`: that digest has something of the same actor. The cap, and what earlier notices of the step do
-# to later ones, are left to the caller (decide/digest.py). The caller has locked the members in a statement before: only so
-# does this one see what others have committed under their locks.
+# and the digest that it can be merged into: of those of the member, type and key whose windows are open and that the member
+# has not read, the one that ends last: the first in its index. `is_counted`: that digest has something of the same actor.
+# The cap, and what earlier notices of the step do to later ones, are left to the caller (decide/digest.py). The caller
+# has locked the members in a statement before: only so does this one see what others have committed under their locks.
 DECIDE_DIGESTS = f"""{_DECISION}
     SELECT d.notice_index, d.member_id, d.dedup, d.message_id, d.channels, d.rank, d.due, d.day, d.counted,
            coalesce(d.reason, CASE
@@ -173,7 +173,7 @@ DECIDE_DIGESTS = f"""{_DECISION}
         JOIN bongsu_notifications AS n ON n.member_id = x.member_id AND n.notification_id = x.notification_id
         WHERE x.member_id = d.member_id AND x.type = given.type AND x.key = given.key AND x.ends_at > $7 AND x.size > 0
           AND n.read_at IS NULL AND n.archived_at IS NULL AND n.deleted_at IS NULL
-        ORDER BY x.notification_id DESC LIMIT 1) AS g ON true
+        ORDER BY x.ends_at DESC, x.notification_id DESC LIMIT 1) AS g ON true
     ORDER BY d.member_id, d.notice_index"""
 
 # The same into bongsu_decided. Many recipients of one notice need no windows over the whole step.

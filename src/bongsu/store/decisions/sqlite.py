@@ -141,9 +141,9 @@ DECIDE_ONE_NOTICE_INTO_TABLE = f"{_INSERT_DECIDED}{_DECISION}{_ONE_NOTICE}"
 DECIDE_INTO_TABLE = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES}"
 
 # Returns, for each recipient of notices with digests ($8), the first reason against it so far, how much of the cap is used,
-# and the digest that it can be merged into: the newest of the member, type and key whose window is open and that the member
-# has not read. `is_counted`: that digest has something of the same actor. The cap, and what earlier notices of the step do
-# to later ones, are left to the caller (decide/digest.py).
+# and the digest that it can be merged into: of those of the member, type and key whose windows are open and that the member
+# has not read, the one that ends last: the first in its index. `is_counted`: that digest has something of the same actor.
+# The cap, and what earlier notices of the step do to later ones, are left to the caller (decide/digest.py).
 DECIDE_DIGESTS = f"""{_DECISION},
     gathered AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", DIGEST_NOTICE, 8)}),
     candidates AS MATERIALIZED (
@@ -153,7 +153,7 @@ DECIDE_DIGESTS = f"""{_DECISION},
             CROSS JOIN bongsu_notifications AS n ON n.notification_id = x.notification_id
             WHERE x.member_id = d.member_id AND x.type = given.type AND x.key = given.key AND x.ends_at > $7 AND x.size > 0
               AND n.read_at IS NULL AND n.archived_at IS NULL AND n.deleted_at IS NULL
-            ORDER BY x.notification_id DESC LIMIT 1) AS digest_id
+            ORDER BY x.ends_at DESC, x.notification_id DESC LIMIT 1) AS digest_id
         FROM decision AS d JOIN gathered AS given ON given.notice_index = d.notice_index)
     SELECT c.notice_index, c.member_id, c.dedup, c.message_id, c.channels, c.rank, c.due, c.day, c.counted,
            coalesce(c.reason, CASE

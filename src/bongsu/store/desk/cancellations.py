@@ -148,9 +148,16 @@ _FIND_RETRYABLE = in_both(
     )
 )
 
-# The same of a message ($1) with many recipients, from its kept counts. These do not distinguish what waits from what is
-# being sent, which is counted by its own index: few, however many wait. In one statement: what is recorded meanwhile counts
-# once.
+# The same of the digests that have gathered a message ($1): their deliveries belong to the message that opened them.
+_FIND_RETRYABLE_DIGEST = same(f"""
+    SELECT d.delivery_id FROM bongsu_digest_entries AS e
+    JOIN bongsu_deliveries AS d ON d.notification_id = e.notification_id
+    WHERE e.message_id = $1 AND e.left_at IS NULL AND d.status IN ('FAIL', 'UNKNOWN') AND d.is_retryable
+      AND d.recovery_rounds < {MOST_ROUNDS} LIMIT 1""")
+
+# The counts of a message ($1) with many recipients, from those that are kept. These do not distinguish what waits from what
+# is being sent, which is counted by its own index: few, however many wait. In one statement: what is recorded meanwhile
+# counts once.
 _COUNT_MANY = in_both(
     lambda d: (
         f"""
@@ -197,7 +204,8 @@ async def _may_go(tx: Transaction, messages: Sequence[Row], counts: Counter[str]
     if counts["READY"] or counts["SENDING"] or counts["SHARED"]:
         return True
     for message in messages if counts["FAIL"] or counts["UNKNOWN"] else ():
-        if await tx.fetch(_FIND_RETRYABLE(message["message_id"])):
+        find = _FIND_RETRYABLE_DIGEST if message["is_digest"] else _FIND_RETRYABLE
+        if await tx.fetch(find(message["message_id"])):
             return True
     return False
 

@@ -23,6 +23,15 @@ FIND_TEXTS = in_both(
     )
 )
 
+# Those of the digests given ($1) of which nothing is left, because all was cancelled. Locks nothing.
+FIND_EMPTY = in_both(
+    lambda d: (
+        f"""
+    SELECT g.notification_id FROM {d.table("given", _NOTIFICATION_ID, 1)} CROSS JOIN bongsu_digests AS g
+    WHERE g.notification_id = given.notification_id AND g.size = 0"""
+    )
+)
+
 
 @dataclass(frozen=True)
 class NotificationContents:
@@ -61,3 +70,9 @@ async def find_digest_contents(tx: Transaction, gathered: Sequence[tuple[int, Me
         for notification_id, content in gathered
         if (row := texts.get(notification_id)) is not None
     }
+
+
+async def find_empty(tx: Transaction, notification_ids: Iterable[int]) -> set[int]:
+    """Those of these digests of which nothing is left."""
+    given = Table(_NOTIFICATION_ID, [(notification_id,) for notification_id in notification_ids])
+    return {row["notification_id"] for row in await tx.fetch(FIND_EMPTY(given))}

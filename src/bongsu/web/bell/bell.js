@@ -240,6 +240,7 @@ class Bell extends HTMLElement {
   /** The newest page of the list: instead of what we have, or over it. */
   async #load(isAnew, view = "inbox") {
     const known = this.#known;
+    const had = new Set(known[view].items.keys());
     const page = await this.#ask(view);
     if (known !== this.#known) return;
     const before = known.unread;
@@ -250,7 +251,7 @@ class Bell extends HTMLElement {
       this.#isLoaded = true;
       this.#isStale = false;
     }
-    this.#change(() => known.keep(known[view], page, isAnew));
+    this.#change(() => known.keep(known[view], page, isAnew && had));
     this.#counted(before);
     this.#seeSoon();
   }
@@ -275,10 +276,10 @@ class Bell extends HTMLElement {
   }
 
   async #loadOlder() {
-    const [list, count] = [this.#list, this.#rows.count];
+    const [known, list, count] = [this.#known, this.#list, this.#rows.count];
     await this.#try(async () => {
       const page = await this.#ask(this.#view, list.next);
-      this.#known.keep(list, page, false);
+      known.keep(list, page, false);
       list.next = page.next;
     });
     this.#rows.focus(count);
@@ -314,8 +315,7 @@ class Bell extends HTMLElement {
     this.#change(() => (undo = this.#known.act(name, id)));
     this.#counted(before);
     await this.#try(async () => {
-      const [method, path] = ACTS[name](id);
-      this.#answered(await this.#server.call(path, method));
+      await this.#call(...ACTS[name](id));
       this.#sayDone(name);
     }, undo);
   }
@@ -324,12 +324,16 @@ class Bell extends HTMLElement {
     const before = this.#known.unread;
     const undo = this.#known.readAll();
     this.#counted(before);
-    await this.#try(async () => this.#answered(await this.#server.call("api/notifications/read-all", "POST")), undo);
+    await this.#try(() => this.#call("POST", "api/notifications/read-all"), undo);
   }
 
-  /** A call has changed something. Some answer how many are unread then. */
-  #answered(answer) {
-    const before = this.#known.unread;
+  /** A call that changes something. Some answer how many are unread then. */
+  async #call(method, path) {
+    const known = this.#known;
+    const answer = await this.#server.call(path, method);
+    // Another member's by now.
+    if (known !== this.#known) return;
+    const before = known.unread;
     // An answer of the inbox that was under way meanwhile may be older.
     this.#known.changes += 1;
     if (answer) this.#known.setUnread(answer.unread);

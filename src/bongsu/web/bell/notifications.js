@@ -106,12 +106,12 @@ class Notifications {
 
   // --- from the inbox ----------------------------------------------------------------------------------------------------
 
-  /** A page of a list: the newest instead of what we have, or over it, or the next one. */
-  keep(list, page, isAnew) {
-    if (isAnew) {
+  /** A page of a list: the newest instead of what we had when we asked (`had`, a set of ids), or over it, or the next one. */
+  keep(list, page, had) {
+    if (had) {
       const newest = page.items[0]?.id ?? "";
-      // What came while the page was asked for is above it.
-      for (const id of list.items.keys()) if (!newest || !isAfter(id, newest)) list.items.delete(id);
+      // What came while the page was asked for is above it. So is what we had and has left the list.
+      for (const id of list.items.keys()) if (had.has(id) || !newest || !isAfter(id, newest)) list.items.delete(id);
       list.next = page.next;
     }
     for (const item of page.items) if (list !== this.inbox || !this.#gone.has(item.id)) list.items.set(item.id, item);

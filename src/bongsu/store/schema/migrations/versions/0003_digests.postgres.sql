@@ -26,7 +26,8 @@ CREATE TABLE bongsu_digests (
     -- Every merge updates the row: room for its versions on the same page.
     fillfactor = 50
 );
-CREATE INDEX bongsu_digests_key ON bongsu_digests (member_id, type, key, notification_id);
+-- The open ones of a key, however many of it have ended.
+CREATE INDEX bongsu_digests_key ON bongsu_digests (member_id, type, key, ends_at, notification_id);
 
 -- What digests have gathered: of each member and message the digest it is in.
 CREATE TABLE bongsu_digest_entries (

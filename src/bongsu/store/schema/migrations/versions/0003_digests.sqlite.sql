@@ -25,7 +25,7 @@ CREATE TABLE bongsu_digests (
     body            text    NOT NULL,
     data            text    NOT NULL
 );
-CREATE INDEX bongsu_digests_key ON bongsu_digests (member_id, type, key, notification_id);
+CREATE INDEX bongsu_digests_key ON bongsu_digests (member_id, type, key, ends_at, notification_id);
 
 CREATE TABLE bongsu_digest_entries (
     message_id      integer NOT NULL,
