@@ -252,6 +252,17 @@ async def test_a_reader_that_stops_reading_is_closed_with_4408_when_little_waits
         assert await closed_with(socket) == 4408
 
 
+async def test_nothing_of_a_socket_is_left_when_it_has_ended(live: Live) -> None:
+    for headers, first in ((bearer(live.settings, "m-1"), "{}"), (None, auth(live)), (None, '{"op": "auth", "token": ""}')):
+        async with opened(live, headers) as socket:
+            await socket.send(first)
+            await socket.recv()
+        async with asyncio.timeout(20):
+            while [task for task in asyncio.all_tasks() if "run_asgi" in repr(task.get_coro())]:
+                await asyncio.sleep(0.01)
+    assert len(live.gateway.open_streams) == 0
+
+
 async def test_after_a_restart_it_comes_back_with_its_cursor(embedded: Embedded) -> None:
     store, settings = embedded
     async with live_on(store, settings, "ws") as live, live.open() as page:

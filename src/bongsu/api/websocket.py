@@ -126,12 +126,14 @@ class Sockets:
 class Socket:
     """An accepted WebSocket: its frames in, as JSON objects, and answers to those that are not."""
 
-    __slots__ = ("_errors", "_receive", "auth", "connection")
+    __slots__ = ("_errors", "_has_ended", "_receive", "auth", "connection")
 
     def __init__(self, connection: Connection, receive: Receive) -> None:
         self.connection = connection
         self._receive = receive
         self._errors = 0
+        # Its end is received once; to wait for another would be for ever.
+        self._has_ended = False
         # The last frame `auth`, until it is looked at.
         self.auth: Frame | None = None
 
@@ -151,9 +153,11 @@ class Socket:
 
     async def next_frame(self) -> Frame | None:
         """The next frame that is a JSON object with an `op`; None when the socket has ended. Others are answered."""
-        while (message := await self._receive())["type"] == "websocket.receive":
+        while not self._has_ended:
+            message = await self._receive()
+            self._has_ended = message["type"] != "websocket.receive"
             try:
-                return _read(message)
+                return None if self._has_ended else _read(message)
             except BadFrame as bad:
                 self.answer_error(bad.code, bad.detail)
         return None
