@@ -257,6 +257,8 @@ async def test_nothing_of_a_socket_is_left_when_it_has_ended(live: Live) -> None
         async with opened(live, headers) as socket:
             await socket.send(first)
             await socket.recv()
+            # Without a closing handshake, as when a phone loses its network.
+            socket.transport.abort()
         async with asyncio.timeout(20):
             while [task for task in asyncio.all_tasks() if "run_asgi" in repr(task.get_coro())]:
                 await asyncio.sleep(0.01)
