@@ -183,8 +183,8 @@ class Sender:
 
     async def _send(self, number: int) -> None:
         event = {
-            "eventType": "post.liked", "actorId": "somebody", "targetId": f"member-{number % PAGES}", "refId": str(number),
-            "payload": {"actorName": "민수"},
+            "eventType": "comment.created", "actorId": "somebody", "targetId": f"member-{number % PAGES}",
+            "refId": str(number), "payload": {"actorName": "민수"},
         }  # fmt: skip
         request = encode("/api/events", orjson.dumps(event), "application/json", KEYS["api_keys"])
         self.began[number] = time.perf_counter()

@@ -67,7 +67,7 @@ def _no_deadlocks() -> Iterator[None]:
     if found := unexpected_deadlocks():
         report = "\n\n".join(f"in {deadlock.test}\n{deadlock.text}" for deadlock in found)
         pytest.fail(
-            f"PostgreSQL found {len(found)} deadlocks, see docs/decisions/0010-locks-in-one-order.md.\n\n{report}",
+            f"PostgreSQL found {len(found)} deadlocks, see docs/decisions/0007-locks-in-one-order.md.\n\n{report}",
             pytrace=False,
         )
 

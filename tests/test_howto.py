@@ -1,4 +1,4 @@
-"""docs/howto/rules.md, templates.md and jobs.md: the very files they show, put where they say, do what they say."""
+"""Rules, templates, digests and jobs in docs/howto: the very files they show, put where they say, do what they say."""
 
 from __future__ import annotations
 
@@ -97,7 +97,20 @@ async def test_the_job_shown_runs_and_goes_on_where_it_was(house: Path, store: S
     put(house, blocks("jobs.md"))
     (job,) = catalogue(Settings(), load_app("shop.jobs:app")).jobs
     run = await run_by_hand(store, job)
-    assert (run.result, run.cursor, run.done, run.total) == ("3 shops", "shop-3", 3, 3)
+    assert (run.result, run.done, run.total) == ("3 shops", 3, 3)
     async with store.read() as tx:
         rows = await tx.fetch(same("SELECT ref_id FROM bongsu_events WHERE event_type = 'report.ready' ORDER BY ref_id")())
     assert [row["ref_id"] for row in rows] == ["shop-1", "shop-2", "shop-3"]
+
+
+async def test_the_visits_shown_are_gathered_and_put_into_words(house: Path, store: Store, settings: Settings) -> None:
+    put(house, blocks("digest.md"))
+    rules = catalogue(settings, load_app("club.rules:app"))
+    visits = [
+        Event(event_type="page.visited", actor_id=name, target_id="m", ref_id="page", payload={"actorName": name})
+        for name in ("Ann", "Bob", "Cho")
+    ]
+    await decide(store, settings, rules, *visits)
+    async with store.read() as tx:
+        (row,) = await tx.fetch(same("SELECT title, body FROM bongsu_digests")())
+    assert tuple(row) == ("3 visits", "Cho and 2 others looked at your page.")

@@ -5,6 +5,7 @@ from bongsu.ingress.publish import Published, publish
 from bongsu.model import (
     Action,
     Channel,
+    Digest,
     Event,
     Everyone,
     Guarantee,
@@ -34,6 +35,7 @@ __all__ = [
     "Action",
     "App",
     "Channel",
+    "Digest",
     "Event",
     "Everyone",
     "Gone",

@@ -148,7 +148,7 @@ class FilesExposed(BongsuError):
 
 
 class NoSuchJob(BongsuError):
-    """`bongsu job list` and `GET /api/admin/jobs` list the jobs."""
+    """`bongsu job list` and `GET /api/admin/jobs` list the jobs; those of your own are there with `--app`."""
 
 
 class JobRunning(BongsuError):

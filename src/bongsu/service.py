@@ -169,7 +169,7 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
         process.stopping.is_set,
         signals,
         gateway=gateway,
-        on_read=partial(announce_read, signals),
+        on_change=partial(announce_read, signals),
         types=process.rules.types,
         all_jobs=process.jobs,
         is_demo=process.is_demo,

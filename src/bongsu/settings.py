@@ -142,7 +142,7 @@ Http = Annotated[str, _url("http", "https")]
 NOT_USED_YET = frozenset(
     {
         "kafka_servers", "schema_registry_url", "kafka_format", "transport", "rabbitmq_url", "outbox_urls", "opensearch_url",
-        "counter_flush_seconds", "digest_seconds", "chat_max_bytes", "chat_rate",
+        "counter_flush_seconds", "chat_max_bytes", "chat_rate",
     }
 )  # fmt: skip
 
@@ -229,7 +229,7 @@ class Settings(BaseModel):
     recommendation_enabled: bool = False
     recommendation_days: Days = 7
     recommendation_limit: Count = 3
-    digest_seconds: Seconds = 300
+    digest_seconds: float = Field(300, ge=0, le=604_800, allow_inf_nan=False)
     max_devices: Count = 20
     member_rate: float = Field(20, ge=0, allow_inf_nan=False)
     member_burst: Count = 100

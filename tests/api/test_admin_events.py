@@ -36,7 +36,8 @@ async def test_an_event_that_nobody_has_taken_yet(api: httpx.AsyncClient, store:
         event_id = await add_event(tx, actor_id="a", target_id="t", ref_id="sku-1", created_at=NOON)
     assert await answer(api, f"{PATH}/{event_id}") == {
         "eventId": str(event_id), "eventType": "product.price_changed", "status": "PENDING", "actorId": "a",
-        "targetId": "t", "refId": "sku-1", "attempts": 0, "error": None, "decided": 0, "suppressed": {}, "deliveries": {},
+        "targetId": "t", "refId": "sku-1", "attempts": 0, "error": None,
+        "decided": 0, "merged": 0, "suppressed": {}, "deliveries": {},
         "createdAt": AT, "dueAt": None, "finishedAt": None, "ratePerSecond": None, "expectedEnd": None,
         "cancellation": None,
     }  # fmt: skip

@@ -41,12 +41,15 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def paths(client: httpx.AsyncClient) -> dict[str, set[str]]:
-    """Every path, with the methods it takes."""
+    """Every path, with the methods it takes. One that has a name where others have an id takes theirs too."""
     document: dict[str, Any] = (await client.get("/openapi.json")).json()
     found: dict[str, set[str]] = dict(PAGES)
     for path, operations in document["paths"].items():
         methods = {method.upper() for method in operations} & set(METHODS)
-        found.setdefault(re.sub(r"\{\w+\}", "1", path), set()).update(methods)
+        pattern = re.sub(r"\{\w+\}", "[^/]+", path)
+        for alike in (re.sub(r"\{\w+\}", "1", other) for other in document["paths"]):
+            if re.fullmatch(pattern, alike):
+                found.setdefault(alike, set()).update(methods)
     return found
 
 

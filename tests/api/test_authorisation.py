@@ -34,7 +34,10 @@ OPEN = {
 }
 MEMBER = {
     "GET /api/notifications", "GET /api/notifications/unread-count", "POST /api/notifications/{notification_id}/read",
-    "POST /api/notifications/read-all", "GET /api/notifications/stream", "GET /api/preferences", "PUT /api/preferences",
+    "POST /api/notifications/{notification_id}/unread", "POST /api/notifications/{notification_id}/archive",
+    "POST /api/notifications/{notification_id}/unarchive", "DELETE /api/notifications/{notification_id}",
+    "POST /api/notifications/read-all", "POST /api/notifications/seen", "GET /api/notifications/stream",
+    "GET /api/preferences", "PUT /api/preferences",
     "PUT /api/devices/{device_id}", "DELETE /api/devices/{device_id}", "POST /api/session",
 }  # fmt: skip
 EVENT_ID = "018f0000-0000-7000-8000-000000000000"

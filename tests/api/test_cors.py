@@ -18,7 +18,7 @@ from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
-from bongsu.web.files import HERE
+from bongsu.web.bell import routes as bell
 from tests.conftest import KEYS
 
 SHOP = "https://shop.example"
@@ -107,7 +107,7 @@ async def test_the_bell_is_a_script_that_browsers_keep_and_ask_after(client: htt
 
 
 def test_the_bell_puts_in_nothing_as_html() -> None:
-    script = (HERE / "bell/bongsu-bell.js").read_text()
+    script = bell.script().body.decode()
     for way in (
         "innerHTML",
         "outerHTML",

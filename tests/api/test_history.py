@@ -38,7 +38,9 @@ async def test_a_row_for_who_was_told_and_for_who_was_not(api: httpx.AsyncClient
     assert told == {
         "memberId": "a", "eventId": str(event_id), "type": "PRICE_DROP", "subject": "product-1", "locale": "ko",
         "title": "사과 가격이 내렸어요", "message": "지금 10% 싸요", "status": "FAILED",
-        "notificationId": str(notification_id), "channels": ["PUSH", "IN_APP"], "createdAt": at, "readAt": None,
+        "notificationId": str(notification_id), "mergedInto": None, "channels": ["PUSH", "IN_APP"],
+        "createdAt": at, "readAt": None,
+        "archivedAt": None, "deletedAt": None,
     }  # fmt: skip
     assert not_told == told | {"memberId": "b", "notificationId": None, "status": "RATE_LIMITED", "deliveries": []}
 

@@ -56,7 +56,7 @@ async def test_a_notification_says_what_it_is_and_when(mine: httpx.AsyncClient, 
         "data": {
             "productId": "sku-1", "price": 10.5, "big": 123456789012345678901234567890, "deep": {"a": [None, True, "가"]},
         },
-        "readAt": None,
+        "readAt": None, "seenAt": None, "archivedAt": None, "updatedAt": None,
     }  # fmt: skip
     assert (answer["next"], answer["unread"]) == (None, 1)
     await told(store, ref_id=None, data="{}")
@@ -123,18 +123,102 @@ async def test_reading_all_twice_is_reading_them_once(mine: httpx.AsyncClient, s
     assert all(item["readAt"] for item in page["items"])
 
 
+# --- what a member does with one --------------------------------------------------------------------------------------
+
+CHANGES = [
+    ("POST", "/1/read"), ("POST", "/1/unread"), ("POST", "/1/archive"), ("POST", "/1/unarchive"), ("DELETE", "/1"),
+]  # fmt: skip
+
+
+async def test_what_was_read_can_be_unread_again(mine: httpx.AsyncClient, store: Store) -> None:
+    one, other = await told(store, 2)
+    await mine.post(f"{INBOX}/read-all")
+    for _ in range(2):
+        assert (await mine.post(f"{INBOX}/{one}/unread")).status_code == 204
+        assert (await mine.get(f"{INBOX}/unread-count")).json() == {"unread": 1}
+    assert ids(await mine.get(f"{INBOX}?unread")) == [one]
+    assert ids(await mine.get(INBOX)) == [other, one]
+
+
+async def test_what_is_archived_is_read_and_in_no_list_but_its_own(mine: httpx.AsyncClient, store: Store) -> None:
+    one, other = await told(store, 2)
+    for _ in range(2):
+        assert (await mine.post(f"{INBOX}/{one}/archive")).status_code == 204
+        assert ids(await mine.get(INBOX)) == ids(await mine.get(f"{INBOX}?unread")) == [other]
+    archive = (await mine.get(f"{INBOX}?archived=true")).json()
+    [item] = archive["items"]
+    assert (item["id"], archive["unread"], archive["next"]) == (one, 1, None)
+    assert item["archivedAt"] == item["readAt"] == item["seenAt"] is not None
+    # It is read already; to be unread it has to be in the inbox.
+    assert (await mine.post(f"{INBOX}/{one}/read")).json() == {"id": one, "readAt": item["readAt"], "unread": 1}
+    refused = await mine.post(f"{INBOX}/{one}/unread")
+    assert refused.status_code == 409
+    assert "unarchive" in refused.json()["detail"]
+    for _ in range(2):
+        assert (await mine.post(f"{INBOX}/{one}/unarchive")).status_code == 204
+        assert ids(await mine.get(f"{INBOX}?archived")) == []
+        assert ids(await mine.get(INBOX)) == [other, one]
+    again = (await mine.get(INBOX)).json()
+    assert (again["items"][1]["readAt"], again["items"][1]["archivedAt"]) == (item["readAt"], None)
+    assert again["unread"] == 1
+
+
+async def test_the_archive_has_pages(mine: httpx.AsyncClient, store: Store) -> None:
+    there = (await told(store, 5))[::-1]
+    for one in there[:4]:
+        await mine.post(f"{INBOX}/{one}/archive")
+    first = await mine.get(f"{INBOX}?archived=true&limit=3")
+    assert ids(first) == there[:3]
+    second = await mine.get(f"{INBOX}?archived=true&limit=3&cursor={first.json()['next']}")
+    assert (ids(second), second.json()["next"]) == (there[3:4], None)
+
+
+async def test_what_is_deleted_is_gone_for_good(mine: httpx.AsyncClient, store: Store) -> None:
+    unread, archived, stays = await told(store, 3)
+    await mine.post(f"{INBOX}/{archived}/archive")
+    for one in (unread, archived):
+        for _ in range(2):
+            assert (await mine.delete(f"{INBOX}/{one}")).status_code == 204
+        for call in ("read", "unread", "archive", "unarchive"):
+            assert (await mine.post(f"{INBOX}/{one}/{call}")).status_code == 404, call
+    page = await mine.get(INBOX)
+    assert (ids(page), page.json()["unread"]) == ([stays], 1)
+    assert ids(await mine.get(f"{INBOX}?archived")) == []
+
+
+async def test_the_list_is_seen_and_stays_unread(mine: httpx.AsyncClient, store: Store) -> None:
+    [one] = await told(store)
+    assert (await mine.post(f"{INBOX}/seen")).status_code == 204
+    [first] = (await mine.get(INBOX)).json()["items"]
+    await told(store)
+    assert (await mine.post(f"{INBOX}/seen")).status_code == 204
+    assert (await mine.post(f"{INBOX}/seen")).status_code == 204
+    page = (await mine.get(INBOX)).json()
+    assert page["unread"] == 2
+    # What was seen before keeps its time.
+    assert page["items"][1]["seenAt"] == first["seenAt"] is not None
+    assert page["items"][0]["seenAt"] >= first["seenAt"]
+    assert one == first["id"]
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
 async def test_a_member_neither_sees_nor_reads_anothers(
     mine: httpx.AsyncClient, store: Store, as_other: dict[str, str]
 ) -> None:
     [one] = await told(store)
     [others] = await told(store, member_id="m-2")
     assert ids(await mine.get(INBOX)) == [one]
-    response = await mine.post(f"{INBOX}/{others}/read")
-    assert response.status_code == 404
-    assert response.headers["content-type"] == "application/problem+json"
+    for method, path in CHANGES:
+        response = await mine.request(method, INBOX + path.replace("1", others, 1))
+        assert response.status_code == 404, path
+        assert response.headers["content-type"] == "application/problem+json"
+    assert (await mine.post(f"{INBOX}/seen")).status_code == 204
     assert (await mine.post(f"{INBOX}/read-all")).json() == {"read": 1, "unread": 0}
     assert (await mine.get(f"{INBOX}/unread-count", headers=as_other)).json() == {"unread": 1}
-    assert (await mine.get(INBOX, headers=as_other)).json()["items"][0]["readAt"] is None
+    [item] = (await mine.get(INBOX, headers=as_other)).json()["items"]
+    assert (item["readAt"], item["seenAt"]) == (None, None)
 
 
 NO_IDS = (
@@ -159,9 +243,10 @@ NO_IDS = (
 async def test_an_id_that_is_none_is_not_found(mine: httpx.AsyncClient, store: Store) -> None:
     await told(store)
     for bad in NO_IDS:
-        response = await mine.post(f"{INBOX}/{bad}/read")
-        assert response.status_code == 404, bad
-        assert "GET /api/notifications" in response.json()["detail"], bad
+        for method, path in CHANGES:
+            response = await mine.request(method, INBOX + path.replace("1", bad, 1))
+            assert response.status_code == 404, (path, bad)
+            assert "GET /api/notifications" in response.json()["detail"], (path, bad)
     assert (await mine.get(f"{INBOX}/unread-count")).json() == {"unread": 1}
 
 
@@ -174,6 +259,7 @@ BAD_QUERIES = (
     ("limit=" + "9" * 5000, "limit", "integer"),
     *((f"cursor={bad}", "cursor", "not a cursor") for bad in ("", *NO_IDS) if bad not in ("999999", str(2**63 - 1))),
     ("unread=yes", "unread", "unread=true"),
+    ("archived=yes", "archived", "archived=true"),
     ("unread=%00", "unread", "unread=true"),
     ("coursor=5", "coursor", "not permitted"),
 )
@@ -189,8 +275,15 @@ async def test_a_bad_query_names_its_cure(mine: httpx.AsyncClient) -> None:
         assert cure in mistake["msg"]
 
 
+async def test_the_archived_are_not_asked_for_as_unread(mine: httpx.AsyncClient) -> None:
+    response = await mine.get(f"{INBOX}?archived&unread")
+    assert response.status_code == 422
+    assert "not both" in response.json()["errors"][0]["msg"]
+    assert (await mine.get(f"{INBOX}?archived=false&unread")).status_code == 200
+
+
 async def test_only_a_members_key_opens_an_inbox(api: httpx.AsyncClient) -> None:
-    calls = [("GET", ""), ("GET", "/unread-count"), ("POST", "/1/read"), ("POST", "/read-all")]
+    calls = [("GET", ""), ("GET", "/unread-count"), ("POST", "/read-all"), ("POST", "/seen"), *CHANGES]
     for method, path in calls:
         assert (await api.request(method, INBOX + path)).status_code == 403, path
     del api.headers["Authorization"]
@@ -201,6 +294,6 @@ async def test_only_a_members_key_opens_an_inbox(api: httpx.AsyncClient) -> None
 async def test_the_document_says_what_a_page_takes(api: httpx.AsyncClient) -> None:
     document = (await api.get("/openapi.json")).json()
     parameters = {one["name"]: one["schema"] for one in document["paths"][INBOX]["get"]["parameters"]}
-    assert set(parameters) == {"unread", "limit", "cursor"}
+    assert set(parameters) == {"unread", "archived", "limit", "cursor"}
     assert (parameters["limit"]["type"], parameters["cursor"]["type"]) == ("integer", "string")
     assert {"type": "boolean"} in parameters["unread"]["anyOf"]

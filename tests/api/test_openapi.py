@@ -19,8 +19,8 @@ METHODS = {"get", "put", "post", "patch", "delete"}
 # Without a verb, because these are what the field calls them.
 NOUNS = {"Liveness", "Readiness"}
 VERBS = {
-    "Begin", "Cancel", "Count", "Create", "End", "Erase", "Find", "List", "Mark", "Read", "Record", "Register", "Remove",
-    "Replay", "Run", "Send", "Set", "Show", "Stream",
+    "Archive", "Begin", "Cancel", "Count", "Create", "Delete", "End", "Erase", "Find", "List", "Mark", "Read", "Record",
+    "Register", "Remove", "Replay", "Run", "Send", "Set", "Show", "Stream", "Unarchive",
 }  # fmt: skip
 
 

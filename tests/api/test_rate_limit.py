@@ -71,6 +71,8 @@ def settings(settings: Settings) -> Settings:
 
 CALLS = [
     ("GET", "/api/notifications"), ("GET", "/api/notifications/unread-count"), ("POST", "/api/notifications/1/read"),
+    ("POST", "/api/notifications/1/unread"), ("POST", "/api/notifications/1/archive"),
+    ("POST", "/api/notifications/1/unarchive"), ("DELETE", "/api/notifications/1"), ("POST", "/api/notifications/seen"),
     ("POST", "/api/notifications/read-all"), ("GET", "/api/preferences"), ("PUT", "/api/preferences"),
     ("PUT", "/api/devices/d"), ("DELETE", "/api/devices/d"), ("POST", "/api/session"),
 ]  # fmt: skip
@@ -96,4 +98,4 @@ async def test_every_call_of_a_member_counts_and_others_do_not_pay_for_it(
 
 
 def _template(path: str) -> str:
-    return path.replace("/1/", "/{notification_id}/").replace("devices/d", "devices/{device_id}")
+    return path.replace("notifications/1", "notifications/{notification_id}").replace("devices/d", "devices/{device_id}")

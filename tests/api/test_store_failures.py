@@ -42,6 +42,8 @@ MEMBER_CALLS: list[tuple[str, str, Any]] = [
     ("GET", "/api/notifications/unread-count", None),
     ("POST", "/api/notifications/1/read", None),
     ("POST", "/api/notifications/read-all", None),
+    ("POST", "/api/notifications/seen", None),
+    ("DELETE", "/api/notifications/1", None),
 ]
 
 

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from bongsu import App
+from bongsu import App, Digest
 from bongsu.cli.why_view import delivery_sentence, event_sentence, facts, lines_of, reason_sentence, row_sentences
 from bongsu.decide.quiet_hours import local_day
 from bongsu.deliver.codes import in_words
@@ -108,6 +108,17 @@ def test_the_window_of_a_type_of_ones_own_is_shown_when_its_rules_are_named() ->
     assert suppressed(Status.DUPLICATE, type="SHIPPED") == unsure
 
 
+def test_an_actor_who_is_in_a_digest_is_not_said_to_be_about_the_event() -> None:
+    """A notice with a digest is about its event unless its rule says otherwise, so no other is about the same."""
+    app = App()
+    app.type("VISIT", channels=["PUSH"], digest=Digest(600))
+    own: dict[str, Any] = {"type": "VISIT", "subject": str(ROW.event_id)}
+    assert suppressed(Status.DUPLICATE, view(app=app), **own) == "its actor is in the digest already"
+    assert suppressed(Status.DUPLICATE, **own) == "its actor is in the digest already"
+    either = "the same about p1:ann was sent within 1 h, or its actor is in the digest already"
+    assert suppressed(Status.DUPLICATE, type="POST_LIKE", subject="p1:ann") == either
+
+
 def test_the_preference_that_suppressed_it_is_named() -> None:
     def with_preferences(**fields: Any) -> str:
         return suppressed(Status.USER_OPTED_OUT, view(preferences=Preferences(**fields)))
@@ -153,6 +164,11 @@ def test_each_delivery_says_what_became_of_it() -> None:
     quiet = view(preferences=Preferences(quiet_hours=QuietHours(start="20:00", end="22:00")))
     waits = "waits until 2026-03-01 22:00:00 for the end of quiet hours"
     assert says(quiet, status="READY", due=later, attempts=0) == waits
+    # The window of a digest may end outside them.
+    by_day = view(preferences=Preferences(quiet_hours=QuietHours(start="23:00", end="08:00")))
+    assert says(by_day, status="READY", due=later, attempts=0) == "waits until 2026-03-01 22:00:00"
+    morning = "waits until 2026-03-02 08:00:00 for the end of quiet hours"
+    assert says(by_day, status="READY", due=NOON + timedelta(hours=11), attempts=0) == morning
     held = f"waits until 2026-03-01 22:00:00 ({in_words('CIRCUIT_OPEN')})"
     assert says(quiet, status="READY", due=later, attempts=0, code="CIRCUIT_OPEN") == held
     again = "2 attempts failed (VENDOR_7), next attempt at 2026-03-01 22:00:00"
@@ -171,6 +187,12 @@ def test_a_notification_lists_its_deliveries() -> None:
         "PUSH to phone: sent 2026-03-01 12:00:00 (simulated: the channel is not configured, so nothing was sent)",
     ]
     assert next(row_sentences(view(), replace(row, read_at=NOON))) == "inbox: read 2026-03-01 21:00:00"
+    archived = replace(row, read_at=NOON, archived_at=NOON + timedelta(hours=1))
+    assert next(row_sentences(view(), archived)) == (
+        "inbox: read 2026-03-01 21:00:00, archived by the member 2026-03-01 22:00:00"
+    )
+    deleted = replace(row, deleted_at=NOON)
+    assert next(row_sentences(view(), deleted)) == "inbox: not read, deleted by the member 2026-03-01 21:00:00"
 
 
 def test_an_event_is_described_from_the_members_side() -> None:

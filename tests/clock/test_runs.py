@@ -135,6 +135,25 @@ async def test_a_step_within_a_step_is_refused_and_leaves_nothing(store: Store) 
     assert (await saved(store)).cursor == 3
 
 
+async def test_a_step_that_begins_during_a_heartbeat_waits_for_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    renew, begun, may_end = statements.renew, asyncio.Event(), asyncio.Event()
+
+    async def slow(*given: Any) -> RunRow | None:
+        begun.set()
+        await may_end.wait()
+        return await renew(*given)
+
+    monkeypatch.setattr(statements, "renew", slow)
+    run = await begin(store)
+    await run.save(cursor=1)
+    heartbeat = asyncio.create_task(run.renew())
+    await begun.wait()
+    asyncio.get_running_loop().call_soon(may_end.set)
+    await run.save(cursor=2)
+    await heartbeat
+    assert (await saved(store)).cursor == 2
+
+
 # --- fencing ----------------------------------------------------------------------------------------------------------
 
 
@@ -310,6 +329,39 @@ async def test_a_job_that_cancels_itself_has_failed(store: Store) -> None:
     assert ended.run.error == "RuntimeError: the job cancelled itself"
 
 
+@pytest.mark.parametrize(("result", "text"), [(7, "7"), (0, "0"), (None, ""), ({"sent": 3}, "{'sent': 3}")])
+async def test_a_job_may_return_anything(store: Store, result: Any, text: str) -> None:
+    async def work(_run: Run) -> Any:
+        return result
+
+    ended = await Runs(store, LEASE_SECONDS).run_by_hand(job(work), "test")
+    assert (ended.run.result, ended.run.error) == (text, None)
+
+
+async def test_a_job_whose_result_cannot_be_told_has_failed(store: Store) -> None:
+    class Mute:
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    async def work(_run: Run) -> Any:
+        return Mute()
+
+    ended = await Runs(store, LEASE_SECONDS).run_by_hand(job(work), "test")
+    assert (ended.run.result, ended.run.error) == (None, "ValueError: no words")
+
+
+async def test_the_errors_of_a_group_are_named(store: Store) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    async def work(_run: Run) -> str:
+        raise ExceptionGroup("unhandled errors", [KeyError("shop"), ExceptionGroup("more", [Mute()])])
+
+    ended = await Runs(store, LEASE_SECONDS).run_by_hand(job(work), "test")
+    assert ended.run.error == "KeyError: 'shop'; Mute:"
+
+
 # --- by hand ----------------------------------------------------------------------------------------------------------
 
 
@@ -420,7 +472,7 @@ async def test_a_step_whose_commit_was_not_answered_is_not_repeated(store: Store
         return "done"
 
     ended = await Runs(away, LEASE_SECONDS).run_by_hand(job(work), "test")
-    assert (ended.run.result, ended.run.done, ended.run.cursor) == ("done", 5, 5)
+    assert (ended.run.result, ended.run.done, ended.run.cursor) == ("done", 5, None)
     assert await event_types(store) == [f"e.{number}" for number in range(1, 6)]
 
 

@@ -161,6 +161,25 @@ async def test_a_job_that_is_not_enabled_or_has_no_schedule_is_not_begun(store: 
     assert (off.runs, requested.runs) == (0, 0)
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_clock_that_was_ahead_and_is_set_right_runs_its_slots(store: Store, is_restarted: bool) -> None:
+    wall, counted = Wall(), Counted()
+    await run_slot(store, counted.job, NINE - 5 * MINUTE)
+    running = clock(store, wall, counted)
+    wall.now = NINE + timedelta(days=365)
+    await turn(running)
+    assert counted.runs == 2
+    wall.now = NINE - MINUTE
+    running = clock(store, wall, counted) if is_restarted else running
+    await turn(running)
+    assert counted.runs == 2
+    for number in range(2):
+        wall.now = NINE + number * 5 * MINUTE
+        await turn(running)
+        await turn(running)
+        assert counted.runs == 3 + number
+
+
 # --- missed slots -----------------------------------------------------------------------------------------------------
 
 

@@ -70,6 +70,11 @@ def test_in_the_second_of_two_hours_the_slot_of_the_first_is_the_newest_and_does
         assert next_slot("30 1 * * *", NEW_YORK, now) == at("2026-11-02T06:30:00Z")
 
 
+def test_the_slot_at_which_a_clock_is_set_back_by_two_hours_is_the_newest() -> None:
+    moment = datetime(2026, 10, 25, 0, 0, tzinfo=UTC)
+    assert newest_slot("0 2 * * *", ZoneInfo("Antarctica/Troll"), moment) == moment
+
+
 def test_what_is_set_for_every_hour_comes_in_both_of_them() -> None:
     halves = [f"{hour:02}:{minute}" for hour in (4, 5, 6, 7) for minute in ("00", "30")]
     assert slots("*/30 * * * *", NEW_YORK, "2026-11-01T04:00:00Z", 4) == halves

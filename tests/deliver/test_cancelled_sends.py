@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from bongsu.deliver.channels.push.sender import Push
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.desk.cancel import Cancellations
 from bongsu.errors import StoreUnreachable
-from bongsu.model import Channel, Everyone, Guarantee, NoticeType
+from bongsu.model import Channel, Digest, Everyone, Guarantee, Listed, NoticeType
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
@@ -117,6 +118,38 @@ async def test_what_waits_of_other_events_is_sent(store: Store, settings: Settin
         await until_all_ended(store, dispatcher)
     assert sorted(one.type for one in sender.sent) == ["AGAIN"] * 3 + ["SALE"]
     assert await statuses(store) == {"CANCELLED": 2, "SUCCESS": 4}
+
+
+async def test_a_digest_that_waits_is_dropped_once_nothing_of_it_is_left(store: Store, settings: Settings) -> None:
+    """Its message is not cancelled, because it may have gathered others; one that has is sent."""
+    # None is given back because it waits for too long.
+    settings = settings.model_copy(update={"send_timeout_seconds": 40, "lease_seconds": 120})
+    member_id, *_ = await add_members_with_devices(store, 4)
+    gathered = NoticeType("VISIT", SALE.channels, digest=Digest(600))
+    first, second = trigger_event(), trigger_event()
+    for event, audience in ((first, Everyone()), (second, Listed((member_id,)))):
+        await decide(store, settings, rules_notifying(audience, gathered, ref_id="page"), event)
+    await set_columns(store, "deliveries", due=timedelta(seconds=-1))
+    await decide(store, settings, rules_notifying(Everyone(), AGAIN), trigger_event())
+    await set_columns(store, "deliveries", {"message_id": await newest_message(store)}, due=timedelta(seconds=-60))
+    sender = OneAtATime()
+    dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
+    async with running(dispatcher):
+        await sender.has_begun.wait()
+        assert await statuses(store) == {"SENDING": 8}
+        await cancel(store, settings, first.event_id)
+        async with asyncio.timeout(20):
+            while (await statuses(store))["CANCELLED"] < 3:
+                await asyncio.sleep(0)
+        sender.may_answer.set()
+        await until_all_ended(store, dispatcher)
+    assert [one.member_id for one in sender.sent if one.type == "VISIT"] == [member_id]
+    assert await statuses(store) == {"CANCELLED": 3, "SUCCESS": 5}
+
+
+async def newest_message(store: Store) -> int:
+    ((message_id,),) = await rows(store, "SELECT max(message_id) FROM bongsu_messages")
+    return int(message_id)
 
 
 async def test_what_a_stop_gives_back_of_a_cancelled_event_is_cancelled(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 import pytest
 
 from bongsu.clock.run import Run
@@ -15,20 +18,24 @@ from bongsu.decide.step import NotPrepared
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.desk import erase as module
+from bongsu.desk.dead_letters import DeadFilter, StoreDeadLetters
 from bongsu.desk.erase import Erasures, erase_job, member_hash
 from bongsu.errors import StoreRolledBack
-from bongsu.model import Action, Behavior, Channel, Device, Listed, Member, NoticeType, Platform, Preferences
+from bongsu.model import Action, Behavior, Channel, Device, Everyone, Listed, Member, NoticeType, Platform, Preferences
+from bongsu.model.job import Job
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
+from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from bongsu.store import Store
+from bongsu.store import Query, Row, Store, Transaction
 from bongsu.store.core.query import same
 from bongsu.store.desk import history
-from bongsu.store.members import find_member, products, put_member, put_preferences
+from bongsu.store.members import erasure, find_member, products, put_member, put_preferences
 from bongsu.store.members.devices import put_device
 from bongsu.store.runs import find_last
+from tests.support.cancellations import request_cancel, run_cancel_steps
 from tests.support.decisions import decide, rows, rules_notifying, trigger_event
-from tests.support.rows import add_attempt, add_event, add_suppression
-from tests.support.runs import LEASE_SECONDS
+from tests.support.rows import add_attempt, add_event, add_row, add_suppression
+from tests.support.runs import LEASE_SECONDS, run_by_hand
 
 TYPE = NoticeType("SAID", (Channel.PUSH, Channel.IN_APP, Channel.SMS))
 SECRETS = ("erased-one", "erased@shop.example", "+821055556666", "token-of-the-erased", "address-of-the-erased")
@@ -225,3 +232,166 @@ async def test_an_event_to_an_erased_member_that_waited_does_not_make_them_anew(
     assert await rows(store, "SELECT 1 FROM bongsu_members") == []
     (event,) = await rows(store, "SELECT event_id, status FROM bongsu_events")
     assert (UUID(str(event["event_id"])), event["status"]) == (event_id, "CANCELLED")
+
+
+# --- where else an id may stand ---------------------------------------------------------------------------------------
+
+
+async def test_an_erased_id_is_no_ones_saved_place(store: Store, settings: Settings) -> None:
+    """A fan-out, a cancellation and a run keep the last member they came to; an event that waits, too."""
+    await add_person(store, "erased-one", "erased")
+    event = trigger_event()
+    await decide(store, settings, rules_notifying(Everyone(), TYPE), event, chunk=1)
+    await request_cancel(store, event.event_id, withdraw=True)
+    await run_cancel_steps(store, limit=1)
+    async with store.transaction() as tx:
+        await add_event(tx, target_id="erased-one", fanout_cursor='[0, "erased-one"]')
+
+    async def look(run: Run) -> str:
+        await run.save(cursor="erased-one")
+        return "looked at all"
+
+    await run_by_hand(store, Job("recommend", "Looks at members.", look))
+    await Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester")
+    assert await traces(store, ("erased-one",)) == []
+
+
+async def test_what_was_requested_about_an_erased_member_is_kept_without_the_id(store: Store) -> None:
+    await add_person(store, "erased-one", "erased")
+    dead = StoreDeadLetters(store, LocalSignals())
+    await dead.replay(DeadFilter.model_validate({"userId": "erased-one", "code": "TIMEOUT"}), "cli:tester")
+    await dead.replay(DeadFilter.model_validate({"userId": "other"}), "cli:tester")
+
+    async def fail(_run: Run) -> str:
+        raise ValueError("as after a fault of ours")
+
+    wanted = {"memberId": "erased-one"}
+    await Runs(store, LEASE_SECONDS).run_by_hand(Job("erase", "Fails.", fail), "cli:tester", input=wanted, subject="s")
+    assert await traces(store, ("erased-one",)) != []
+    await Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester")
+    assert await traces(store, ("erased-one",)) == []
+    found = [orjson.loads(row["input"]) for row in await rows(store, "SELECT input FROM bongsu_runs ORDER BY run_id")]
+    erased = {"memberSha256": member_hash("erased-one")}
+    assert [one.get("filter", one) for one in found] == [
+        {"code": "TIMEOUT", "userSha256": member_hash("erased-one")},
+        {"userId": "other"},
+        erased,
+        erased,
+    ]
+
+
+async def test_a_message_to_two_who_are_erased_at_once_is_deleted(store: Store, settings: Settings) -> None:
+    """Whoever finds the message's event locked by the other erasure waits for it: the other may see the message in use."""
+    if store.dialect.name == "sqlite":
+        return  # has one writer
+    for member_id in ("erased-one", "erased-two"):
+        await add_person(store, member_id, member_id)
+    await notify(store, settings, "erased-one", "erased-two")
+    await Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester")
+    async with store.transaction() as other:
+        await other.fetch(same("SELECT event_id FROM bongsu_events FOR UPDATE")())
+        erasing = asyncio.create_task(Erasures(store, LEASE_SECONDS).erase("erased-two", "cli:tester"))
+        while not erasing.done() and not await rows(store, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+            await asyncio.sleep(0.01)
+    await erasing
+    assert await traces(store, ("erased-one", "erased-two")) == []
+    assert await rows(store, "SELECT 1 FROM bongsu_messages") == []
+
+
+async def test_a_send_that_ends_after_its_delivery_was_erased_leaves_nothing(store: Store, settings: Settings) -> None:
+    await add_person(store, "erased-one", "erased")
+    await notify(store, settings, "erased-one")
+    sender = HeldSender()
+    dispatcher = Dispatcher(store, GuardedSender(sender), settings)
+    tick = asyncio.create_task(dispatcher.tick())
+    await sender.begun.wait()
+    await Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester")
+    sender.may_end.set()
+    await tick
+    await dispatcher.stop()
+    assert await rows(store, "SELECT 1 FROM bongsu_deliveries") == []
+    assert await rows(store, "SELECT 1 FROM bongsu_attempts") == []
+
+
+class HeldSender(Sender):
+    def __init__(self) -> None:
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def send(self, outgoing: Outgoing) -> Outcome:
+        self.begun.set()
+        await self.may_end.wait()
+        return await super().send(outgoing)
+
+
+async def test_an_erasure_that_was_abandoned_for_days_is_finished(store: Store) -> None:
+    await add_person(store, "erased-one", "erased")
+    async with store.transaction() as tx:
+        wanted = orjson.dumps({"memberId": "erased-one"}).decode()
+        started: dict[str, Any] = {"job": "erase", "subject": "s", "input": wanted, "started_at": timedelta(days=-7)}
+        await add_row(tx, "runs", **started)
+    runs = Runs(store, LEASE_SECONDS)
+    (found,) = await runs.find_abandoned()
+    taken = await runs.take_over(found)
+    assert taken is not None
+    ended = await runs.execute(erase_job(), taken)
+    assert ended.run.error is None
+    assert await traces(store) == []
+
+
+async def test_an_event_that_is_published_during_the_last_part_is_cancelled_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if store.dialect.name == "sqlite":
+        return  # has one writer
+    await add_person(store, "erased-one", "erased")
+    cancel = erasure.cancel_events
+
+    async def cancel_and_publish(*given: Any) -> int:
+        cancelled = await cancel(*given)
+        if not await rows(store, "SELECT 1 FROM bongsu_events"):
+            async with store.transaction() as tx:
+                await add_event(tx, target_id="erased-one")
+        return cancelled
+
+    monkeypatch.setattr(erasure, "cancel_events", cancel_and_publish)
+    await Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester")
+    assert [row["status"] for row in await rows(store, "SELECT status FROM bongsu_events")] == ["CANCELLED"]
+    assert await traces(store) == []
+
+
+async def test_registering_a_new_device_while_erasing_is_no_deadlock(store: Store) -> None:
+    """Both lock the member before the devices."""
+    if store.dialect.name == "sqlite":
+        return  # has one writer
+    await add_person(store, "erased-one", "erased")
+    device = Device(token="token-of-the-second", platform=Platform.IOS, push_consent=True)
+    fetch_begun, erasing = asyncio.Event(), asyncio.Event()
+
+    class Held:
+        """A transaction that waits behind the locks of a registration until the erasure waits for them."""
+
+        def __init__(self, tx: Transaction) -> None:
+            self._tx, self.dialect = tx, tx.dialect
+
+        async def fetch(self, *queries: Query) -> Sequence[Row]:
+            found = await self._tx.fetch(*queries)
+            fetch_begun.set()
+            await erasing.wait()
+            return found
+
+        async def execute(self, *queries: Query) -> list[int]:
+            return await self._tx.execute(*queries)
+
+    async def register() -> None:
+        async with store.transaction() as tx:
+            await put_device(Held(tx), "erased-one", "tablet", device)
+
+    registering = asyncio.create_task(register())
+    await fetch_begun.wait()
+    erasure_run = asyncio.create_task(Erasures(store, LEASE_SECONDS).erase("erased-one", "cli:tester"))
+    while not await rows(store, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+        await asyncio.sleep(0.01)
+    erasing.set()
+    await registering
+    await erasure_run
+    assert await traces(store, (*SECRETS, "token-of-the-second")) == []

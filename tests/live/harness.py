@@ -173,7 +173,7 @@ async def live_on(store: Store, settings: Settings, wire: str = "sse") -> AsyncI
             lambda: False,
             signals,
             gateway=gateway,
-            on_read=functools.partial(announce_read, signals),
+            on_change=functools.partial(announce_read, signals),
         )
         address = await stack.enter_async_context(serving(app, listener, gateway.drain, LIMITS))
         ringer = await stack.enter_async_context(ringing(store, signals))

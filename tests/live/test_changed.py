@@ -127,19 +127,19 @@ async def test_a_change_without_a_signal_comes_before_the_next_notification(live
         assert [kind for kind in kinds(page) if kind != "badge"] == ["notification", "updated", "notification"]
 
 
-async def test_who_wants_nothing_gets_updates_of_what_is_critical_only(live: Live) -> None:
+async def test_who_wants_nothing_is_still_shown_what_was_done_in_another_tab(live: Live) -> None:
+    """The page's list has it: what is critical, and what came before."""
     [one], [message] = await write(live.store, "m-1")
-    [other], [critical] = await write(live.store, "m-1")
-    await set_columns(live.store, "messages", {"message_id": critical}, is_critical=True)
     await set_columns(live.store, "members", {"member_id": "m-1"}, is_enabled=False)
     async with pages_of(live, "m-1") as [page]:
-        for notification in (one, other):
-            last = await change(live.store, "m-1", notification, read_at=NOW)
+        last = await change(live.store, "m-1", one, read_at=NOW)
         announce_change(live.signals, "m-1")
         [shown] = await page.until_seen("updated")
-        assert (shown["id"], page.last_id) == (str(other), str(last))
+        assert (shown["id"], shown["readAt"] is None, page.last_id) == (str(one), False, str(last))
         announce_step(live.signals, await withdraw(live.store, message))
         assert await page.until_seen("withdrawn") == [{"id": str(one)}]
+    async with live.open(last_id=str(one)) as again:
+        assert await again.until_seen("withdrawn") == [{"id": str(one)}]
 
 
 # --- who comes back ---------------------------------------------------------------------------------------------------

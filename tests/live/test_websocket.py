@@ -104,10 +104,12 @@ async def test_the_cookie_works_for_our_own_pages_and_for_named_ones(live: Live)
     assert await refused(live, {**cookie, "Origin": "https://evil.example"}) == 403
 
 
-async def test_a_bad_token_is_refused_before_the_socket_is_open(live: Live) -> None:
+async def test_a_bad_token_is_refused_before_the_socket_is_open(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     assert await refused(live, {"Authorization": "Bearer nonsense"}) == 401
     assert await refused(live, {"Authorization": "Bearer server-key-of-the-tests"}) == 403
     assert await refused(live, bearer(live.settings, "m-1", hours=-1)) == 401
+    await until_none_is_served()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize("given", ["nonsense", "", "server-key-of-the-tests"])
@@ -132,6 +134,51 @@ async def test_a_later_auth_begins_anew_on_the_same_socket(live: Live) -> None:
         assert await closed_with(socket) == 4401
 
 
+async def test_a_later_auth_goes_on_where_the_socket_is(live: Live) -> None:
+    """With a new token before the old one ends: nothing is sent twice, whatever cursor the address has."""
+    [first, second, third], _ = await write(live.store, "m-1", 3)
+    async with opened(live, bearer(live.settings, "m-1"), notifications="true", after=str(first)) as socket:
+        assert [(await receive_op(socket, "notification"))["id"] for _ in range(2)] == [str(second), str(third)]
+        [stream] = live.gateway.open_streams
+        before = stream.connection.connection_id
+        await socket.send(auth(live))
+        await receive_op(socket, "ready")
+        [told] = await live.ring()
+        assert (await receive_op(socket, "notification"))["id"] == str(told)
+        # Another id: Redis may hear of the end of the first entry after the second was made.
+        [stream] = live.gateway.open_streams
+        assert stream.connection.connection_id != before
+
+
+async def test_a_later_auth_of_another_member_begins_anew(live: Live) -> None:
+    [first, _], _ = await write(live.store, "m-1", 2)
+    [other], _ = await write(live.store, "m-2")
+    async with opened(live, bearer(live.settings, "m-2"), notifications="true", after=str(other)) as socket:
+        await receive_op(socket, "cursor")
+        await socket.send(auth(live))
+        assert (await receive_op(socket, "notification"))["id"] == str(first)
+
+
+async def test_who_authenticates_too_often_is_asked_to_come_back_later(embedded: Embedded) -> None:
+    store, settings = embedded
+    slow = settings.model_copy(update={"member_rate": 0.001, "member_burst": 1})
+    async with live_on(store, slow, "ws") as live, opened(live, bearer(slow, "m-1")) as socket:
+        await receive_op(socket, "ready")
+        await socket.send(auth(live))
+        assert (await receive_op(socket, "error"))["code"] == "UNAVAILABLE"
+        assert (await receive_op(socket, "bye"))["reason"] == "unavailable"
+        assert await closed_with(socket) == 1013
+
+
+async def test_nobody_waits_for_a_reader_that_has_left(live: Live) -> None:
+    async with opened(live, bearer(live.settings, "m-1")) as socket:
+        await receive_op(socket, "ready")
+        [stream] = live.gateway.open_streams
+        socket.transport.abort()
+    await until_none_is_served()
+    await stream.connection.drain()
+
+
 async def test_who_does_not_authenticate_in_time_is_closed_with_4401(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "AUTH_SECONDS", 0.2)
     async with opened(live) as socket:
@@ -151,6 +198,55 @@ async def test_other_paths_and_plain_requests_are_no_sockets(live: Live) -> None
     without_key = await ask(live.address, upgrade, SOCKET_PATH)
     assert without_key.status == 400
     await without_key.close()
+
+
+async def begin(live: Live, *headers: str, then: bytes = b"") -> bytes:
+    """All that the server answers to the request for a WebSocket with these headers, until it closes."""
+    host, _, port = live.address.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    upgrade = ("Host: x", "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
+    lines = [f"GET {SOCKET_PATH} HTTP/1.1", *upgrade, "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", *headers, "", ""]
+    writer.write("\r\n".join(lines).encode() + then)
+    answer = b""
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(20):
+            while piece := await reader.read(65_536):
+                answer += piece
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize("header", [f"Cookie: a={'x' * 9_000}", "Transfer-Encoding: chunked", "Content-Length: 5"])
+async def test_a_request_that_cannot_begin_a_socket_is_answered_and_closed(live: Live, header: str) -> None:
+    assert (await begin(live, header)).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    "early",
+    [b"\xff" * 4, Frame(Opcode.TEXT, b"\xff").serialize(mask=True), Frame(Opcode.TEXT, b"x" * 70_000).serialize(mask=True)],
+    ids=["no frame", "no text", "too large"],
+)
+async def test_who_sends_frames_before_the_answer_is_cut(live: Live, early: bytes) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    assert await begin(live, then=early) == b""
+    await until_none_is_served()
+    assert faults == []
+
+
+async def until_none_is_served() -> None:
+    async with asyncio.timeout(20):
+        while any("run_asgi" in repr(task.get_coro()) for task in asyncio.all_tasks()):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("is_authenticated", [True, False])
+async def test_a_socket_that_is_lost_without_a_close_frame_leaves_no_task(live: Live, is_authenticated: bool) -> None:
+    async with opened(live, bearer(live.settings, "m-1") if is_authenticated else None) as socket:
+        if is_authenticated:
+            await receive_op(socket, "ready")
+        socket.transport.abort()
+    await until_none_is_served()
 
 
 # --- what it sends ----------------------------------------------------------------------------------------------------
@@ -250,19 +346,6 @@ async def test_a_reader_that_stops_reading_is_closed_with_4408_when_little_waits
         await other.until_told(await live.ring("m-2"))
         socket.transport.resume_reading()
         assert await closed_with(socket) == 4408
-
-
-async def test_nothing_of_a_socket_is_left_when_it_has_ended(live: Live) -> None:
-    for headers, first in ((bearer(live.settings, "m-1"), "{}"), (None, auth(live)), (None, '{"op": "auth", "token": ""}')):
-        async with opened(live, headers) as socket:
-            await socket.send(first)
-            await socket.recv()
-            # Without a closing handshake, as when a phone loses its network.
-            socket.transport.abort()
-        async with asyncio.timeout(20):
-            while [task for task in asyncio.all_tasks() if "run_asgi" in repr(task.get_coro())]:
-                await asyncio.sleep(0.01)
-    assert len(live.gateway.open_streams) == 0
 
 
 async def test_after_a_restart_it_comes_back_with_its_cursor(embedded: Embedded) -> None:

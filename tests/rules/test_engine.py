@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bongsu import App, Channel, Event, Everyone, Guarantee, Listed, Notice, NoticeType, Priority, Run
+from bongsu import App, Channel, Digest, Event, Everyone, Guarantee, Listed, Notice, NoticeType, Priority, Run
 from bongsu.errors import BadApp
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.rules import Rules, catalogue
@@ -92,6 +92,20 @@ def test_an_app_may_bring_a_job() -> None:
         (lambda app: app.job(nothing, cron="0 9 * * 1"), "cannot name a job"),
         (lambda app: app.job("x", cron="every day"), "Job x: cron 'every day' must be five cron fields"),
         (lambda app: app.job("x", cron="0 0 30 2 *"), "on a day that exists"),
+        (lambda app: app.job("x", cron=5), "Job x: cron 5 must be five cron fields"),
+        (
+            lambda app: app.job("x", cron="0 9 * * 1", misfire_grace=60),
+            "Job x: misfire_grace is 60: give a timedelta",
+        ),
+        (lambda app: app.job("x", cron="0 9 * * 1", at_most_for=None), "Job x: at_most_for is None: give a timedelta"),
+        (
+            lambda app: app.job("x", cron="0 9 * * 1", at_most_for=timedelta(0)),
+            "at_most_for is .*: .* of more than 0",
+        ),
+        (
+            lambda app: app.job("x", cron="0 9 * * 1", at_least_for=timedelta(-1)),
+            "at_least_for is .*: .* of 0 or more",
+        ),
         (lambda app: app.job("x", cron="0 9 * * 1")(lambda run: ""), "Job x: .* is not an async function"),
         (lambda app: app.job("taken", cron="0 9 * * 1")(nothing), "Job taken is declared twice"),
     ],
@@ -216,3 +230,33 @@ def test_a_notice_that_names_no_subject_is_about_its_ref_or_else_about_its_event
 
 def test_an_event_no_rule_is_about_gives_rise_to_nothing() -> None:
     assert said("nobody.knows") == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "says"),
+    [
+        ({"digest": Digest(), "critical": True}, "X: it is critical and has a digest: what is critical does not wait"),
+        ({"digest": Digest(), "pace_per_minute": 5}, "X: it has a pace and a digest"),
+        ({"digest": 300}, "X: digest must be a Digest, not 300: write digest=Digest(seconds=300)"),
+        ({"digest": Digest(-1)}, "X: digest seconds must be a number of seconds, 0 to 604800, not -1"),
+        ({"digest": Digest(float("nan"))}, "X: digest seconds must be a number of seconds"),
+        ({"digest": Digest(3600), "expires_hours": 1}, "X: it expires before its digest is pushed"),
+    ],
+)
+def test_a_digest_that_cannot_be_is_refused(declared: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadApp, match=re.escape(says)):
+        App().type("X", channels=["PUSH"], **declared)
+
+
+def test_a_notice_with_a_digest_is_about_its_event_unless_it_says_otherwise() -> None:
+    """About its ref_id, all but the first would be duplicates."""
+    app = App()
+    kind = app.type("X", channels=["PUSH"], digest=Digest())
+    subjects = iter(["", "own"])
+
+    @app.rule("visited")
+    def visited(_event: Event) -> Notice:
+        return Notice(kind, Everyone(), subject=next(subjects), ref_id="page")
+
+    event = Event(event_type="visited")
+    assert [app.detect(event)[0].subject for _ in range(2)] == [str(event.event_id), "own"]

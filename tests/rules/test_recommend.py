@@ -38,6 +38,10 @@ def test_the_recommendation_of_another_day_is_not_a_duplicate() -> None:
     assert [notice.subject for notice in notices] == ["2026-03-01 a", "2026-03-01 a", "2026-03-02 a"]
 
 
+def test_the_day_is_that_of_the_run_where_it_is_given() -> None:
+    assert the_one(ready(day="2026-03-05")).subject == "2026-03-05 a"
+
+
 def test_without_products_or_a_member_there_is_nothing_to_send() -> None:
     assert ready([]) == []
     assert said("recommendation.ready", payload={"products": PRODUCTS}) == []

@@ -50,7 +50,8 @@ class Expected:
 
     @property
     def row(self) -> tuple[Any, ...]:
-        cursor = None if self.cursor is None else str(self.cursor)
+        # The cursor of a finished run is dropped.
+        cursor = None if self.cursor is None or self.result is not None else str(self.cursor)
         return self.epoch, self.claims, cursor, self.result is not None, self.result
 
 

@@ -21,6 +21,7 @@ async def test_runs_are_found_by_their_indexes(store: Store) -> None:
         (runs.FIND_ABANDONED, "bongsu_runs_open"),
         (runs.FIND_OPEN, "bongsu_runs_open"),
         (runs.FIND_NEWEST, "bongsu_runs_by_job"),
+        (runs.FIND_LAST_UNTIL, "bongsu_runs_by_job"),
     ):
         steps = await generic_plan(store, statement)
         assert index in steps, steps

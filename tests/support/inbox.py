@@ -25,7 +25,8 @@ _FIND_IDS = same("""
     SELECT n.notification_id FROM bongsu_notifications n JOIN bongsu_messages m ON m.message_id = n.message_id
     WHERE m.event_id = $1 ORDER BY n.notification_id""")
 
-_UNREAD_ROWS = same("SELECT count(*) AS unread FROM bongsu_notifications WHERE member_id = $1 AND read_at IS NULL")
+_UNREAD_ROWS = same("""
+    SELECT count(*) AS unread FROM bongsu_notifications WHERE member_id = $1 AND read_at IS NULL AND channels & 8 <> 0""")
 
 
 async def add_unread(tx: Transaction, member_id: str, count: int = 1, **words: Any) -> list[int]:

@@ -26,6 +26,7 @@ LONG_FILES = (
     "tests/test_serve.py",
     "tests/chaos/test_two_workers.py",
     "tests/web/test_bell.py",
+    "tests/web/test_bell_states.py",
     "tests/decide/test_killed_workers.py",
     "tests/desk/test_cancel.py",
     "tests/desk/test_killed_cancels.py",

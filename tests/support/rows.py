@@ -37,6 +37,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
     "notifications": {"channels": IN_APP_BIT, "created_at": NOW},
     "suppressions": {"reason": "DUPLICATE", "created_at": NOW},
+    "digests": {"type": "POST_LIKE", "key": "p1", "ends_at": NOW, "size": 1, "title": "t", "body": "b", "data": "{}"},
+    "digest_entries": {"created_at": NOW},
     "deliveries": {"channel": "PUSH", "status": "READY", "rank": 1, "due": NOW, "created_at": NOW},
     "attempts": {"epoch": 1, "began_at": NOW, "millis": 120},
     "behaviors": {"action": "VIEW"},

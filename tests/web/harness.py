@@ -26,7 +26,7 @@ expect.set_options(timeout=15_000)
 # What the bell tells the page, kept for the test.
 LISTENER = """
 window.told = {};
-for (const name of ["notification", "withdrawn", "badge", "state", "select", "chat", "unauthorized"])
+for (const name of ["notification", "updated", "withdrawn", "read", "badge", "state", "select", "chat", "unauthorized"])
   document.addEventListener(`bongsu:${name}`, (event) => (window.told[name] ??= []).push(event.detail));
 """
 
@@ -81,7 +81,17 @@ class Bell:
 
     @property
     def items(self) -> Locator:
-        return self.panel.get_by_role("listitem").get_by_role("button")
+        """The rows, without the buttons of their menus."""
+        return self.panel.get_by_role("listitem").locator("[part~=item]")
+
+    @property
+    def menu(self) -> Locator:
+        return self.panel.get_by_role("menu")
+
+    def act(self, place: int, name: str) -> None:
+        """Choose something from the menu of a row."""
+        self.panel.get_by_role("listitem").nth(place).locator("[part=more]").click()
+        self.menu.get_by_role("menuitem", name=name, exact=True).click()
 
     def is_in(self, state: str) -> Bell:
         expect(self.element).to_have_attribute("state", state)
@@ -158,9 +168,9 @@ class Site:
             event_id = answer.json()["eventId"]
             eventually(lambda: self.client.get(f"/api/events/{event_id}").json()["status"], "DONE")  # noqa: B023
 
-    def inbox(self, member_id: str, cursor: str | None = None) -> dict[str, Any]:
+    def inbox(self, member_id: str, cursor: str | None = None, **params: str) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {token_of(member_id)}"}
-        params = {} if cursor is None else {"cursor": cursor}
+        params |= {} if cursor is None else {"cursor": cursor}
         answer: dict[str, Any] = self.client.get("/api/notifications", headers=headers, params=params).json()
         return answer
 

@@ -81,7 +81,8 @@ class CancelledItem(CancelCounts):
 
 
 class ProgressItem(EventItem):
-    decided: int = Field(description="Members that were notified or suppressed")
+    decided: int = Field(description="Members that were notified, merged or suppressed")
+    merged: int = Field(description="Members for whom it was merged into an open digest")
     suppressed: dict[str, int] = Field(description="Members by the reason why they got no notification")
     deliveries: dict[str, dict[str, int]] = Field(
         description="By channel and status. Of an event of many members, those being sent are counted as READY"
@@ -147,6 +148,7 @@ def _progress_item(progress: EventProgress) -> ProgressItem:
     return ProgressItem(
         **_fields(progress.event),
         decided=progress.counts.decided,
+        merged=progress.counts.merged,
         suppressed=dict(progress.counts.suppressed),
         deliveries={channel: dict(statuses) for channel, statuses in progress.counts.deliveries.items()},
         due_at=progress.due_at,

@@ -56,7 +56,7 @@ def build_api(
     signals: Signals | None = None,
     *,
     gateway: Gateway | None = None,
-    on_read: inbox.OnRead | None = None,
+    on_change: inbox.OnChange | None = None,
     types: Mapping[str, NoticeType] | None = None,
     all_jobs: Sequence[Job] = (),
     is_demo: bool = False,
@@ -80,7 +80,7 @@ def build_api(
         # An erasure waits for a step that is deciding about the member, as workers wait for each other.
         erasures = Erasures(store.share(Share.WORK), settings.lease_seconds)
         app.include_router(members.router(gate, store, settings.max_devices, erasures))
-        app.include_router(inbox.router(gate, store, on_read))
+        app.include_router(inbox.router(gate, store, on_change))
         # Cancelling waits for a step that is being decided at this moment, as workers wait for each other.
         cancellations = Cancellations(store.share(Share.WORK), signals or LocalSignals())
         app.include_router(notifications.router(gate, intake, ingest, cancellations.cancel, types or {}))

@@ -65,11 +65,14 @@ class HistoryItem(ApiModel):
     subject: str
     title: str
     message: str
-    notification_id: str | None = Field(description="null if it was suppressed")
+    notification_id: str | None = Field(description="null if it was suppressed or merged")
+    merged_into: str | None = Field(description="The notification (a digest) that it was merged into, if it was")
     status: Status
     channels: list[str]
     created_at: Timestamp
     read_at: Timestamp | None
+    archived_at: Timestamp | None = Field(description="When the member archived it, if it is in the archive")
+    deleted_at: Timestamp | None = Field(description="When the member deleted it from their inbox")
     locale: str | None = Field(description="null if the text was given and not rendered from a template")
     deliveries: list[DeliveryItem]
 
@@ -103,10 +106,13 @@ def _item(row: HistoryRow) -> HistoryItem:
         title=row.title,
         message=row.body,
         notification_id=None if row.notification_id is None else str(row.notification_id),
+        merged_into=None if row.merged_into is None else str(row.merged_into),
         status=row.status,
         channels=list(row.channels),
         created_at=row.created_at,
         read_at=row.read_at,
+        archived_at=row.archived_at,
+        deleted_at=row.deleted_at,
         locale=row.locale or None,
         deliveries=[_delivery(delivery) for delivery in row.deliveries],
     )

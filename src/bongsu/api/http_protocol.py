@@ -22,6 +22,7 @@ from typing import Any
 import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from websockets.http11 import MAX_LINE_LENGTH
 
 from bongsu.api.admission import Admission
 from bongsu.api.problems import problem
@@ -201,7 +202,12 @@ class HttpProtocol(HttpToolsProtocol):
         protocol.on_lost = partial(self._admission.leave, self._address or "")
         # The parser's callbacks refer to this object: it is gone with the last reference and needs no collector.
         self.parser = None  # type: ignore[assignment]
-        if rest:
+        if not protocol.handshake_initiated:
+            # `websockets` takes shorter lines than we do, and no body. It waits for the end of what it does not take.
+            refused = _Refused(400, f"A WebSocket begins without a body, with lines of at most {MAX_LINE_LENGTH} bytes")
+            self.transport.write(_encode(refused))
+            self.transport.close()
+        elif rest:
             protocol.data_received(rest)
 
     def _without_upgrade(self) -> bytes:

@@ -1,15 +1,16 @@
 """WebSocket `/api/chat/ws`: who may open one, the frames that clients send, and the inbox on it if they ask for that.
 
 The member token comes in a header, in the session cookie, or in a frame `{"op": "auth", "token": …}`. A client that asks for
-`notifications` gets what SSE streams get, from the cursor `after` on. A later `auth` begins anew on the same socket: with
-another token before the first expires, or with other wishes than a browser's cookie could say.
+`notifications` gets what SSE streams get, from the cursor `after` on. A later `auth` is for another token before the first
+expires, or for other wishes than a browser's cookie could say. It goes on where the socket is, or anew for another member.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 import orjson
 from starlette.requests import HTTPConnection
@@ -21,6 +22,7 @@ from bongsu.api.security_headers import with_security_headers
 from bongsu.api.ws_protocol import TRANSPORT
 from bongsu.errors import BadKey, BongsuError, WrongKind
 from bongsu.live.connection import LAST_FRAME_SECONDS, Connection
+from bongsu.live.encode import retry_milliseconds
 from bongsu.live.gateway import Gateway
 from bongsu.live.serving import Reader, read_cursor
 from bongsu.live.wire_ws import WS, frame
@@ -84,8 +86,10 @@ class Sockets:
         if reader is None:
             reader = await self._first_auth(socket, request)
         while reader is not None:
-            await self._gateway.serve(reader, socket.connection, socket.until_closed)
-            reader = await self._next_auth(socket, request)
+            cursor = await self._gateway.serve(reader, socket.connection, socket.until_closed)
+            reader = await self._next_auth(socket, replace(reader, after=cursor))
+            # The registry may hear of the end of the one before after the beginning of this one.
+            self._gateway.give_new_id(socket.connection)
         await socket.until_closed()
 
     async def _from_head(self, request: HTTPConnection) -> Reader:
@@ -104,10 +108,11 @@ class Sockets:
         except TimeoutError:
             socket.refuse("UNAUTHORIZED", f"No `auth` came within {AUTH_SECONDS:g} seconds")
             return None
-        return await self._next_auth(socket, request)
+        return await self._next_auth(socket, _wishes(request))
 
-    async def _next_auth(self, socket: Socket, request: HTTPConnection) -> Reader | None:
-        """Who the frame `auth` says the member is that the socket has stopped for; None if it has ended, or ends now."""
+    async def _next_auth(self, socket: Socket, before: Reader | Wishes) -> Reader | None:
+        """Who the frame `auth` says the member is that the socket has stopped for; None if it has ended, or ends now. What
+        the frame does not say is as before: as the query has it, or as it was for the same member."""
         given, socket.auth = socket.auth, None
         if given is None or socket.connection.is_ended:
             return None
@@ -116,24 +121,27 @@ class Sockets:
         except (BadKey, WrongKind) as error:
             socket.refuse("UNAUTHORIZED", str(error))
         except BongsuError as error:
-            # The member calls too often, or the key server is away.
-            socket.refuse("UNAVAILABLE", str(type(error)()))
+            # The member calls too often, or the key server is away: another token would not help.
+            socket.answer_error("UNAVAILABLE", str(type(error)()))
+            socket.connection.end("unavailable", retry_milliseconds())
         else:
-            return Reader(member_id, expires_at, False, *_wishes_in(given, request))
+            after = None if isinstance(before, Reader) and before.member_id != member_id else before.after
+            after = read_cursor(given["after"]) if "after" in given else after
+            return Reader(member_id, expires_at, False, after, given.get("notifications", before.with_notifications))
         return None
 
 
 class Socket:
     """An accepted WebSocket: its frames in, as JSON objects, and answers to those that are not."""
 
-    __slots__ = ("_errors", "_has_ended", "_receive", "auth", "connection")
+    __slots__ = ("_errors", "_is_closed", "_receive", "auth", "connection")
 
     def __init__(self, connection: Connection, receive: Receive) -> None:
         self.connection = connection
         self._receive = receive
         self._errors = 0
-        # Its end is received once; to wait for another would be for ever.
-        self._has_ended = False
+        # Its end was received. It may come only once: whoever receives again would wait for ever.
+        self._is_closed = False
         # The last frame `auth`, until it is looked at.
         self.auth: Frame | None = None
 
@@ -153,11 +161,13 @@ class Socket:
 
     async def next_frame(self) -> Frame | None:
         """The next frame that is a JSON object with an `op`; None when the socket has ended. Others are answered."""
-        while not self._has_ended:
+        while not self._is_closed:
             message = await self._receive()
-            self._has_ended = message["type"] != "websocket.receive"
+            if message["type"] != "websocket.receive":
+                self._is_closed = True
+                break
             try:
-                return None if self._has_ended else _read(message)
+                return _read(message)
             except BadFrame as bad:
                 self.answer_error(bad.code, bad.detail)
         return None
@@ -189,15 +199,17 @@ def _read(message: Message) -> Frame:
     return given
 
 
-def _wishes(request: HTTPConnection) -> tuple[int | None, bool]:
-    """From the query: the cursor, and whether notifications are asked for."""
-    return read_cursor(request.query_params.get("after")), request.query_params.get("notifications") in ("true", "1")
+class Wishes(NamedTuple):
+    """The cursor, and whether notifications are asked for."""
+
+    after: int | None
+    with_notifications: bool
 
 
-def _wishes_in(given: Frame, request: HTTPConnection) -> tuple[int | None, bool]:
-    """From the frame, or from the query what the frame does not say."""
-    after, with_notifications = _wishes(request)
-    return read_cursor(given["after"]) if "after" in given else after, given.get("notifications", with_notifications)
+def _wishes(request: HTTPConnection) -> Wishes:
+    """From the query."""
+    query = request.query_params
+    return Wishes(read_cursor(query.get("after")), query.get("notifications") in ("true", "1"))
 
 
 async def _refuse(send: Send, answer: Any) -> None:

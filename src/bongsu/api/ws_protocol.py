@@ -22,6 +22,9 @@ PIECES = 1_024
 # uvicorn and websockets write a line for each connection, with the query string; ours is in live/serving.py.
 _log = logging.getLogger("bongsu.websocket")
 _log.setLevel(logging.WARNING)
+# And an error, one with a traceback, for what is a client's fault: text that is not UTF-8, and a token that was refused.
+_FAULTS_OF_CLIENTS = ("Invalid UTF-8 sequence", "ASGI callable returned without completing handshake")
+_log.addFilter(lambda record: not str(record.msg).startswith(_FAULTS_OF_CLIENTS))
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -32,6 +35,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().__init__(*arguments, **options)
         self.logger = _log
         self.conn.logger = _log
+
+    def data_received(self, data: bytes) -> None:
+        # No client may send frames before its request is answered: what is wrong with them could not be answered either.
+        if self.handshake_initiated and not self.handshake_complete:
+            reset(self.transport)
+            return
+        super().data_received(data)
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)

@@ -111,6 +111,8 @@ def facts(progress: EventProgress, zone: ZoneInfo) -> Iterator[tuple[str, str]]:
     if event.error:
         yield "error", event.error
     yield "decided", f"{counts.decided:,}"
+    if counts.merged:
+        yield "merged into digests", f"{counts.merged:,}"
     if counts.suppressed:
         yield "suppressed", _in_words(counts.suppressed)
     for channel, statuses in counts.deliveries.items():

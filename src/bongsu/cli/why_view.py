@@ -12,7 +12,19 @@ from rich.text import Text
 
 from bongsu.cli.terminal import local_time, plain, print_lines
 from bongsu.deliver.codes import in_words
-from bongsu.desk.why import AllOff, DailyLimit, Duplicate, NoAddress, OtherChannels, Reason, TypeOff, View, look, reason_of
+from bongsu.desk.why import (
+    AllOff,
+    DailyLimit,
+    Duplicate,
+    NoAddress,
+    OtherChannels,
+    Reason,
+    SameActor,
+    TypeOff,
+    View,
+    look,
+    reason_of,
+)
 from bongsu.model import EventStatus, Preferences
 from bongsu.model.channels import Address, Channel, channels, in_order
 from bongsu.rules import Rules
@@ -168,17 +180,33 @@ def _pending(view: View, event: EventRow) -> str:
 
 def row_sentences(view: View, row: HistoryRow) -> Iterator[str]:
     """On which channels they got it and with what result, or why they did not get it."""
+    if row.status is Status.MERGED:
+        digest = (
+            "a digest that was deleted since" if row.merged_into is None else f"notification {row.merged_into}, a digest"
+        )
+        yield f"merged into {digest}"
+        return
     if row.notification_id is None:
         yield f"not notified: {reason_sentence(reason_of(view, row))}"
         return
     if Channel.IN_APP in row.channels:
-        yield f"inbox: {f'read {_time(view, row.read_at)}' if row.read_at else 'not read yet'}"
+        yield f"inbox: {_in_inbox(view, row)}"
     for delivery in row.deliveries:
         to = f" to {delivery.device_id}" if delivery.device_id else ""
         simulated = f" ({_SIMULATED})" if delivery.is_simulated else ""
         yield f"{delivery.channel}{to}: {delivery_sentence(view, delivery)}{simulated}"
     if row.status is Status.CANCELLED and not row.deliveries:
         yield "inbox: withdrawn, because its event was cancelled"
+
+
+def _in_inbox(view: View, row: HistoryRow) -> str:
+    """What the member has done with it."""
+    read = f"read {_time(view, row.read_at)}" if row.read_at else "not read"
+    if row.deleted_at is not None:
+        return f"{read}, deleted by the member {_time(view, row.deleted_at)}"
+    if row.archived_at is not None:
+        return f"{read}, archived by the member {_time(view, row.archived_at)}"
+    return read if row.read_at else "not read yet"
 
 
 _SIMULATED = "simulated: the channel is not configured, so nothing was sent"
@@ -209,17 +237,27 @@ def _waiting(view: View, delivery: DeliveryRow, so_far: str) -> str:
         return f"{so_far}, next attempt at {_time(view, delivery.due)}"
     if delivery.code:
         return f"waits until {_time(view, delivery.due)} ({in_words(delivery.code)})"
-    quiet = " for the end of quiet hours" if view.preferences.quiet_hours else ""
+    quiet = " for the end of quiet hours" if view.is_quiet_before(delivery.due) else ""
     return f"waits until {_time(view, delivery.due)}{quiet}"
+
+
+_SAME_ACTOR = "its actor is in the digest already"
+
+
+def _duplicate_sentence(reason: Duplicate | SameActor) -> str:
+    if isinstance(reason, SameActor):
+        return _SAME_ACTOR
+    unless = "" if reason.is_certain else f", or the hours that your own rules give {reason.type} (--app)"
+    same_actor = f", or {_SAME_ACTOR}" if reason.is_digest else ""
+    return f"the same about {reason.subject} was sent within {reason.hours:g} h{unless}{same_actor}"
 
 
 def reason_sentence(reason: Reason) -> str:
     match reason:
         case DailyLimit(limit):
             return f"daily limit of {limit} reached"
-        case Duplicate(type_name, subject, hours, is_certain):
-            unless = "" if is_certain else f", or the hours that your own rules give {type_name} (--app)"
-            return f"the same about {subject} was sent within {hours:g} h{unless}"
+        case Duplicate() | SameActor():
+            return _duplicate_sentence(reason)
         case TypeOff(type_name, is_still):
             return f"has turned {type_name} off" if is_still else f"had turned {type_name} off, and has it on again by now"
         case OtherChannels(type_name, wanted, offered):

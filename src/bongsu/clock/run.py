@@ -103,7 +103,7 @@ class Run:
     @property
     def scheduled_for(self) -> datetime:
         """The slot, or when a run by hand was started. The same for every process that goes on with it."""
-        return self._row.slot or self._row.started_at
+        return self._row.scheduled_for
 
     @property
     def subject(self) -> str:
@@ -152,17 +152,21 @@ class Run:
             )
         async with self._turn:
             self._stepping = asyncio.current_task()
-            if self._is_lost:
-                raise self._lost()
-            async with self._store.transaction() as tx:
-                row = await statements.hold(tx, self._row.run_id, self._row.epoch)
-                if row is None:
+            try:
+                if self._is_lost:
                     raise self._lost()
-                # If the answer to the last commit did not arrive, only the store knows whether it was one.
-                self._progress = _progress_of(row)
-                step = Step(tx, row)
-                yield step
-                await self._save(tx, step.progress)
+                async with self._store.transaction() as tx:
+                    row = await statements.hold(tx, self._row.run_id, self._row.epoch)
+                    if row is None:
+                        raise self._lost()
+                    # If the answer to the last commit did not arrive, only the store knows whether it was one.
+                    self._progress = _progress_of(row)
+                    step = Step(tx, row)
+                    yield step
+                    await self._save(tx, step.progress)
+            finally:
+                # Else a step that begins while the heartbeat has its turn would be taken for one within a step.
+                self._stepping = None
             self._progress = step.progress
             self.steps += 1
         if self._on_step is not None:

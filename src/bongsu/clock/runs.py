@@ -106,6 +106,8 @@ class Runs:
                 await asyncio.wait({working}, timeout=left)
                 if not working.done():
                     await _cancelled(working)
+                    if not working.cancelled():
+                        return working.result()  # it has just ended
                     return await self._finish(job, run, TimeoutError(f"ended after {job.at_most_for}, its at_most_for"))
         except asyncio.CancelledError:
             await _cancelled(working)
@@ -152,11 +154,13 @@ class Runs:
 
         try:
             result = await _through_outages(run, work)
+            # A user's job may return a number.
+            text = "" if result is None else str(result)
         except (RunLost, StoreClosed):
             raise
         except Exception as raised:
             return await self._finish(job, run, raised)
-        return await self._finish(job, run, None, result or "")
+        return await self._finish(job, run, None, text)
 
     async def _finish(self, job: Job, run: Run, raised: Exception | None, result: str | None = None) -> Ended:
         error = None if raised is None else describe_error(raised)
@@ -180,9 +184,15 @@ class Runs:
 
 
 def describe_error(raised: Exception) -> str:
-    """In one line. Our own errors name their cure."""
-    text = str(raised) if isinstance(raised, BongsuError) else f"{type(raised).__name__}: {raised}"
-    return " ".join(text.split())
+    """In one line. Our own errors name their cure; those of a group are what is wrong."""
+    if isinstance(raised, ExceptionGroup):
+        return "; ".join(describe_error(one) for one in raised.exceptions)
+    try:
+        text = str(raised)
+    except Exception:
+        text = ""  # a user's own error that cannot be shown has still ended its run
+    named = text if isinstance(raised, BongsuError) else f"{type(raised).__name__}: {text}"
+    return " ".join(named.split())
 
 
 async def _through_outages(run: Run, call: Callable[[], Awaitable[_T]]) -> _T:

@@ -78,6 +78,8 @@ class Clock(Loop):
         self._now = now or partial(store_time, store)
         # The time of the first tick: slots of a job that never ran count as missed only after it.
         self._began: datetime | None = None
+        # The time of the last tick.
+        self._ticked: datetime | None = None
         # The next slot of each job; those before it are claimed or finished, so the store is not read until then.
         self._next_slots: dict[str, datetime] = {}
         # By job and subject.
@@ -86,7 +88,11 @@ class Clock(Loop):
     async def tick(self) -> int:
         """Start what is due, each in its own task, so that a slow or crashing job does not delay the others."""
         now = await self._now()
-        self._began = self._began or now
+        if self._ticked is not None and now < self._ticked - ON_TIME:
+            # The store's clock was ahead and has been set right: what was computed from it is wrong.
+            self._began = None
+            self._next_slots.clear()
+        self._began, self._ticked = self._began or now, now
         await self._take_over_abandoned()
         for job in self.jobs.values():
             if job.cron is None or not job.is_enabled or (job.name, "") in self._running:
@@ -119,15 +125,18 @@ class Clock(Loop):
             return None
         async with self._store.read() as tx:
             last = await runs.find_last(tx, job.name)
-        if last is not None and last.finished_at is None:
-            return None  # another process is at it: look again when it has finished
+            if last is not None and last.finished_at is None:
+                return None  # another process is at it: look again when it has finished
+            if last is not None and last.scheduled_for > now + ON_TIME:
+                # It ran while the store's clock was ahead. The slots until then are still to come.
+                last = await runs.find_last(tx, job.name, now)
         self._next_slots[job.name] = next_slot(cron, self._zone, now) or _END_OF_TIME
         slot = newest_slot(cron, self._zone, now)
         # A run by hand counts for the slots before it.
-        since = began if last is None else last.slot or last.started_at
+        since = began if last is None else last.scheduled_for
         if slot is None or slot <= since or now - slot > max(job.misfire_grace, ON_TIME):
             return None
-        if last is not None and job.at_least_for and slot < last.started_at + job.at_least_for:
+        if last is not None and job.at_least_for and slot - last.started_at < job.at_least_for:
             return None
         skipped = count_slots(cron, self._zone, since, slot, SKIPPED_LIMIT)
         return DueSlot(slot, now - slot > ON_TIME, skipped)

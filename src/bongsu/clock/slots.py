@@ -15,8 +15,9 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
-# No clock is set back by more. cronsim looks at the time on the wall, which may be that much behind then.
-_SET_BACK = timedelta(hours=2)
+# Clocks are set back by two hours at most (Antarctica/Troll). cronsim looks at the time on the wall, which is that much
+# behind then, and leaves out the slot at that very time.
+_SET_BACK = timedelta(hours=3)
 
 
 def next_slot(cron: str, zone: ZoneInfo, now: datetime) -> datetime | None:

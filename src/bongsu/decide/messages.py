@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 from bongsu.decide.progress import EventInProgress
 from bongsu.model import Notice
@@ -14,6 +15,7 @@ from bongsu.render.templates import Templates
 from bongsu.store import decisions
 from bongsu.store.core.query import Transaction
 from bongsu.store.decisions import Message
+from bongsu.store.decisions.digests import Actor
 from bongsu.store.ranks import PRIORITY_NUMBER
 
 # Types and sets of locales whose content locales are cached.
@@ -65,6 +67,8 @@ class Messages:
         notified: Set[int],
         bulk: Set[int],
         now: datetime,
+        *,
+        are_digests: bool = False,
     ) -> list[tuple[EventInProgress, Message]]:
         """The messages that are needed and not written yet. Suppressions have one too; `notified` have a notification.
 
@@ -76,16 +80,34 @@ class Messages:
             if message_id in needed and message_id not in events[notice_index].messages.values()
         ]
         notices = [events[notice_index].current_notice for notice_index, _, _ in new]
-        products = sorted({notice.product_id for notice in notices if notice.product_id is not None})
-        names = await decisions.find_product_names(tx, products) if products else {}
+        names = await self.product_names(tx, notices)
         written = []
         for notice_index, locale, message_id in new:
-            message = self._render(events[notice_index], locale, message_id, names, now)
+            message = self._render(events[notice_index], locale, message_id, names, now, is_digest=are_digests)
             last_notified_at = now if message_id in notified else None
             written.append(
                 (events[notice_index], message._replace(last_notified_at=last_notified_at, is_bulk=notice_index in bulk))
             )
         return written
+
+    async def product_names(self, tx: Transaction, notices: Sequence[Notice]) -> Mapping[str, str]:
+        """The names of their products, as far as they are known."""
+        products = sorted({notice.product_id for notice in notices if notice.product_id is not None})
+        return await decisions.find_product_names(tx, products) if products else {}
+
+    def render_digest(
+        self,
+        event: EventInProgress,
+        locale: str,
+        product_names: Mapping[str, str],
+        count: int,
+        actors: Sequence[Actor],
+    ) -> DigestText:
+        """What a digest says after the current notice of this event, its newest. `actors` are the newest, newest first."""
+        notice, product = event.current_notice, product_names.get(event.current_notice.product_id or "")
+        names = [actor.name for actor in actors]
+        content = self._templates.phrase(notice, event.claimed.event, locale or None, product, gathered=(count, names))
+        return DigestText(content.title, content.body, as_json(digest_data(notice.data, count, actors)))
 
     def _render(
         self,
@@ -94,6 +116,8 @@ class Messages:
         message_id: int,
         product_names: Mapping[str, str],
         now: datetime,
+        *,
+        is_digest: bool,
     ) -> Message:
         notice = event.current_notice
         product_name = product_names.get(notice.product_id or "")
@@ -108,14 +132,33 @@ class Messages:
             title=content.title,
             body=content.body,
             ref_id=notice.ref_id,
-            data=json.dumps(dict(notice.data), ensure_ascii=False, allow_nan=False, separators=(",", ":")),
+            data=as_json(dict(notice.data)),
             channels=to_bits(notice.type.channels),
             priority=PRIORITY_NUMBER[notice.type.priority],
             guarantee=notice.type.guarantee.value,
             is_critical=notice.type.is_critical,
             created_at=now,
             expires_at=_expiry(notice, now),
+            is_digest=is_digest,
         )
+
+
+class DigestText(NamedTuple):
+    """What a digest says."""
+
+    title: str
+    body: str
+    # Fields for the client, as a JSON object.
+    data: str
+
+
+def digest_data(data: Mapping[str, Any], count: int, actors: Sequence[Actor]) -> dict[str, Any]:
+    """The data of its newest notice, how many it has gathered, and the ids of the newest actors, newest first."""
+    return {**data, "count": count, "actorIds": [actor.actor_id for actor in actors if actor.actor_id is not None]}
+
+
+def as_json(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _expiry(notice: Notice, now: datetime) -> datetime | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -41,9 +41,9 @@ class Profiles:
     def known(self) -> list[Profile]:
         return list(self._known)
 
-    def rows(self, profiles: Sequence[Profile], now: datetime) -> list[ProfileRow]:
-        """What follows from each of them."""
-        return [self._row(profile, now) for profile in profiles]
+    def rows(self, profiles: Sequence[Profile], now: datetime, wait: timedelta = timedelta()) -> list[ProfileRow]:
+        """What follows from each of them. What is due is so after that wait at the earliest."""
+        return [self._row(profile, now, wait) for profile in profiles]
 
     def active_rows(self, profiles: Sequence[Profile], now: datetime, first: float, last: float) -> list[ActiveTime]:
         """When members with quiet hours may be sent to, as pacing needs it: within these seconds from their due time on."""
@@ -55,13 +55,13 @@ class Profiles:
                 found += [ActiveTime(timezone, start, end, *map(_micros, active)) for active in times]
         return found
 
-    def _row(self, profile: Profile, now: datetime) -> ProfileRow:
+    def _row(self, profile: Profile, now: datetime, wait: timedelta) -> ProfileRow:
         zone = _zone(profile.timezone) or self._default_zone
-        due = None
+        due, earliest = None, now + wait
         if profile.quiet_start >= 0:
-            due = quiet_until(now, zone, Quiet(profile.quiet_start, profile.quiet_end))
+            due = quiet_until(earliest, zone, Quiet(profile.quiet_start, profile.quiet_end))
         day = local_day(now, zone)
-        return ProfileRow(profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, day, due or now)
+        return ProfileRow(profile.locale, profile.timezone, profile.quiet_start, profile.quiet_end, day, due or earliest)
 
 
 def _micros(seconds: float) -> int:

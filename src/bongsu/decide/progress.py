@@ -11,6 +11,8 @@ from uuid import UUID
 from bongsu.model import Listed, Notice, Selected
 from bongsu.runtime import telemetry
 from bongsu.store.decisions import DecisionRows, Message
+from bongsu.store.decisions.digests import DigestChanges
+from bongsu.store.decisions.rows import MERGED
 from bongsu.store.outbox import Begun, ClaimedEvent
 
 
@@ -119,9 +121,11 @@ class Decision:
     used_again: list[int] = field(default_factory=list)
     # What was decided for the members; None if there were none.
     rows: DecisionRows | None = None
+    # What it does to digests.
+    digests: DigestChanges = field(default_factory=DigestChanges)
     # How many deliveries it made.
     deliveries: int = 0
-    # Recipients by notice type and reason; no reason means notified.
+    # Recipients by notice type and reason; no reason means notified, MERGED merged into a digest.
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     # Members notified, by event.
     notified: Counter[UUID] = field(default_factory=Counter)
@@ -145,6 +149,11 @@ class Decision:
         return counts
 
     @property
+    def updated(self) -> list[str]:
+        """Members whose inboxes show a digest that has grown."""
+        return [digest.member_id for digest in self.digests.grown if digest.change_id is not None]
+
+    @property
     def cursors(self) -> dict[tuple[UUID, int], str]:
         return {event.claim: json.dumps(position, ensure_ascii=False) for event, position in self.unfinished}
 
@@ -158,5 +167,7 @@ class Decision:
         for (type_name, reason), count in self.counts.items():
             if reason is None:
                 telemetry.NOTIFICATIONS.labels(type_name).inc(count)
+            elif reason == MERGED:
+                telemetry.MERGED.labels(type_name).inc(count)
             else:
                 telemetry.SUPPRESSIONS.labels(type_name, reason).inc(count)

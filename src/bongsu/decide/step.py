@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from bongsu.decide.audience import NextRecipients, Recipients, Remainder
+from bongsu.decide.digest import decide_digests, digest_notice, digest_seconds
 from bongsu.decide.messages import MessageIds, Messages
 from bongsu.decide.profiles import Profiles
 from bongsu.decide.progress import Decision, EventInProgress
@@ -23,6 +24,7 @@ from bongsu.store import Store, decisions, members, outbox
 from bongsu.store.core.query import Transaction
 from bongsu.store.decisions import ActiveTime, DecisionInputs, DedupKey, NoticeRow, PacedNotice, Profile, StepChanges
 from bongsu.store.decisions.audience_snapshots import NoticeKey
+from bongsu.store.decisions.digests import apply_digests
 from bongsu.store.messages.content import MessageCache
 from bongsu.store.outbox import LockedClaims
 from bongsu.store.ranks import rank_of
@@ -80,12 +82,13 @@ class Decider:
             held = await self.lock_claims(tx, events)
             decision = Decision(lost=[event for event in events if event.claim not in held.claims])
             open_events = [event for event in events if event.claim in held.claims]
-            together = _decidable_together(open_events)
+            together = self._decidable_together(open_events)
             recipients = await self._next_recipients.find(tx, _remainders(together), held.now)
             if not recipients.is_empty:
                 await self._decide_members(tx, decision, together, recipients, held)
             self._advance(decision, open_events, together, recipients)
             decision.deliveries = await decisions.apply_decision(tx, decision.rows, self._changes(decision))
+            await apply_digests(tx, decision.digests, held.now)
         self._message_cache.add(decision.contents)
         decision.settle()
         return decision
@@ -119,13 +122,19 @@ class Decider:
         ids = self._messages.assign_ids(events, self._profiles.locales, held.message_ids)
         profiles = await self._step_profiles(tx, recipients)
         inputs = self._inputs(events, ids, recipients, bulk, profiles, held.now)
-        rows = await decisions.decide_members(tx, recipients.members, inputs)
+        if inputs.digests:
+            messages = self._messages
+            rows, decision.digests = await decide_digests(tx, messages, events, ids, recipients.members, inputs)
+        else:
+            rows = await decisions.decide_members(tx, recipients.members, inputs)
         if rows.is_incomplete:
             raise NotPrepared(recipients)
         needed = {count.message_id for count in rows.counts if count.message_id is not None}
         notified = rows.notified_messages
         decision.rows = rows
-        decision.new_messages = await self._messages.render_new(tx, events, ids, needed, notified, bulk, held.now)
+        decision.new_messages = await self._messages.render_new(
+            tx, events, ids, needed, notified, bulk, held.now, are_digests=bool(inputs.digests)
+        )
         decision.used_again = sorted(notified & {message_id for event in events for message_id in event.own_messages})
         for count in rows.counts:
             decision.counts[events[count.notice_index].current_notice.type.name, count.reason] += count.recipients
@@ -184,6 +193,7 @@ class Decider:
         now: datetime,
     ) -> DecisionInputs:
         keys = self._number_keys(events)
+        window = self._window(events[0]) if events else 0.0
         paced = [
             notice
             for notice_index in recipients.members
@@ -194,7 +204,7 @@ class Decider:
                 _notice_row(notice_index, event.current_notice, keys[notice_index], is_bulk=notice_index in bulk)
                 for notice_index, event in enumerate(events)
             ],
-            profiles=self._profiles.rows(profiles, now),
+            profiles=self._profiles.rows(profiles, now, timedelta(seconds=window)),
             contents=[
                 (notice_index, locale, ids[notice_index, content_locale])
                 for notice_index, event in enumerate(events)
@@ -209,6 +219,7 @@ class Decider:
             bulk=bulk,
             paced=paced,
             active=self._active_times(paced, recipients, profiles, now) if paced else (),
+            digests=[digest_notice(notice_index, event) for notice_index, event in enumerate(events)] if window else (),
         )
 
     def _active_times(
@@ -218,6 +229,33 @@ class Decider:
         first = min(notice.seconds * notice.before for notice in paced)
         last = max(notice.seconds * (notice.before + len(recipients.members[notice.notice_index])) for notice in paced)
         return self._profiles.active_rows(profiles, now, first, last)
+
+    def _window(self, event: EventInProgress) -> float:
+        """In how many seconds its current notice is gathered with others; 0: it has no digest."""
+        return digest_seconds(event.current_notice, self._settings)
+
+    def _decidable_together(self, events: Iterable[EventInProgress]) -> list[EventInProgress]:
+        """Those whose current notices one statement can decide.
+
+        All have the same digest window, or none has one: that of the first. Of events with the same dedup key only those of
+        the same type: with another window or cap, which of them is the duplicate would depend on more than their order. And
+        one that continues goes alone: the others are duplicates of what it has sent before, it is not. Those behind one that
+        has to wait wait too.
+        """
+        first: dict[tuple[str, str], EventInProgress] = {}
+        closed: set[tuple[str, str]] = set()
+        together: list[EventInProgress] = []
+        for event in events:
+            if event.is_done or (together and self._window(event) != self._window(together[0])):
+                continue
+            key = event.dedup_key
+            other = first.setdefault(key, event)
+            is_alike = event.current_notice.type == other.current_notice.type and not event.is_long and not other.is_long
+            if other is event or (is_alike and key not in closed):
+                together.append(event)
+            else:
+                closed.add(key)
+        return together
 
     def _number_keys(self, events: Sequence[EventInProgress]) -> list[int]:
         """For each event the number of its dedup key: the same number where one may be a duplicate of the other."""
@@ -246,29 +284,6 @@ class Decider:
     def _dedup_hours(self, notice: Notice) -> float:
         own = notice.type.duplicate_hours
         return self._settings.duplicate_hours if own is None else own
-
-
-def _decidable_together(events: Iterable[EventInProgress]) -> list[EventInProgress]:
-    """Those whose current notices one statement can decide.
-
-    Of events with the same dedup key only those of the same type: with another window or cap, which of them is the duplicate
-    would depend on more than their order. And one that continues goes alone: the others are duplicates of what it has sent
-    before, it is not. Those behind one that has to wait wait too.
-    """
-    first: dict[tuple[str, str], EventInProgress] = {}
-    closed: set[tuple[str, str]] = set()
-    together = []
-    for event in events:
-        if event.is_done:
-            continue
-        key = event.dedup_key
-        other = first.setdefault(key, event)
-        is_alike = event.current_notice.type == other.current_notice.type and not event.is_long and not other.is_long
-        if other is event or (is_alike and key not in closed):
-            together.append(event)
-        else:
-            closed.add(key)
-    return together
 
 
 def _remainders(events: Sequence[EventInProgress]) -> list[Remainder]:

@@ -38,6 +38,7 @@ from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, DeliveryStatus, Success
 from bongsu.store.messages.content import Contents, MessageCache, MessageContent
+from bongsu.store.messages.digests import find_digest_contents, find_empty, find_gathered
 
 # Debounce: results are recorded after this time at the latest, however few they are. Shorter → more CPU for each delivery at
 # a hundred a second; longer → more of them are UNKNOWN or sent again after a crash.
@@ -228,6 +229,7 @@ class Dispatcher(Loop):
             return
         try:
             contents = await self._load_contents(claimed)
+            digests = await self._load_digests(claimed, contents)
             if time.monotonic() - claimed_at > self._lease.seconds / 2:
                 raise StoreTooSlow(
                     f"{len(claimed)} deliveries were claimed and are given back: their leases might end during the send"
@@ -241,7 +243,7 @@ class Dispatcher(Loop):
             self._is_to_record = True
             raise
         for delivery in claimed:
-            content = contents.get(delivery.message_id)
+            content = digests.get(delivery.notification_id) or contents.get(delivery.message_id)
             if content is not None and delivery.can_go:
                 self._start_send(delivery, content)
             else:
@@ -256,6 +258,14 @@ class Dispatcher(Loop):
             return found
         async with self._store.read() as tx:
             return await self._message_cache.load(tx, needed)
+
+    async def _load_digests(self, claimed: Sequence[ClaimedDelivery], contents: Contents) -> dict[int, MessageContent]:
+        """What digests say now, by notification: it changes while they wait to be sent."""
+        gathered = find_gathered(((delivery.notification_id, delivery.message_id) for delivery in claimed), contents)
+        if not gathered:
+            return {}
+        async with self._store.read() as tx:
+            return await find_digest_contents(tx, gathered)
 
     def _start_send(self, claimed: ClaimedDelivery, content: MessageContent) -> None:
         sending = _Sending(claimed, content, time.monotonic())
@@ -298,9 +308,12 @@ class Dispatcher(Loop):
             return
         async with self._store.read() as tx:
             cancelled = await statements.find_cancelled(tx, {sending.claimed.message_id for sending in waiting})
+            digests = {sending.claimed.notification_id for sending in waiting if sending.content.is_digest}
+            empty = await find_empty(tx, digests) if digests else set()
         for sending in waiting:
+            is_cancelled = sending.claimed.message_id in cancelled or sending.claimed.notification_id in empty
             # Some may have begun meanwhile.
-            if sending.claimed.message_id in cancelled and sending.task is not None and self._is_waiting(sending):
+            if is_cancelled and sending.task is not None and self._is_waiting(sending):
                 sending.task.cancel()
                 del self._sending[sending.claimed.delivery_id]
                 self._results.append(result_of_cancelled(sending.claimed, sending.content))

@@ -50,7 +50,15 @@ class Shop:
         self._clock = clock
         self._chosen_at: dict[tuple[str, str], datetime] = {}
         # One of each comes first, in this order; then random ones.
-        self._first = [self._price_drop, self._comment, self._restock, self._reservation, self._like, self._follow]
+        self._first = [
+            self._price_drop,
+            self._comment,
+            self._restock,
+            self._reservation,
+            self._like,
+            self._follow,
+            self._like,
+        ]
         self._weights: dict[Callable[[], Happening], int] = {
             self._price_drop: 8,
             self._restock: 4,
@@ -90,7 +98,8 @@ class Shop:
 
     def _like(self) -> Happening:
         actor, target = self._actor_and_target()
-        post = f"post-{target}-{self._random.randint(1, 5)}"
+        # Few posts, so that their likes are gathered into digests.
+        post = f"post-{target}-{self._random.randint(1, 2)}"
         return Happening(_social_event("post.liked", actor, target, post), f"{actor} likes a post of {target}")
 
     def _comment(self) -> Happening:

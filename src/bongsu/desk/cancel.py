@@ -10,9 +10,11 @@ import time
 from collections.abc import Collection
 from uuid import UUID
 
+from bongsu.desk.digest_texts import rewrite_with
 from bongsu.errors import NoSuchEvent, NothingToCancel, StoreError
-from bongsu.live.announce import announce_withdrawn
+from bongsu.live.announce import announce_updated, announce_withdrawn
 from bongsu.model import EventStatus
+from bongsu.render.templates import Templates
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.signals import Signals
 from bongsu.runtime.topics import CANCELLATIONS_TOPIC, DELIVERIES_TOPIC
@@ -21,6 +23,7 @@ from bongsu.store import Store
 from bongsu.store.desk import cancel_steps, cancellations
 from bongsu.store.desk.cancel_steps import Step
 from bongsu.store.desk.cancellations import Cancellation, NothingLeft
+from bongsu.store.desk.digest_cancel import Rewrite
 
 # Members whose rows one step changes: it holds their locks for a fraction of a second.
 MEMBERS = 1_000
@@ -37,9 +40,10 @@ _WHY_NOTHING = {
 class Cancellations:
     """Cancels events."""
 
-    def __init__(self, store: Store, signals: Signals) -> None:
+    def __init__(self, store: Store, signals: Signals, templates: Templates | None = None) -> None:
         self._store = store
         self._signals = signals
+        self._rewrite = rewrite_with(templates or Templates.load())
 
     async def cancel(self, event_id: UUID, who: str, *, withdraw: bool = False) -> Cancellation:
         """Stop what has not gone out; with `withdraw`, take the rest back out of the inboxes. Asked again, it answers the
@@ -61,7 +65,7 @@ class Cancellations:
         until = time.monotonic() + PATIENCE_SECONDS
         with contextlib.suppress(StoreError):
             while time.monotonic() < until:
-                step = await take_step(self._store, self._signals, event_id)
+                step = await take_step(self._store, self._signals, event_id, rewrite=self._rewrite)
                 if step is None or step.is_last:
                     return
         self._signals.send(CANCELLATIONS_TOPIC)
@@ -74,11 +78,12 @@ class CancelWorker(Loop):
         super().__init__("cancel-worker", settings.poll_seconds)
         self._store = store
         self._signals = signals
+        self._rewrite = rewrite_with(Templates.load())
         # Events whose next rows others have locked: passed over until the others had a step.
         self._locked: set[UUID] = set()
 
     async def tick(self) -> int:
-        step = await take_step(self._store, self._signals, passed_over=self._locked)
+        step = await take_step(self._store, self._signals, passed_over=self._locked, rewrite=self._rewrite)
         if step is None:
             self._locked.clear()
             return 0
@@ -88,10 +93,16 @@ class CancelWorker(Loop):
 
 
 async def take_step(
-    store: Store, signals: Signals, event_id: UUID | None = None, passed_over: Collection[UUID] = ()
+    store: Store,
+    signals: Signals,
+    event_id: UUID | None = None,
+    passed_over: Collection[UUID] = (),
+    rewrite: Rewrite | None = None,
 ) -> Step | None:
     """One step of an unfinished cancellation, and its announcement to open pages."""
-    step = await cancel_steps.step(store, MEMBERS, event_id, passed_over)
+    step = await cancel_steps.step(store, MEMBERS, event_id, passed_over, rewrite)
     if step is not None and step.withdrawn:
         announce_withdrawn(signals, [member_id for member_id, _ in step.withdrawn])
+    if step is not None and step.updated:
+        announce_updated(signals, step.updated)
     return step

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from pydantic import TypeAdapter, ValidationError
 
-from bongsu.decide.quiet_hours import local_day
+from bongsu.decide.quiet_hours import Quiet, local_day, quiet_until
 from bongsu.errors import BadCommand
 from bongsu.model import DeviceStatus, Id, Member, Preferences
 from bongsu.model.channels import Address, ChannelSpec, describe_channel
@@ -22,11 +22,12 @@ from bongsu.store.desk import history
 from bongsu.store.desk.cancellations import Cancellation, find_cancellation
 from bongsu.store.desk.history import Filters, HistoryRow, Status
 from bongsu.store.desk.unfinished import find_unfinished
-from bongsu.store.members import address_of, find_member, find_preferences
+from bongsu.store.members import address_of, find_member, find_preferences, minute_of_day
 from bongsu.store.members.devices import DeviceRow, find_devices
 from bongsu.store.outbox import EventRow, find
 
 _member_id = TypeAdapter(Id)
+_MOMENT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,13 @@ class View:
     @property
     def zone(self) -> ZoneInfo:
         return _zone(self.settings, self.member)
+
+    def is_quiet_before(self, moment: datetime) -> bool:
+        """Whether it is quiet now, or quiet hours end at that moment. What waits may wait for the end of a digest too."""
+        if (hours := self.preferences.quiet_hours) is None:
+            return False
+        quiet = Quiet(minute_of_day(hours.start), minute_of_day(hours.end))
+        return any(quiet_until(one, self.zone, quiet) for one in (self.now, moment - _MOMENT))
 
 
 async def look(
@@ -118,6 +126,13 @@ class Duplicate:
     subject: str
     hours: float
     is_certain: bool
+    # Or the digest, which may be open for longer, has its actor.
+    is_digest: bool = False
+
+
+@dataclass(frozen=True)
+class SameActor:
+    """Its actor was in the digest already, and counts once."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +165,7 @@ class NoAddress:
     is_still: bool
 
 
-Reason = DailyLimit | Duplicate | AllOff | TypeOff | OtherChannels | NoAddress
+Reason = DailyLimit | Duplicate | SameActor | AllOff | TypeOff | OtherChannels | NoAddress
 
 
 def reason_of(view: View, row: HistoryRow) -> Reason:
@@ -165,12 +180,16 @@ def reason_of(view: View, row: HistoryRow) -> Reason:
     return _opted_out(view.preferences, row)
 
 
-def _duplicate(view: View, row: HistoryRow) -> Duplicate:
+def _duplicate(view: View, row: HistoryRow) -> Duplicate | SameActor:
     declared = view.rules.types.get(row.type)
+    # No other event is about this event. Of a type that is not known here, its digest is the likely cause.
+    if row.subject == str(row.event_id) and (declared is None or declared.digest is not None):
+        return SameActor()
     own = declared.duplicate_hours if declared else None
     hours = view.settings.duplicate_hours if own is None else own
     # It may be a type of a direct send, or of the user's own rules, which may give it other hours.
-    return Duplicate(row.type, row.subject, hours, is_certain=declared is not None or view.app is not None)
+    is_digest = declared is not None and declared.digest is not None
+    return Duplicate(row.type, row.subject, hours, declared is not None or view.app is not None, is_digest)
 
 
 def _opted_out(preferences: Preferences, row: HistoryRow) -> Reason:

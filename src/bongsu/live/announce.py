@@ -28,6 +28,7 @@ from bongsu.store import Store
 from bongsu.store.core.query import Transaction
 from bongsu.store.inbox import live as statements
 from bongsu.store.messages.content import MessageCache
+from bongsu.store.messages.digests import load_contents
 
 # A message with up to this many recipients is announced to each of them; so is a withdrawal from so many at a time.
 FEW = 100
@@ -52,6 +53,7 @@ class Announcer(Loop):
 
     def decided(self, decision: Decision) -> None:
         """Queue the messages of a step. For the event worker, after each commit."""
+        announce_updated(self._signals, decision.updated)
         notified = decision.notified_by_message
         if not notified:
             return
@@ -105,7 +107,8 @@ class Announcer(Loop):
         async with self._store.read() as tx:
             few, many = await self._split(tx, messages)
             recipients = await statements.find_recipients(tx, few) if few else []
-            contents = await self._message_cache.load(tx, {recipient.notification.message_id for recipient in recipients})
+            named = [(one.notification.notification_id, one.notification.message_id) for one in recipients]
+            contents = await load_contents(tx, self._message_cache, named)
         if many:
             self._signals.send(MESSAGES_TOPIC, write_messages(many))
         encoded = encode_notifications((recipient.notification for recipient in recipients), contents, None)
@@ -147,8 +150,18 @@ async def announce_read(signals: Signals, member_id: str, _unread: int = 0) -> N
     announce_change(signals, member_id)
 
 
+def announce_updated(signals: Signals, member_ids: Sequence[str]) -> None:
+    """Digests of these members have grown, or something has left them. Call it after each step's commit."""
+    _announce_changes(signals, list(dict.fromkeys(member_ids)))
+
+
 def announce_withdrawn(signals: Signals, member_ids: Sequence[str]) -> None:
-    """Notifications of these members have left their inboxes. Call it after each step's commit.
+    """Notifications of these members have left their inboxes. Call it after each step's commit."""
+    _announce_changes(signals, member_ids)
+
+
+def _announce_changes(signals: Signals, member_ids: Sequence[str]) -> None:
+    """Of few, each one's streams read the store.
 
     Of many, the signal has the first and the last member. Steps in the order of member ids have ranges that do not overlap,
     so a gateway reads each member with an open stream once, however many steps there are.

@@ -21,7 +21,8 @@ from bongsu.store.inbox import changes as change_statements
 from bongsu.store.inbox import live as statements
 from bongsu.store.inbox.changes import MemberChanges
 from bongsu.store.inbox.live import MemberCount, NotificationGroup
-from bongsu.store.messages.content import Contents, MessageCache
+from bongsu.store.messages.content import MessageCache, MessageContent
+from bongsu.store.messages.digests import NotificationContents, find_digest_contents, find_gathered
 
 # Members read in one statement: some milliseconds of work for the store and for this event loop. The first batch is
 # smaller, because nothing is sent while it is read.
@@ -180,7 +181,7 @@ class _Found:
     # The unread counts of all members, if they were asked for, and a time not after they were read.
     counts: Mapping[int, MemberCount]
     counted_at: datetime
-    messages: Contents
+    contents: NotificationContents
     # A limit was reached: there may be more above this key.
     cut_at: int | None
 
@@ -208,22 +209,27 @@ class _Found:
         return sorted(events)
 
     def _notifications(self, group: NotificationGroup) -> Iterable[MemberEvent]:
-        ids, content = group.notification_ids, self.messages.get(group.message_id)
+        ids, content = group.notification_ids, self.contents.messages.get(group.message_id)
         # Members who want no notifications get the critical ones only; members without a row get all.
         if content is None or not (group.is_enabled or content.is_critical or group.is_enabled is None):
             return zip(ids, group.positions, group.unread, repeat(b""), repeat(b""), strict=False)
         rest = encode.after_id(group.created_at, content)
         encoded = (encode.with_id(notification_id, rest) for notification_id in ids)
+        if content.is_digest:
+            encoded = (encode.with_id(one, self._digest(one, group, content)) for one in ids)
         return zip(ids, group.positions, group.unread, repeat(encode.NOTIFICATION), encoded, strict=False)
+
+    def _digest(self, notification_id: int, group: NotificationGroup, content: MessageContent) -> bytes:
+        """Digests differ from member to member."""
+        return encode.after_id(group.created_at, self.contents.digests.get(notification_id, content))
 
     def _changes(self) -> Iterator[MemberEvent]:
         """Without unread counts: those of the notifications may be newer, and the others are sent after all events."""
         for position, change in self.changes.changes:
             if position in self.changes.members:
-                _, is_enabled = self.changes.members[position]
-                key, name, data = encode.encode_change(change, self.messages, is_enabled)
+                key, name, data = encode.encode_change(change, self.contents)
                 yield key, position, None, name, data
-        for position, (marks, _) in self.changes.members.items():
+        for position, marks in self.changes.members.items():
             for key, name, data in encode.encode_marks(marks, self.sent_up_to[position], self.changed_up_to[position]):
                 yield key, position, None, name, data
 
@@ -277,9 +283,19 @@ class _Reader:
                 changes = await change_statements.find_changes(tx, spans, NOTIFICATIONS)
                 if len(changes.changes) == NOTIFICATIONS:
                     cut_at = changes.changes[-1][1].change_id
-            named = {change.message_id for _, change in changes.changes if change.is_in_inbox}
-            messages = await self._message_cache.load(tx, {group.message_id for group in groups} | named)
-        return _Found(members, list(cursors.values()), groups, changes, changed_up_to, counts, counted_at, messages, cut_at)
+            contents = await self._load_contents(groups, changes)
+        return _Found(members, list(cursors.values()), groups, changes, changed_up_to, counts, counted_at, contents, cut_at)
+
+    async def _load_contents(self, groups: Sequence[NotificationGroup], changes: MemberChanges) -> NotificationContents:
+        shown = [(one.notification_id, one.message_id) for _, one in changes.changes if one.is_in_inbox]
+        named = {group.message_id for group in groups} | {message_id for _, message_id in shown}
+        messages = await self._message_cache.load(self._tx, named)
+        # Of thousands of notifications of a message that is not a digest's, none is looked at.
+        for group in groups:
+            if group.message_id in messages and messages[group.message_id].is_digest:
+                shown += [(one, group.message_id) for one in group.notification_ids]
+        gathered = find_gathered(shown, messages)
+        return NotificationContents(messages, await find_digest_contents(self._tx, gathered) if gathered else {})
 
 
 def _last_key(groups: Sequence[NotificationGroup]) -> int | None:

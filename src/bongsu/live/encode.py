@@ -11,7 +11,8 @@ import orjson
 
 from bongsu.store.inbox.changes import Change, Marks
 from bongsu.store.inbox.live import InboxState, NewNotification
-from bongsu.store.messages.content import Contents, MessageContent
+from bongsu.store.messages.content import MessageContent
+from bongsu.store.messages.digests import NotificationContents
 
 # A reader reconnects after this long. Randomised, so that those that lost the same server do not return together.
 RETRY_SECONDS = (1.0, 3.0)
@@ -81,12 +82,12 @@ def with_id(notification_id: int, rest: bytes) -> bytes:
 
 
 def encode_notifications(
-    notifications: Iterable[NewNotification], contents: Contents, state: InboxState | None
+    notifications: Iterable[NewNotification], contents: NotificationContents, state: InboxState | None
 ) -> list[Event]:
     """A member who wants no notifications gets the critical ones only; without a state, all."""
     encoded = []
     for one in notifications:
-        content = contents.get(one.message_id)
+        content = contents.of(one.notification_id, one.message_id)
         if content is not None and (state is None or state.is_enabled or content.is_critical):
             data = with_id(one.notification_id, after_id(one.created_at, content))
             encoded.append(Event(one.notification_id, NOTIFICATION, data))
@@ -96,13 +97,13 @@ def encode_notifications(
 # --- what has changed -------------------------------------------------------------------------------------------------
 
 
-def encode_change(change: Change, contents: Contents, is_enabled: bool) -> Event:
-    """The notification as it is now; or that it has left the inbox."""
+def encode_change(change: Change, contents: NotificationContents) -> Event:
+    """The notification as it is now; or that it has left the inbox. Also to a member who wants no notifications: it is in
+    the list that the page shows, and what was done in one tab is shown in the others."""
     if not change.is_in_inbox:
         return Event(change.change_id, WITHDRAWN, b'{"id":"%d"}' % change.notification_id)
-    content = contents.get(change.message_id)
-    # Members who want no notifications get the critical ones only.
-    if content is None or not (is_enabled or content.is_critical):
+    content = contents.of(change.notification_id, change.message_id)
+    if content is None:
         return Event(change.change_id, b"", b"")
     json = {
         **_fields(change.created_at, content),

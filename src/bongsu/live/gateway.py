@@ -87,9 +87,14 @@ class Gateway:
     def connection(self, wire: Wire, transport: asyncio.Transport, send: Send) -> Connection:
         return Connection(self._registry.new_id(), wire, transport, send)
 
-    async def serve(self, reader: Reader, connection: Connection, until_closed: Callable[[], Awaitable[None]]) -> None:
-        """Serve a reader until the connection has ended, theirs or ours: `until_closed` returns then."""
-        await self._serving.serve(reader, connection, until_closed)
+    def give_new_id(self, connection: Connection) -> None:
+        """Before the connection is served again: in the registry every id is entered once."""
+        connection.connection_id = self._registry.new_id()
+
+    async def serve(self, reader: Reader, connection: Connection, until_closed: Callable[[], Awaitable[None]]) -> int | None:
+        """Serve a reader until the connection has ended, theirs or ours: `until_closed` returns then. Returns the cursor
+        that the reader has then."""
+        return await self._serving.serve(reader, connection, until_closed)
 
     async def drain(self) -> None:
         """Close all streams, a slice at a time, and refuse new ones."""

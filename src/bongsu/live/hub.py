@@ -34,7 +34,8 @@ from bongsu.store.inbox import changes as change_statements
 from bongsu.store.inbox import live as statements
 from bongsu.store.inbox.changes import Change
 from bongsu.store.inbox.live import InboxState, NewNotification
-from bongsu.store.messages.content import Contents, MessageCache
+from bongsu.store.messages.content import MessageCache
+from bongsu.store.messages.digests import NotificationContents, load_contents
 
 # The most that is sent of what came after the reader's cursor: a page that was away for longer loads the inbox.
 MISSED_LIMIT = 1_000
@@ -53,17 +54,19 @@ class Missed:
     changes: Sequence[Change] = ()
     marks: Sequence[Event] = ()
 
-    def encode(self, contents: Contents) -> list[Event]:
+    def encode(self, contents: NotificationContents) -> list[Event]:
         """In the order of their keys."""
         if self.state is None:
             return []
         events = encode.encode_notifications(self.notifications, contents, self.state)
-        events += (encode.encode_change(change, contents, self.state.is_enabled) for change in self.changes)
+        events += (encode.encode_change(change, contents) for change in self.changes)
         events += self.marks
         return sorted(events)
 
-    def message_ids(self) -> set[int]:
-        return {one.message_id for one in self.notifications} | {one.message_id for one in self.changes if one.is_in_inbox}
+    def shown(self) -> list[tuple[int, int]]:
+        """The ids and messages of the notifications whose content is needed."""
+        new = [(one.notification_id, one.message_id) for one in self.notifications]
+        return new + [(one.notification_id, one.message_id) for one in self.changes if one.is_in_inbox]
 
 
 class Hub:
@@ -109,7 +112,7 @@ class Hub:
             return
         async with self._readers, self._store.read() as tx:
             missed, is_cut = await self._find_missed(tx, stream.member_id, after)
-            contents = await self._message_cache.load(tx, missed.message_ids())
+            contents = await load_contents(tx, self._message_cache, missed.shown())
         events = missed.encode(contents)
         await self._send_missed(stream, missed.state, events[-MISSED_LIMIT:], is_cut or len(events) > MISSED_LIMIT)
         stream.is_live = True

@@ -65,8 +65,9 @@ class Serving:
         self._settings = settings
         self._refusal = refusal
 
-    async def serve(self, reader: Reader, connection: Connection, until_closed: Callable[[], Awaitable[None]]) -> None:
-        """Serve until the connection has ended, theirs or ours: `until_closed` returns then."""
+    async def serve(self, reader: Reader, connection: Connection, until_closed: Callable[[], Awaitable[None]]) -> int | None:
+        """Serve until the connection has ended, theirs or ours: `until_closed` returns then. Returns the cursor that the
+        reader has then."""
         stream = Stream(reader.member_id, connection, is_by_cookie=reader.is_by_cookie)
         try:
             await self._open(stream, reader)
@@ -75,6 +76,7 @@ class Serving:
             self._pings.remove(stream)
             self._hub.detach(stream)
             _log.info("stream ended", connection=connection.connection_id, reason=connection.end_reason or "left")
+        return stream.cursor if stream.is_live else reader.after
 
     async def _open(self, stream: Stream, reader: Reader) -> None:
         connection = stream.connection

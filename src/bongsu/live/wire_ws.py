@@ -80,7 +80,10 @@ class WebSocketWire:
         return frame("bye", reason=reason, retry=retry)
 
     async def drain(self, transport: asyncio.Transport, send: Send) -> None:
-        await cast(_Uvicorn, transport.get_protocol()).writable.wait()
+        protocol = cast(_Uvicorn | None, transport.get_protocol())
+        # None: the connection has ended.
+        if protocol is not None:
+            await protocol.writable.wait()
 
     async def close(self, send: Send, reason: str) -> None:
         # RuntimeError: the server has closed it already, because of what the client sent.

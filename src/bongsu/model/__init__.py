@@ -15,7 +15,7 @@ from bongsu.model.member import (
     QuietHours,
     TypePreference,
 )
-from bongsu.model.notice import Guarantee, Notice, NoticeType, Priority, Reason
+from bongsu.model.notice import Digest, Guarantee, Notice, NoticeType, Priority, Reason
 
 __all__ = [
     "DOTS",
@@ -27,6 +27,7 @@ __all__ = [
     "Channel",
     "Device",
     "DeviceStatus",
+    "Digest",
     "Event",
     "EventStatus",
     "Everyone",

@@ -80,7 +80,7 @@ def check_cron(text: str) -> str:
     try:
         CronSim(text, utc_now())
         is_good = len(text.split()) == 5  # cronsim also takes a sixth, for seconds
-    except CronSimError:
+    except (CronSimError, AttributeError, TypeError):  # the last two: not a text
         is_good = False
     if not is_good:
         raise ValueError("must be five cron fields: minute hour day month weekday, on a day that exists")

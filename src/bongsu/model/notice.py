@@ -36,6 +36,15 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True)
+class Digest:
+    """Notices of one key become one notification: updated in place while its window is open and it is unread, and pushed
+    once, when the window ends."""
+
+    # The length of the window. None: BONGSU_DIGEST_SECONDS. 0: no digest.
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class NoticeType:
     """A kind of notice and what holds for all of its kind."""
 
@@ -51,6 +60,8 @@ class NoticeType:
     expires_hours: float | None = None
     # At most so many members a minute are sent it; their inboxes have it at once. None: as fast as the channels allow.
     pace_per_minute: int | None = None
+    # None: each notice is a notification of its own.
+    digest: Digest | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,8 @@ class Notice:
     # What it is about: a second notice of the same type and subject within the dedup window is a duplicate.
     subject: str = ""
     ref_id: str | None = None
+    # What it is gathered by, if its type has a digest. None: its ref_id; without that it is a notification of its own.
+    digest_key: str | None = None
     # For the template, and passed on to the member's app.
     data: Mapping[str, Any] = field(default_factory=dict)
     # The product whose name the template may use.

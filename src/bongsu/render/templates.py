@@ -31,6 +31,10 @@ WORDS = "words.toml"
 _LOCALE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8})*")
 
 
+# How many notices a digest has gathered, and the names of its newest actors, newest first.
+Gathered = tuple[int, Sequence[str | None]]
+
+
 @dataclass(frozen=True)
 class Rendered:
     """The text of one message."""
@@ -62,11 +66,18 @@ class Templates:
         named = {key: value for key, value in context.items() if value or key not in ("product", "actor")}
         return text.fill_in({**self._words_for(found_locale), **named})
 
-    def phrase(self, notice: Notice, event: Event, locale: str | None, product_name: str | None = None) -> Rendered:
+    def phrase(
+        self,
+        notice: Notice,
+        event: Event,
+        locale: str | None,
+        product_name: str | None = None,
+        gathered: Gathered | None = None,
+    ) -> Rendered:
         """The notice's own title and body as they are, else those of its type's template."""
         if notice.title is not None and notice.body is not None:
             return Rendered(notice.title, notice.body)
-        made = self.render(notice.type.name, locale, context_of(notice, event, product_name))
+        made = self.render(notice.type.name, locale, context_of(notice, event, product_name, gathered))
         return Rendered(
             made.title if notice.title is None else notice.title, made.body if notice.body is None else notice.body
         )
@@ -116,20 +127,34 @@ class Templates:
                 self._words[locale] = self._words.get(locale, {}) | words
 
 
-def context_of(notice: Notice, event: Event, product_name: str | None = None) -> dict[str, Any]:
-    """The variables of a template: the event's payload, overridden by the notice's data, overridden by our own names."""
+def context_of(
+    notice: Notice, event: Event, product_name: str | None = None, gathered: Gathered | None = None
+) -> dict[str, Any]:
+    """The variables of a template: the event's payload, overridden by the notice's data, overridden by our own names.
+
+    Types with a digest have `count`, `others` and `actors` as well, also of what is not gathered.
+    """
     given = {**event.payload, **notice.data}
-    actor_name = given.get("actorName")
+    actor_name = given.get("actorName") if isinstance(given.get("actorName"), str) else None
+    own = {} if notice.type.digest is None else digest_names(*(gathered or (1, [actor_name])))
     return given | {
         "eventType": event.event_type,
         "actorId": event.actor_id,
         "targetId": event.target_id,
         "refId": notice.ref_id,
         "product": product_name,
-        "actor": actor_name if isinstance(actor_name, str) else None,
+        "actor": actor_name,
         "payload": event.payload,
         "data": notice.data,
+        **own,
     }
+
+
+def digest_names(count: int, names: Sequence[str | None]) -> dict[str, Any]:
+    """What a template says of a digest: how many it has gathered, how many of them beside the newest, and the names of the
+    newest actors that are known, newest first. `actor` is the newest, if the name is known."""
+    known = [name for name in names if name]
+    return {"count": count, "others": count - 1, "actors": known, "actor": names[0] if names else None}
 
 
 def number(value: object) -> str:
@@ -239,7 +264,11 @@ SAMPLES = {
         sample for names in ([], ["연필", "지우개"]) for sample in _samples(productIds=["p-1", "p-2"], productNames=names)
     ],
     "FOLLOW": _samples(),
-    "POST_LIKE": _samples(),
+    "POST_LIKE": [
+        sample | digest_names(count, names)
+        for count, names in ((1, [None]), (1, ["지민"]), (2, ["지민", "Alice"]), (2, [None, None]), (12_000, ["지민"]))
+        for sample in _samples()
+    ],
     "POST_COMMENT": _samples(),
     "VOTE_CLOSED": _samples(memberIds=["m-2"]),
     "RESERVATION_CONFIRMED": _samples(),

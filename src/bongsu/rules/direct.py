@@ -58,4 +58,6 @@ def _type(payload: Mapping[str, Any], types: Mapping[str, NoticeType]) -> Notice
         guarantee=base.guarantee if guarantee is None else fields.member_of(Guarantee, guarantee, "payload.guarantee"),
         is_critical=base.is_critical if critical is None else critical,
         pace_per_minute=base.pace_per_minute if pace is None else pace,
+        # Its title and body are sent as they are.
+        digest=None,
     )

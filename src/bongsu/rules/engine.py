@@ -15,12 +15,12 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from bongsu.errors import BadApp
-from bongsu.model import Audience, Event, Guarantee, Notice, NoticeType, Priority
+from bongsu.model import Audience, Digest, Event, Guarantee, Notice, NoticeType, Priority
 from bongsu.model.base import check_cron
 from bongsu.model.channels import BUILT_IN, CHANNEL_NAME, Address
 from bongsu.model.job import Job, Work
 from bongsu.model.outcome import Sender
-from bongsu.rules.fields import channels_of, hours_of, member_of, pace_of
+from bongsu.rules.fields import channels_of, hours_of, member_of, pace_of, seconds_of
 
 Rule = Callable[[Event], Iterable[Notice] | Notice | None]
 _Rule = TypeVar("_Rule", bound=Rule)
@@ -84,6 +84,7 @@ class Rules:
         duplicate_hours: float | None = None,
         expires_hours: float | None = None,
         pace_per_minute: int | None = None,
+        digest: Digest | None = None,
     ) -> NoticeType:
         """Declare a notice type, under the name that preferences, history and texts know it by.
 
@@ -101,6 +102,7 @@ class Rules:
                 hours_of(duplicate_hours, "duplicate_hours", least=0),
                 hours_of(expires_hours, "expires_hours", least=LEAST_EXPIRY),
                 pace_of(pace_per_minute, "pace_per_minute"),
+                _checked_digest(digest, expires_hours, critical=critical, is_paced=pace_per_minute is not None),
             )
         except ValueError as error:
             raise BadApp(f"Notice type {name}: {error}") from None
@@ -214,6 +216,10 @@ class App(Rules):
             check_cron(cron)
         except ValueError as error:
             raise BadApp(f"Job {name}: cron {cron!r} {error}") from None
+        # The clock would find out at the first slot, and stop at it.
+        _check_time(name, "misfire_grace", misfire_grace, least=timedelta(0))
+        _check_time(name, "at_most_for", at_most_for, least=timedelta.resolution)
+        _check_time(name, "at_least_for", at_least_for, least=timedelta(0))
 
         def add(function: _Work) -> _Work:
             is_async: bool = inspect.iscoroutinefunction(function)
@@ -236,6 +242,27 @@ class App(Rules):
         return add
 
 
+def _check_time(job: str, option: str, given: object, *, least: timedelta) -> None:
+    if not isinstance(given, timedelta) or given < least:
+        wanted = "more than 0" if least else "0 or more"
+        raise BadApp(f"Job {job}: {option} is {given!r}: give a timedelta of {wanted}, such as timedelta(minutes=5)")
+
+
+def _checked_digest(digest: Digest | None, expires_hours: float | None, *, critical: bool, is_paced: bool) -> Digest | None:
+    if digest is None:
+        return None
+    if not isinstance(digest, Digest):
+        raise ValueError(f"digest must be a Digest, not {digest!r:.100}: write digest=Digest(seconds=300)")
+    if critical:
+        raise ValueError("it is critical and has a digest: what is critical does not wait for others, so leave out one")
+    if is_paced:
+        raise ValueError("it has a pace and a digest: a digest is pushed at its window's end, so leave out one")
+    seconds = seconds_of(digest.seconds, "digest seconds")
+    if seconds and expires_hours is not None and expires_hours * 3600 <= seconds:
+        raise ValueError("it expires before its digest is pushed: give expires_hours of more than the digest's seconds")
+    return digest
+
+
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not CHANNEL_NAME.fullmatch(name):
         raise BadApp(f"{name!r} cannot name a channel: take letters, digits and _, at most 32, a letter first")
@@ -248,7 +275,8 @@ def _check_name(name: str) -> None:
 
 
 def _notices_of(rule: Rule, event: Event) -> Iterator[Notice]:
-    """The notices of one rule, checked. Without a subject of its own, a notice is about its ref_id or its event."""
+    """The notices of one rule, checked. Without a subject of its own, a notice is about its ref_id or its event; with a
+    digest about its event, or all but the first of a digest would be duplicates."""
     given = rule(event)
     if given is None:
         return
@@ -261,7 +289,10 @@ def _notices_of(rule: Rule, event: Event) -> Iterator[Notice]:
         if not isinstance(notice.audience, Audience):
             found = f"rule {_name(rule)} names {notice.audience!r:.100} as its audience"
             raise TypeError(f"{found}: write Listed, Interested, Everyone or Selected")
-        yield notice if notice.subject else replace(notice, subject=notice.ref_id or str(event.event_id))
+        if not notice.subject:
+            own = None if notice.type.digest else notice.ref_id
+            notice = replace(notice, subject=own or str(event.event_id))  # noqa: PLW2901
+        yield notice
 
 
 def _name(rule: object) -> str:

@@ -16,6 +16,8 @@ _Enum = TypeVar("_Enum", bound=StrEnum)
 MOST_A_MINUTE = 10_000_000
 
 MOST_HOURS = 876_000
+# A week, as for BONGSU_DIGEST_SECONDS. What is gathered for longer is no news.
+MOST_SECONDS = 604_800
 # What both databases store, with room for any offset.
 FIRST_TIME = datetime(1970, 1, 2, tzinfo=UTC)
 LAST_TIME = datetime(9999, 12, 30, tzinfo=UTC)
@@ -78,6 +80,14 @@ def hours_of(value: object, name: str, *, least: float) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is not None and not (is_number and least <= value <= MOST_HOURS):  # type: ignore[operator]
         raise ValueError(f"{name} must be a number of hours, {least:g} to {MOST_HOURS}, not {value!r:.100}")
+    return value  # type: ignore[return-value]
+
+
+def seconds_of(value: object, name: str) -> float | None:
+    """The window of a digest, up to a week."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and 0 <= value <= MOST_SECONDS):  # type: ignore[operator]
+        raise ValueError(f"{name} must be a number of seconds, 0 to {MOST_SECONDS}, not {value!r:.100}")
     return value  # type: ignore[return-value]
 
 

@@ -27,8 +27,9 @@ def recommended(event: Event) -> Iterable[Notice]:
         Notice(
             RECOMMENDATION,
             Listed((event.target_id,)),
-            # With the day: however long the dedup window is, the next day's is not a duplicate.
-            subject=f"{event.occurred_at.date()} {event.target_id}",
+            # With the day: however long the dedup window is, the next day's is not a duplicate. The job gives the day of
+            # BONGSU_TIMEZONE, as in the event's id.
+            subject=f"{fields.text(event.payload, 'day') or event.occurred_at.date()} {event.target_id}",
             ref_id=next(iter(products)),
             data={
                 "productIds": list(products),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bongsu.model import Channel, Event, Listed, Notice, NoticeType
+from bongsu.model import Channel, Digest, Event, Listed, Notice, NoticeType
 from bongsu.rules import fields
 from bongsu.rules.engine import Rules
 
 social = Rules()
 _CHANNELS = (Channel.IN_APP, Channel.PUSH)
 FOLLOW = social.type("FOLLOW", channels=_CHANNELS)
-POST_LIKE = social.type("POST_LIKE", channels=_CHANNELS)
+# Gathered by post: "A and 3 others liked your post".
+POST_LIKE = social.type("POST_LIKE", channels=_CHANNELS, digest=Digest())
 POST_COMMENT = social.type("POST_COMMENT", channels=_CHANNELS)
 VOTE_CLOSED = social.type("VOTE_CLOSED", channels=_CHANNELS)
 
@@ -24,7 +25,7 @@ def followed(event: Event) -> Iterable[Notice]:
 
 @social.rule("post.liked")
 def liked(event: Event) -> Iterable[Notice]:
-    """One notice per post and member within the dedup window, also if a like is withdrawn and given again."""
+    """One notice per post and actor within the dedup window, also if a like is withdrawn and given again."""
     return _notify_target(event, POST_LIKE, event.ref_id, event.actor_id)
 
 

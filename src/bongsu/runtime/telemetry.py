@@ -28,6 +28,7 @@ EVENTS_UNHANDLED = Counter("bongsu_events_unhandled", "Events of a type that no 
 EVENTS_RETRIED = Counter("bongsu_events_retried", "Events put back after a rule or a decision failed")
 CLOCK_SKEW = Gauge("bongsu_clock_skew_seconds", "Seconds by which this process's clock is ahead of the store's")
 NOTIFICATIONS = Counter("bongsu_notifications", "Members notified, by type", ["type"])
+MERGED = Counter("bongsu_merged", "Members for whom a notice was merged into an open digest, by type", ["type"])
 DELIVERIES = Counter("bongsu_deliveries", "Results recorded for deliveries, held ones too", ["channel", "status", "code"])
 SENDS = Histogram(
     "bongsu_send_seconds", "Response time of providers by outcome", ["channel", "outcome"], buckets=_SEND_SECONDS

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from bongsu.model.channels import Channel
+from bongsu.store.core.locks import lock_members
 from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import Row, Statement, Table, Transaction, as_uuid, in_both, same
 from bongsu.store.core.sqlite import SQLITE
@@ -48,7 +49,6 @@ class NotificationKey(NamedTuple):
 # --- notifications ----------------------------------------------------------------------------------------------------
 
 _KEY = {"member_id": "text", "notification_id": "bigint"}
-_MEMBER_ID = {"member_id": "text"}
 _NOTIFICATION_ID = {"notification_id": "bigint"}
 _DELIVERY_ID = {"delivery_id": "bigint"}
 
@@ -61,17 +61,6 @@ FIND_NOTIFICATIONS = same("""
 
 # Whether message $1 is older than $2; no row if it is gone. Notifications and suppressions are never older than theirs.
 _IS_MESSAGE_OLD = same("SELECT created_at < $2 AS is_old FROM bongsu_messages WHERE message_id = $1")
-
-# Locks the members given, in id order: whoever changes what is unread holds this lock. LATERAL: each by its key.
-LOCK_MEMBERS = Statement(
-    postgres=f"""
-        SELECT count(*) AS count
-        FROM (SELECT DISTINCT given.member_id COLLATE "C" AS member_id FROM {POSTGRES.table("given", _MEMBER_ID, 1)}
-              ORDER BY 1) AS wanted
-        CROSS JOIN LATERAL (
-            SELECT m.member_id FROM bongsu_members AS m WHERE m.member_id = wanted.member_id FOR NO KEY UPDATE) AS locked""",
-    sqlite="SELECT json_array_length($1) AS count",
-)
 
 # The deliveries of the notifications given; with $2 those that are finished, else all. Locks them; skips locked ones, so it
 # never waits for a dispatcher.
@@ -113,13 +102,30 @@ DELETE_NOTIFICATIONS = Statement(
         DELETE FROM bongsu_notifications AS n USING {POSTGRES.table("given", _KEY, 1)}
         WHERE n.member_id = given.member_id AND n.notification_id = given.notification_id
           AND (SELECT 1 FROM bongsu_deliveries AS d WHERE d.notification_id = n.notification_id LIMIT 1) IS NULL
-        RETURNING n.member_id, n.message_id, n.read_at, n.channels""",
+        RETURNING n.notification_id, n.member_id, n.message_id, n.read_at, n.channels""",
     sqlite=f"""
         DELETE FROM bongsu_notifications
         WHERE notification_id IN (SELECT given.notification_id FROM {SQLITE.table("given", _KEY, 1)})
           AND (SELECT 1 FROM bongsu_deliveries AS d INDEXED BY bongsu_deliveries_notification
                WHERE d.notification_id = bongsu_notifications.notification_id LIMIT 1) IS NULL
-        RETURNING member_id, message_id, read_at, channels""",
+        RETURNING notification_id, member_id, message_id, read_at, channels""",
+)
+
+# Delete the digests of the notifications given. Run under the members' locks.
+DELETE_DIGESTS = in_both(
+    lambda d: (
+        f"""
+    DELETE FROM bongsu_digests
+    WHERE notification_id IN (SELECT given.notification_id FROM {d.table("given", _NOTIFICATION_ID, 1)})"""
+    )
+)
+# Delete what these digests have gathered. Run under the members' locks.
+DELETE_ENTRIES = in_both(
+    lambda d: (
+        f"""
+    DELETE FROM bongsu_digest_entries
+    WHERE notification_id IN (SELECT given.notification_id FROM {d.table("given", _NOTIFICATION_ID, 1)})"""
+    )
 )
 
 _UNREAD = {"member_id": "text", "unread": "integer"}
@@ -139,7 +145,7 @@ async def delete_notifications(tx: Transaction, after: Cursor, cutoff: datetime,
     rows = await tx.fetch(FIND_NOTIFICATIONS(*(after or (-1, "")), limit, cutoff))
     counts: Counter[str] = Counter()
     if old := [NotificationKey(row["member_id"], row["notification_id"]) for row in rows if row["is_old"]]:
-        await tx.fetch(LOCK_MEMBERS(Table(_MEMBER_ID, [(key.member_id,) for key in old])))
+        await tx.fetch(lock_members(key.member_id for key in old))
         counts["deliveries"] = await delete_deliveries_of(tx, old, only_finished=True)
         counts["notifications"] = len(await delete_without_deliveries(tx, old))
     return Deleted(await _go_on(tx, rows, cutoff, limit, is_any_old=bool(old)), counts)
@@ -158,6 +164,9 @@ async def delete_without_deliveries(tx: Transaction, keys: Sequence[Notification
     deleted = await tx.fetch(DELETE_NOTIFICATIONS(Table(_KEY, keys)))
     if unread := Counter(row["member_id"] for row in deleted if row["read_at"] is None and row["channels"] & _IN_APP):
         await tx.execute(LOWER_UNREAD(Table(_UNREAD, sorted(unread.items()))))
+    if deleted:
+        gone = Table(_NOTIFICATION_ID, [(row["notification_id"],) for row in deleted])
+        await tx.execute(DELETE_DIGESTS(gone), DELETE_ENTRIES(gone))
     return deleted
 
 

@@ -48,6 +48,11 @@ class RunRow:
     age_seconds: float
 
     @property
+    def scheduled_for(self) -> datetime:
+        """The slot, or when a run by hand was started."""
+        return self.slot or self.started_at
+
+    @property
     def is_abandoned(self) -> bool:
         return self.finished_at is None and self.is_lease_over
 
@@ -184,12 +189,13 @@ _RENEW = in_both(lambda d: f"UPDATE bongsu_runs SET due = {_lease_end(d, '$3')} 
 # End the lease of run $1 (epoch $2) now: its process stops, and another may go on. Such a claim does not count as a crash.
 # Locks the row.
 _RELEASE = in_both(lambda d: f"UPDATE bongsu_runs SET due = {_clock(d)}, claim_count = claim_count - 1 WHERE {_is_held(d)}")
-# Record how run $1 (epoch $2) ended: $3 result, $4 error. Locks the row. Also past the lease, if nobody has taken the run
-# over: its last step may have taken longer than that, and another process would only do the same again.
+# Record how run $1 (epoch $2) ended: $3 result, $4 error. Forgets the cursor, which may have a member's id in it. Locks the
+# row. Also past the lease, if nobody has taken the run over: its last step may have taken longer than that, and another
+# process would only do the same again.
 _FINISH = in_both(
     lambda d: (
         f"""
-    UPDATE bongsu_runs SET finished_at = {_clock(d)}, result = $3, error = $4
+    UPDATE bongsu_runs SET finished_at = {_clock(d)}, result = $3, error = $4, cursor = NULL
     WHERE run_id = $1 AND epoch = $2 AND finished_at IS NULL RETURNING {_columns(d)}"""
     )
 )
@@ -244,6 +250,16 @@ FIND_NEWEST = in_both(
 )
 
 
+# The newest run of a job ($1) that was scheduled for or requested at $2 or before, by the same index. Locks nothing.
+FIND_LAST_UNTIL = in_both(
+    lambda d: (
+        f"""
+    SELECT {_columns(d)} FROM bongsu_runs {d.index_hint("bongsu_runs_by_job")}
+    WHERE job = $1 AND coalesce(slot, started_at) <= $2 ORDER BY run_id DESC LIMIT 1"""
+    )
+)
+
+
 async def find(tx: Transaction, run_id: int) -> RunRow | None:
     return _read_one(tx.dialect, await fetch_one(tx, _FIND(run_id)))
 
@@ -253,7 +269,10 @@ async def find_newest(tx: Transaction, job: str, limit: int) -> list[RunRow]:
     return [_read(tx.dialect, row) for row in await tx.fetch(FIND_NEWEST(job, limit))]
 
 
-async def find_last(tx: Transaction, job: str) -> RunRow | None:
+async def find_last(tx: Transaction, job: str, until: datetime | None = None) -> RunRow | None:
+    """The last run; with `until`, of those that were scheduled or requested by then."""
+    if until is not None:
+        return _read_one(tx.dialect, await fetch_one(tx, FIND_LAST_UNTIL(job, until)))
     return next(iter(await find_newest(tx, job, 1)), None)
 
 

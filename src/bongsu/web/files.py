@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +26,14 @@ class File:
 
     @classmethod
     def read(cls, name: str) -> File:
-        path = HERE / name
-        body = path.read_bytes()
-        return cls(body, MEDIA_TYPES[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+        return cls.join([name])
+
+    @classmethod
+    def join(cls, names: Sequence[str], head: str = "", tail: str = "") -> File:
+        """One file of several, with a text before and after them."""
+        paths = [HERE / name for name in names]
+        body = head.encode() + b"\n".join(path.read_bytes() for path in paths) + tail.encode()
+        return cls(body, MEDIA_TYPES[paths[0].suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
     def answer(self, request: Request, cache_control: str, **headers: str) -> Response:
         sent = {"ETag": self.etag, "Cache-Control": cache_control, "X-Content-Type-Options": "nosniff", **headers}

@@ -15,6 +15,7 @@ from bongsu.clock.recommenders import Recommendation, Recommendations, Recommend
 from bongsu.clock.runs import Runs
 from bongsu.clock.scheduler import Clock
 from bongsu.decide.worker import EventWorker
+from bongsu.desk.erase import Erasures
 from bongsu.errors import RunLost
 from bongsu.model import Action, Product
 from bongsu.model.job import Job
@@ -27,7 +28,7 @@ from bongsu.store import runs as statements
 from bongsu.store.members import products
 from bongsu.store.runs import RunRow
 from tests.support import decisions
-from tests.support.decisions import ClockedDecider, add_behaviors, add_members, rows, run_worker
+from tests.support.decisions import ClockedDecider, add_behaviors, add_members, decide, results_by_member, rows, run_worker
 from tests.support.rows import set_columns
 from tests.support.runs import LEASE_SECONDS, run_by_hand
 
@@ -122,6 +123,30 @@ async def test_nobody_gets_two_on_one_day_whoever_asks(store: Store, make_job: M
     assert again.run.result == "3 notified, 0 skipped, 22 had theirs already"
     assert next_day.run.result == "25 notified, 0 skipped"
     assert await events(store) == sorted([*MEMBERS, *MEMBERS])
+
+
+async def test_each_day_has_its_own_however_long_the_dedup_window_is(
+    store: Store, make_job: MakeJob, settings: Settings
+) -> None:
+    """By hand at one o'clock at night in Seoul, which is the day before in UTC."""
+    await add_behaviors(store, "p", "a", at=NOW)
+    runs, patient = Runs(store, LEASE_SECONDS), settings.model_copy(update={"duplicate_hours": 23})
+    for slot in (NINE - timedelta(hours=24), NINE - timedelta(hours=8)):
+        assert await runs.run_slot(make_job(), slot) is not None
+        await decide(store, patient, catalogue(settings))
+    assert await results_by_member(store) == {"a": {"TOLD": 2}}
+
+
+async def test_a_member_who_is_erased_while_the_recommender_is_asked_gets_none(store: Store, make_job: MakeJob) -> None:
+    """An event to them would make them anew."""
+    await add_behaviors(store, "p", "a", "b", at=NOW)
+
+    async def erase(_member_ids: Sequence[str]) -> None:
+        await Erasures(store, LEASE_SECONDS).erase("a", "cli:tester")
+
+    run = await run_by_hand(store, make_job(Fixed(before=erase)))
+    assert await events(store) == ["b"]
+    assert run.result == "1 notified, 1 skipped (1 without a recommendation)"
 
 
 async def test_a_run_that_is_taken_over_doubles_nobody_and_leaves_nobody_out(store: Store, make_job: MakeJob) -> None:

@@ -19,6 +19,7 @@ from bongsu.model import Event, utc_now
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, outbox, retention
+from bongsu.store.core import locks
 from bongsu.store.core.query import same
 from bongsu.store.inbox import count_unread, find_page
 from bongsu.store.inbox.live import find_inbox_state, find_missed
@@ -183,7 +184,7 @@ async def test_a_cursor_at_a_deleted_notification_goes_on_with_what_came_after_i
         for cursor in (deleted, newest):
             missed = await find_missed(tx, "a", cursor, new, 10, only_unread=False)
             assert [found.notification_id for found in missed] == [new]
-        page, unread = await find_page(tx, "a", new + 1, 10, only_unread=False)
+        page, unread = await find_page(tx, "a", new + 1, 10)
         assert [row.notification_id for row in page] == [new]
         assert unread == await count_unread(tx, "a")
 
@@ -282,6 +283,8 @@ async def test_a_batch_is_found_by_an_index_that_follows_time(store: Store) -> N
         await add_many(tx, "deliveries", 3_000, member_id=member_id, status="SUCCESS", **ids)
         await add_many(tx, "attempts", 3_000, delivery_id=Sql("number"), code="TIMEOUT")
         await add_many(tx, "members", 3_000, member_id=member_id)
+        await add_many(tx, "digests", 3_000, member_id=member_id, notification_id=Sql("number"))
+        await add_many(tx, "digest_entries", 3_000, member_id=member_id, **ids)
         event_id = {"event_id": Sql(_uuid(tx))}
         await add_many(tx, "events", 3_000, status="DONE", **event_id)
         await add_many(tx, "messages", 3_000, **event_id)
@@ -293,7 +296,9 @@ async def test_a_batch_is_found_by_an_index_that_follows_time(store: Store) -> N
         retention.FIND_DELIVERIES,
         retention.FIND_EVENTS,
         retention.LOCK_DELIVERIES,
-        retention.LOCK_MEMBERS,
+        locks.LOCK_MEMBERS,
+        retention.DELETE_DIGESTS,
+        retention.DELETE_ENTRIES,
         retention.DELETE_NOTIFICATIONS,
         retention.DELETE_ATTEMPTS,
         retention.DELETE_DELIVERIES,

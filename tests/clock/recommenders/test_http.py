@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from bongsu.clock.recommenders import Recommendations
+from bongsu.clock.recommenders import http as module
 from bongsu.clock.recommenders.http import CONCURRENCY, Failed, NoProducts, OpenHttp, read_body
 from bongsu.errors import BadSettings
 from bongsu.settings import Settings
@@ -119,8 +120,27 @@ def test_what_can_be_used_of_an_answer_is_used() -> None:
     ]  # fmt: skip
     found = read_body(json.dumps({"recommendations": items, "strategy": 5}).encode(), 10)
     assert not isinstance(found, Failed | NoProducts)
-    assert list(found.products) == [("7", "again"), ("p", None), ("q", "n" * 100)]
+    assert list(found.products) == [("7", "a b"), ("p", None), ("q", "n" * 100)]
     assert found.strategy is None
+
+
+def test_of_a_long_answer_no_more_is_read_than_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+    original = module._read_product
+
+    def count(item: Any) -> Any:
+        read.append(item)
+        return original(item)
+
+    monkeypatch.setattr(module, "_read_product", count)
+    items: list[Any] = [{"productId": f"p-{number}"} for number in range(20_000)]
+    found = read_body(json.dumps({"recommendations": [None, *items]}).encode(), 3)
+    assert not isinstance(found, Failed | NoProducts)
+    assert [product.product_id for product in found.products] == ["p-0", "p-1", "p-2"]
+    assert len(read) == 4
+    read.clear()
+    assert isinstance(read_body(json.dumps({"recommendations": [None] * 20_000}).encode(), 3), Failed)
+    assert len(read) == module.MOST_ITEMS
 
 
 @pytest.mark.parametrize(("status", "calls"), [(500, 4), (503, 4), (429, 4), (408, 4), (400, 1), (401, 1), (302, 1)])

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
 
 from bongsu.decide.worker import EventWorker
 from bongsu.errors import BadAudience, StoreRefused
-from bongsu.model import Audience, Event, Listed, Selected
+from bongsu.model import Audience, Event, Listed, Notice, NoticeType, Selected
+from bongsu.rules.engine import Rules
 from bongsu.settings import Settings
 from bongsu.store import AUDIENCE_READERS, Store, outbox
 from bongsu.store.decisions.audience_snapshots import select_portions
 from tests.support.decisions import (
+    IN_APP,
     Clock,
     ClockedDecider,
     add_members,
@@ -133,6 +135,28 @@ async def test_a_claim_that_was_lost_meanwhile_stores_no_members(
     await tick_until_work(worker)
     await worker.stop()
     assert await notified_counts(store) == dict.fromkeys(everyone, 1)
+
+
+async def test_the_select_of_the_next_notice_runs_although_the_last_one_was_not_taken_yet(
+    store: Store, settings: Settings
+) -> None:
+    """It ended in the middle of a tick, whose step decided its notice already."""
+    await add_members(store, "a", "b")
+    rules = Rules()
+
+    @rules.rule("said")
+    def two_selects(_event: Event) -> Iterable[Notice]:
+        for name in ("FIRST", "SECOND"):
+            yield Notice(NoticeType(name, IN_APP), EVERYONE, subject=name, title="t", body="b")
+
+    await publish(store, trigger_event("x"))
+    worker = EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock()))
+    await worker.tick()
+    assert await worker.selects.wait()
+    await worker._continue()
+    assert await notified_counts(store) == {"a": 1, "b": 1}
+    await run_worker(worker)
+    assert await notified_counts(store) == {"a": 2, "b": 2}
 
 
 async def test_selects_that_fail_while_the_store_refuses_results_are_tried_again(

@@ -339,19 +339,19 @@ async def test_withdrawing_what_some_have_read_lowers_only_the_counts_of_the_oth
     await decide(store, settings, rules_notifying(Everyone(), MORE), trigger_event())
     async with store.transaction() as tx:
         (read, newest) = [row[0] for row in await rows(store, OF_MEMBER, "m00001")]
-        await inbox.mark_read(tx, "m00001", 0, read)
-        await inbox.mark_read(tx, "m00002", 0, 2**62)
+        await inbox.mark_read(tx, "m00001", read, 10)
+        await inbox.mark_read(tx, "m00002", 10**6, 10)
     await cancel_counts(store, event_id, withdraw=True)
     await run_cancel_steps(store, 3)
     found = await rows(store, "SELECT member_id, unread FROM bongsu_members ORDER BY member_id")
     assert [tuple(row) for row in found] == [("m00000", 1), ("m00001", 1), ("m00002", 0), ("m00003", 1)]
     assert await counts_are_exact(store)
     async with store.read() as tx:
-        page, unread = await inbox.find_page(tx, "m00001", 2**62, 10, only_unread=False)
+        page, unread = await inbox.find_page(tx, "m00001", 2**62, 10)
     assert ([one.notification_id for one in page], unread) == ([newest], 1)
     # What is gone cannot be read any more.
     async with store.transaction() as tx:
-        assert (await inbox.mark_read(tx, "m00000", 0, 2**62)).read == 1
+        assert (await inbox.mark_read(tx, "m00000", 10**6, 10)).read == 1
     assert await counts_are_exact(store)
 
 

@@ -14,10 +14,11 @@ from uuid import UUID
 import pytest
 
 from bongsu.model import Channel, new_id
-from bongsu.store import Share, Store, Transaction
+from bongsu.store import Share, Store, Transaction, inbox
 from bongsu.store.core.query import same
 from bongsu.store.desk import history
 from bongsu.store.desk.history import Filters, HistoryRow, PageCursor, Status
+from bongsu.store.inbox import Act
 from tests.support.notifications import (
     BOTH,
     NOON,
@@ -28,7 +29,7 @@ from tests.support.notifications import (
     add_past_suppression,
 )
 from tests.support.plans import generic_plan
-from tests.support.rows import Sql, add_delivery_for_each
+from tests.support.rows import Sql, add_delivery_for_each, add_many, set_columns
 
 HOUR = timedelta(hours=1)
 
@@ -190,6 +191,29 @@ async def test_what_is_under_way_or_unknown_is_never_called_settled(store: Store
                 ]
 
 
+async def test_what_a_member_archived_or_deleted_stays_with_its_channels_and_status(store: Store) -> None:
+    async with store.transaction() as tx:
+        message_id = await add_past_message(tx, channels=(Channel.IN_APP,))
+        ids = {}
+        for member_id in ("archived", "deleted", "stays", "withdrawn"):
+            ids[member_id] = await add_past_notification(tx, message_id, member_id, channels=(Channel.IN_APP,))
+        await inbox.apply_act(tx, "archived", ids["archived"], Act.ARCHIVE)
+        await inbox.apply_act(tx, "deleted", ids["deleted"], Act.DELETE)
+        # The event was cancelled afterwards, and withdrawn from one inbox so far.
+        await set_columns(tx, "messages", {"message_id": message_id}, cancelled_at=NOON)
+        await set_columns(tx, "notifications", {"member_id": "withdrawn"}, channels=0)
+        rows, _ = await history.find_page(tx, Filters(event_id=None))
+        by_channel, _ = await history.find_page(tx, Filters(channel=Channel.IN_APP))
+        sent = await pages(tx, Filters(status=Status.SENT), limit=2)
+    withdrawn, stays, deleted, archived = rows
+    assert by_channel == [stays, deleted, archived] == sent
+    assert {row.channels for row in sent} == {(Channel.IN_APP,)}
+    assert withdrawn.status is Status.CANCELLED
+    assert (archived.archived_at is not None, archived.deleted_at) == (True, None)
+    assert (deleted.archived_at, deleted.deleted_at is not None) == (None, True)
+    assert (stays.archived_at, stays.deleted_at) == (None, None)
+
+
 # --- how little a page reads ------------------------------------------------------------------------------------------
 
 MANY = 20_000
@@ -324,6 +348,8 @@ async def test_each_table_is_read_by_the_key_that_is_meant_for_it(store: Store) 
     async with store.transaction() as tx:
         await long_past(tx)
         await deliver_many(tx, MANY)
+        await add_many(tx, "digests", MANY, member_id="busy", notification_id=Sql("number"))
+        await add_many(tx, "digest_entries", MANY, member_id="busy", notification_id=1, message_id=Sql("number"))
         await tx.execute(same("ANALYZE")())
     whole = re.compile(r"Seq Scan on bongsu|^SCAN (m|t|d|one|bongsu_\w+)$", re.MULTILINE)
     for statement, (on_postgres, on_sqlite) in KEYS.items():

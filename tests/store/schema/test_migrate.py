@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
@@ -13,8 +14,10 @@ from bongsu.errors import StoreNotMigrated, StoreTooNew, StoreTooOld
 from bongsu.settings import Settings
 from bongsu.store import Store, check, migrate
 from bongsu.store.core.query import Statement, same
+from bongsu.store.schema import upgrade
 from bongsu.store.schema.migrate import FIRST, HEAD
 from tests.support.processes import forks
+from tests.support.rows import add_suppression
 
 
 @pytest.fixture
@@ -104,6 +107,23 @@ def migrations() -> Config:
     config.set_main_option("script_location", f"{bongsu.store.__path__[0]}/schema/migrations")
     config.set_main_option("path_separator", "os")
     return config
+
+
+async def test_suppressions_are_kept_when_merged_becomes_a_reason(empty: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite copies the table."""
+    run = command.upgrade
+    with monkeypatch.context() as older:
+        older.setattr(command, "upgrade", lambda config, _: run(config, "r0002"))
+        await upgrade.upgrade(empty)
+    async with empty.transaction() as tx:
+        for member_id in ("a", "b"):
+            await add_suppression(tx, 7, member_id)
+    await migrate(empty)
+    async with empty.transaction() as tx:
+        await add_suppression(tx, 7, "c", reason="MERGED")
+        rows = await tx.fetch(same("SELECT member_id, reason FROM bongsu_suppressions ORDER BY member_id")())
+    assert [tuple(row) for row in rows] == [("a", "DUPLICATE"), ("b", "DUPLICATE"), ("c", "MERGED")]
+    await empty.close()
 
 
 def test_the_migrations_begin_and_end_where_we_name_them() -> None:

@@ -90,8 +90,11 @@ class Recommend:
     async def _recommend(self, run: Run, recommender: Recommender, page: Sequence[tuple[str, bool]]) -> None:
         active = [member_id for member_id, is_active in page if is_active]
         answer = await recommender.recommend(active) if active else Recommendations({})
-        events = self._events(run.scheduled_for, answer.found)
         async with run.step() as step:
+            # The recommender may take minutes: an event to a member who was erased meanwhile would make them anew.
+            kept = await statements.keep_members(step, answer.found)
+            found = {member_id: each for member_id, each in answer.found.items() if member_id in kept}
+            events = self._events(run.scheduled_for, found)
             new = len(await outbox.add(step, events))
             failed = len(answer.failed)
             counts = {
@@ -116,16 +119,16 @@ class Recommend:
                 None,
                 member_id,
                 recommended.products[0].product_id,
-                _payload(recommended),
+                _payload(recommended, day),
             )
             for member_id, recommended in found.items()
         ]
 
 
-def _payload(recommended: Recommendation) -> str:
+def _payload(recommended: Recommendation, day: str) -> str:
     products = [
         {"productId": product.product_id, **({"productName": product.name} if product.name else {})}
         for product in recommended.products
     ]
     strategy = {"strategy": recommended.strategy} if recommended.strategy else {}
-    return orjson.dumps({"products": products, **strategy}).decode()
+    return orjson.dumps({"products": products, "day": day, **strategy}).decode()

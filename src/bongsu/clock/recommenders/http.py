@@ -32,6 +32,9 @@ from bongsu.settings import Settings
 
 # Calls under way at once: 100,000 members within the hour also if an answer takes a second.
 CONCURRENCY = 32
+# Items of an answer that are looked at: a service that ignores the limit and sends its catalogue for each member would stop
+# the process for a fraction of a second each.
+MOST_ITEMS = 1_000
 # However long the service asks for, a member waits no longer for its next try.
 LONGEST_WAIT = 30.0
 
@@ -129,12 +132,17 @@ def read_body(body: bytes, limit: int) -> Recommendation | NoProducts | Failed:
     given = answer.get("recommendations") if isinstance(answer, dict) else None
     if not isinstance(given, list):
         return Failed("the answer has no list of recommendations")
-    products = {product.product_id: product for item in given if (product := _read_product(item)) is not None}
+    products: dict[str, RecommendedProduct] = {}
+    for item in given[: max(MOST_ITEMS, limit)]:
+        if (product := _read_product(item)) is not None:
+            products.setdefault(product.product_id, product)
+        if len(products) == limit:
+            break
     if not products:
         return Failed("no recommendation of the answer has a productId") if given else NoProducts()
     strategy = answer.get("strategy")
     kept = one_line(strategy)[:NAME_LIMIT] if isinstance(strategy, str) else None
-    return Recommendation(list(products.values())[:limit], kept or None)
+    return Recommendation(list(products.values()), kept or None)
 
 
 def _read_product(item: Any) -> RecommendedProduct | None:

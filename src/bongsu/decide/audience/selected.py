@@ -45,15 +45,17 @@ class AudienceSelects:
         self._finished: list[tuple[EventInProgress, Exception | None]] = []
 
     def start(self, event: EventInProgress) -> None:
-        """Unless it was started before and has not been taken."""
+        """Unless it is running, or has failed and was not taken. One that succeeded is over at once: its event may be
+        decided, and need the SELECT of its next notice, before it is taken."""
         if event.claim not in self._tasks:
             self._tasks[event.claim] = asyncio.create_task(self._run(event), name=f"bongsu-audience-{event.event_id}")
 
     def take_finished(self) -> list[tuple[EventInProgress, Exception | None]]:
         """The events whose SELECT has ended since the last call, each with what went wrong."""
         finished, self._finished = self._finished, []
-        for event, _ in finished:
-            self._tasks.pop(event.claim, None)
+        for event, error in finished:
+            if error is not None:
+                self._tasks.pop(event.claim, None)
         return finished
 
     async def wait(self) -> bool:
@@ -80,6 +82,8 @@ class AudienceSelects:
                 await self._select(event)
         except Exception as caught:
             error = caught
+        else:
+            self._tasks.pop(event.claim, None)
         self._finished.append((event, error))
         self._on_finished()
 

@@ -9,6 +9,7 @@ from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import Columns, Dialect, Query, Statement, Table
 
 NAMES = {"number": "bigint"}
+_MEMBER_ID = {"member_id": "text"}
 
 # Takes an advisory lock on each name, in the order given. SQLite has one writer, which has locked everything already.
 _LOCK = Statement(
@@ -25,6 +26,23 @@ def as_table(names: Iterable[str]) -> Table:
     """PostgreSQL locks numbers. They are sorted so that two transactions with the same names cannot deadlock."""
     numbers = {int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True) for name in names}
     return Table(NAMES, [(number,) for number in sorted(numbers)])
+
+
+# Locks the members given ($1), in id order: whoever changes what is unread, a digest or a notification holds this lock. Only
+# the statements after it see what was committed under the lock before. LATERAL: each by its key.
+LOCK_MEMBERS = Statement(
+    postgres=f"""
+        SELECT count(*) AS count
+        FROM (SELECT DISTINCT given.member_id COLLATE "C" AS member_id FROM {POSTGRES.table("given", _MEMBER_ID, 1)}
+              ORDER BY 1) AS wanted
+        CROSS JOIN LATERAL (
+            SELECT m.member_id FROM bongsu_members AS m WHERE m.member_id = wanted.member_id FOR NO KEY UPDATE) AS locked""",
+    sqlite="SELECT json_array_length($1) AS count",
+)
+
+
+def lock_members(member_ids: Iterable[str]) -> Query:
+    return LOCK_MEMBERS(Table(_MEMBER_ID, [(member_id,) for member_id in member_ids]))
 
 
 def open_claims(d: Dialect, table: str, key: str, columns: Columns) -> str:

@@ -12,6 +12,7 @@ from bongsu.store import outbox
 from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import Query, Row, Table, Transaction, only_postgres, only_sqlite
 from bongsu.store.decisions import postgres, sqlite
+from bongsu.store.decisions.decide import CREATE_DECIDED, PREPARE_DECIDED
 from bongsu.store.decisions.messages import add_messages_query, mark_used_again_query, message_ids_table
 from bongsu.store.decisions.rows import DECIDED, MESSAGE, DecisionRows, Message
 from bongsu.store.messages.counts import IN_INBOX, MADE, NOTIFIED, add_counts_query
@@ -24,6 +25,7 @@ APPLY_GIVEN = only_postgres(postgres.APPLY_GIVEN)
 APPLY_TABLE = only_postgres(postgres.APPLY_TABLE)
 
 # On SQLite a statement changes one table.
+GIVE_DECIDED = only_sqlite(sqlite.GIVE_DECIDED)
 ADD_NOTIFICATIONS = only_sqlite(sqlite.ADD_NOTIFICATIONS)
 ADD_SUPPRESSIONS = only_sqlite(sqlite.ADD_SUPPRESSIONS)
 COUNT_FOR_MEMBERS = only_sqlite(sqlite.COUNT_FOR_MEMBERS)
@@ -84,7 +86,12 @@ async def _apply_on_postgres(tx: Transaction, decided: DecisionRows, changes: St
 
 async def _apply_on_sqlite(tx: Transaction, decided: DecisionRows, changes: StepChanges) -> Sequence[Row]:
     now = decided.inputs.now
+    given = []
+    if decided.rows is not None:
+        rows = [tuple(row) for row in decided.rows]
+        given = [CREATE_DECIDED(), PREPARE_DECIDED(), GIVE_DECIDED(Table(DECIDED, rows))]
     return await tx.fetch(
+        *given,
         ADD_NOTIFICATIONS(now),
         ADD_SUPPRESSIONS(now),
         COUNT_FOR_MEMBERS(),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import orjson
 
 from bongsu.model.channels import Channel
+from bongsu.store.core.locks import lock_members
 from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import Query, Statement, Table, Transaction, in_both, only_postgres, same
 from bongsu.store.decisions import postgres, sqlite
@@ -15,15 +17,18 @@ from bongsu.store.decisions.rows import (
     ACTIVE_TIME,
     CONTENT,
     DEDUP_KEY,
+    DIGEST_NOTICE,
     MESSAGE_ID,
     NOTICE,
     PACED_NOTICE,
     PROFILE,
+    Candidate,
     DecisionCount,
     DecisionInputs,
     DecisionRows,
     Profile,
     Recipients,
+    candidate_of,
 )
 from bongsu.store.members.channel_bits import BITS
 
@@ -33,6 +38,7 @@ _IN_APP = BITS[Channel.IN_APP]
 FEW = 200
 
 DECIDE = only_postgres(postgres.DECIDE)
+DECIDE_DIGESTS = Statement(postgres.DECIDE_DIGESTS, sqlite.DECIDE_DIGESTS)
 DECIDE_ONE_NOTICE_INTO_TABLE = Statement(postgres.DECIDE_ONE_NOTICE_INTO_TABLE, sqlite.DECIDE_ONE_NOTICE_INTO_TABLE)
 DECIDE_INTO_TABLE = Statement(postgres.DECIDE_INTO_TABLE, sqlite.DECIDE_INTO_TABLE)
 CREATE_DECIDED = Statement(postgres.CREATE_DECIDED, sqlite.CREATE_DECIDED)
@@ -73,6 +79,16 @@ async def decide_members(tx: Transaction, recipients: Recipients, inputs: Decisi
     return await (_decide_many if is_many else _decide_few)(tx, recipients, inputs)
 
 
+async def find_candidates(tx: Transaction, recipients: Recipients, inputs: DecisionInputs) -> list[Candidate]:
+    """For each recipient of notices with digests: what is against it, and what it can be merged into. In the order of
+    members and notices. The caller holds the locks of the events and of the dedup keys."""
+    members = {member_id for member_ids in recipients.values() for member_id in member_ids}
+    await tx.fetch(lock_members(members))
+    parameters = _parameters(recipients, inputs)
+    rows = await tx.fetch(DECIDE_DIGESTS(*parameters, Table(DIGEST_NOTICE, inputs.digests)))
+    return [candidate_of(tx.dialect, row) for row in rows]
+
+
 async def _decide_few(tx: Transaction, recipients: Recipients, inputs: DecisionInputs) -> DecisionRows:
     rows = await tx.fetch(_query(DECIDE, recipients, inputs))
     counts = Counter((row["notice_index"], row["message_id"], row["reason"]) for row in rows)
@@ -89,7 +105,12 @@ async def _decide_many(tx: Transaction, recipients: Recipients, inputs: Decision
 
 
 def _query(decide: Statement, recipients: Recipients, inputs: DecisionInputs) -> Query:
-    return decide(
+    return decide(*_parameters(recipients, inputs), inputs.daily_limit)
+
+
+def _parameters(recipients: Recipients, inputs: DecisionInputs) -> tuple[Any, ...]:
+    """Those that every decision has."""
+    return (
         _as_json(recipients),
         Table(NOTICE, inputs.notices),
         Table(PROFILE, inputs.profiles),
@@ -97,7 +118,6 @@ def _query(decide: Statement, recipients: Recipients, inputs: DecisionInputs) ->
         Table(DEDUP_KEY, inputs.keys),
         Table(MESSAGE_ID, [(message_id,) for message_id in inputs.own_messages]),
         inputs.now,
-        inputs.daily_limit,
     )
 
 

@@ -11,6 +11,7 @@ from bongsu.store.decisions.rows import (
     CONTENT,
     DECIDED,
     DEDUP_KEY,
+    DIGEST_NOTICE,
     MANY_MESSAGES,
     MESSAGE_ID,
     MISSING,
@@ -149,6 +150,31 @@ _SEVERAL_NOTICES = f""",
 
 # Returns a decided row for each recipient. Locks the members' rows in id order.
 DECIDE = f"{_DECISION}{_SEVERAL_NOTICES}"
+
+# Returns, for each recipient of notices with digests ($8), the first reason against it so far, how much of the cap is used,
+# and the digest that it can be merged into: of those of the member, type and key whose windows are open and that the member
+# has not read, the one that ends last: the first in its index. `is_counted`: that digest has something of the same actor.
+# The cap, and what earlier notices of the step do to later ones, are left to the caller (decide/digest.py). The caller
+# has locked the members in a statement before: only so does this one see what others have committed under their locks.
+DECIDE_DIGESTS = f"""{_DECISION}
+    SELECT d.notice_index, d.member_id, d.dedup, d.message_id, d.channels, d.rank, d.due, d.day, d.counted,
+           coalesce(d.reason, CASE
+               -- What was merged has no notification of its message: the dedup window looks at the entries of digests too.
+               WHEN (SELECT 1 FROM recent_messages AS r CROSS JOIN bongsu_digest_entries AS e
+                     WHERE r.dedup = d.dedup AND e.message_id = r.message_id AND e.member_id = d.member_id
+                       AND e.created_at > r.since LIMIT 1) IS NOT NULL THEN '{Reason.DUPLICATE}' END) AS reason,
+           g.notification_id AS digest_id, g.size, g.is_in_inbox,
+           (SELECT 1 FROM bongsu_digest_entries AS e
+            WHERE e.actor_id = given.actor_id AND e.notification_id = g.notification_id) IS NOT NULL AS is_counted
+    FROM decision AS d JOIN {POSTGRES.table("given", DIGEST_NOTICE, 8)} ON given.notice_index = d.notice_index
+    LEFT JOIN LATERAL (
+        SELECT x.notification_id, x.size, n.channels & {_IN_APP} <> 0 AS is_in_inbox
+        FROM bongsu_digests AS x
+        JOIN bongsu_notifications AS n ON n.member_id = x.member_id AND n.notification_id = x.notification_id
+        WHERE x.member_id = d.member_id AND x.type = given.type AND x.key = given.key AND x.ends_at > $7 AND x.size > 0
+          AND n.read_at IS NULL AND n.archived_at IS NULL AND n.deleted_at IS NULL
+        ORDER BY x.ends_at DESC, x.notification_id DESC LIMIT 1) AS g ON true
+    ORDER BY d.member_id, d.notice_index"""
 
 # The same into bongsu_decided. Many recipients of one notice need no windows over the whole step.
 _INSERT_DECIDED = f"INSERT INTO bongsu_decided ({', '.join(DECIDED)})"

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from bongsu.store.core.query import Row
+from bongsu.store.core.query import Dialect, Row
 
 # By the index of its notice in the step: the member ids for whom it is to be decided, sorted, each once.
 Recipients = Mapping[int, Sequence[str]]
 
 # The reason of a row that could not be decided: the member, or the member's profile, was not known to the caller.
 MISSING = "?"
+# The reason of a member who has no notification of a message because it was merged into an open digest.
+MERGED = "MERGED"
 
 # With up to this many recent messages of a dedup key, each recipient is looked up in each of them. With more, everyone they
 # went to is read instead: that is as many rows as were notified, which of a campaign, with its few messages, is too many.
@@ -44,6 +46,8 @@ class Message(NamedTuple):
     last_notified_at: datetime | None = None
     # Whether its notice's audience did not fit into one step. Its recipients and deliveries are then counted as they change.
     is_bulk: bool = False
+    # Whether its notice has a digest: what its notifications say is in bongsu_digests.
+    is_digest: bool = False
 
 
 MESSAGE = {
@@ -65,6 +69,7 @@ MESSAGE = {
     "expires_at": "timestamptz",
     "last_notified_at": "timestamptz",
     "is_bulk": "boolean",
+    "is_digest": "boolean",
 }
 MESSAGE_ID = {"message_id": "bigint"}
 
@@ -170,6 +175,25 @@ class DedupKey(NamedTuple):
 DEDUP_KEY = {"dedup": "integer", "type": "text", "subject": "text", "since": "timestamptz"}
 
 
+class DigestNotice(NamedTuple):
+    """What a notice is gathered by, and whose act it is about."""
+
+    notice_index: int
+    type: str
+    key: str
+    actor_id: str | None
+    actor_name: str | None
+
+
+DIGEST_NOTICE = {
+    "notice_index": "integer",
+    "type": "text",
+    "key": "text",
+    "actor_id": "text",
+    "actor_name": "text",
+}
+
+
 @dataclass(frozen=True)
 class DecisionInputs:
     """Everything a decision depends on besides the members' own rows."""
@@ -188,9 +212,12 @@ class DecisionInputs:
     paced: Sequence[PacedNotice] = ()
     # Of members with quiet hours, if a notice is paced.
     active: Sequence[ActiveTime] = ()
+    # Of each notice, if those of the step have digests. All have the same window.
+    digests: Sequence[DigestNotice] = ()
 
 
-# A decided row, in bongsu_decided and as a parameter. No reason: the member gets a notification.
+# A decided row, in bongsu_decided and as a parameter. No reason: the member gets a notification. The reason MERGED: it was
+# merged into an open digest.
 DECIDED = {
     "notice_index": "integer",
     "member_id": "text",
@@ -203,6 +230,36 @@ DECIDED = {
     "is_critical": "boolean",
     "reason": "text",
 }
+
+
+class Candidate(NamedTuple):
+    """A recipient of a notice with a digest: the first reason against it so far, and the open digest it can be merged
+    into."""
+
+    notice_index: int
+    member_id: str
+    dedup: int
+    message_id: int
+    channels: int
+    rank: int
+    # When the digest that it may open ends: its push is due then.
+    due: datetime
+    day: int
+    # How much of the member's daily cap is used.
+    counted: int
+    reason: str | None
+    digest_id: int | None
+    # How many that digest has gathered, whether it is in the inbox, and whether it has something of the same actor.
+    size: int | None
+    is_in_inbox: bool | None
+    is_counted: bool
+
+
+def candidate_of(dialect: Dialect, row: Row) -> Candidate:
+    values = {name: row[name] for name in Candidate._fields}
+    # What could not be decided has none.
+    due = None if row["due"] is None else dialect.time(row["due"])
+    return Candidate(**{**values, "due": due, "is_counted": bool(row["is_counted"])})
 
 
 class DecisionCount(NamedTuple):
@@ -223,7 +280,7 @@ class DecisionRows:
     counts: Sequence[DecisionCount]
     recipients: Recipients
     inputs: DecisionInputs
-    rows: Sequence[Row] | None = None
+    rows: Sequence[Row] | Sequence[tuple[Any, ...]] | None = None
 
     @property
     def is_incomplete(self) -> bool:
@@ -232,5 +289,5 @@ class DecisionRows:
 
     @property
     def notified_messages(self) -> set[int]:
-        """Messages of which some member gets a notification."""
-        return {count.message_id for count in self.counts if count.reason is None and count.message_id is not None}
+        """Messages of which some member gets a notification, or has it merged into one: others can be duplicates of them."""
+        return {count.message_id for count in self.counts if count.reason in (None, MERGED) and count.message_id is not None}

@@ -6,7 +6,9 @@ from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.decisions.rows import (
     ACTIVE_TIME,
     CONTENT,
+    DECIDED,
     DEDUP_KEY,
+    DIGEST_NOTICE,
     MANY_MESSAGES,
     MESSAGE_ID,
     MISSING,
@@ -138,6 +140,34 @@ _INSERT_DECIDED = """
 DECIDE_ONE_NOTICE_INTO_TABLE = f"{_INSERT_DECIDED}{_DECISION}{_ONE_NOTICE}"
 DECIDE_INTO_TABLE = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES}"
 
+# Returns, for each recipient of notices with digests ($8), the first reason against it so far, how much of the cap is used,
+# and the digest that it can be merged into: of those of the member, type and key whose windows are open and that the member
+# has not read, the one that ends last: the first in its index. `is_counted`: that digest has something of the same actor.
+# The cap, and what earlier notices of the step do to later ones, are left to the caller (decide/digest.py).
+DECIDE_DIGESTS = f"""{_DECISION},
+    gathered AS MATERIALIZED (SELECT * FROM {SQLITE.table("given", DIGEST_NOTICE, 8)}),
+    candidates AS MATERIALIZED (
+        SELECT d.*, given.actor_id, (
+            SELECT x.notification_id
+            FROM bongsu_digests AS x INDEXED BY bongsu_digests_key
+            CROSS JOIN bongsu_notifications AS n ON n.notification_id = x.notification_id
+            WHERE x.member_id = d.member_id AND x.type = given.type AND x.key = given.key AND x.ends_at > $7 AND x.size > 0
+              AND n.read_at IS NULL AND n.archived_at IS NULL AND n.deleted_at IS NULL
+            ORDER BY x.ends_at DESC, x.notification_id DESC LIMIT 1) AS digest_id
+        FROM decision AS d JOIN gathered AS given ON given.notice_index = d.notice_index)
+    SELECT c.notice_index, c.member_id, c.dedup, c.message_id, c.channels, c.rank, c.due, c.day, c.counted,
+           coalesce(c.reason, CASE
+               -- What was merged has no notification of its message: the dedup window looks at the entries of digests too.
+               WHEN EXISTS (SELECT 1 FROM recent_messages AS r CROSS JOIN bongsu_digest_entries AS e
+                            WHERE r.dedup = c.dedup AND e.message_id = r.message_id AND e.member_id = c.member_id
+                              AND e.created_at > r.since) THEN '{Reason.DUPLICATE}' END) AS reason,
+           c.digest_id, (SELECT x.size FROM bongsu_digests AS x WHERE x.notification_id = c.digest_id) AS size,
+           (SELECT n.channels & {_IN_APP} <> 0 FROM bongsu_notifications AS n WHERE n.notification_id = c.digest_id)
+               AS is_in_inbox,
+           EXISTS (SELECT 1 FROM bongsu_digest_entries AS e
+                   WHERE e.actor_id = c.actor_id AND e.notification_id = c.digest_id) AS is_counted
+    FROM candidates AS c ORDER BY c.member_id, c.notice_index"""
+
 # The rows of one step, in a table of the connection. Numbered as they come: behind the last notification's id.
 CREATE_DECIDED = """
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_decided (
@@ -146,6 +176,13 @@ CREATE_DECIDED = """
         is_critical boolean, reason text)"""
 # Empties it. It still has the rows of the step before.
 PREPARE_DECIDED = "DELETE FROM bongsu_decided"
+
+# Inserts decided rows that are given ($1), each with an id drawn before.
+GIVE_DECIDED = f"""
+    INSERT INTO bongsu_decided
+        (number, ids_before, notice_index, member_id, message_id, channels, rank, due, day, is_critical, reason)
+    SELECT notification_id, 0, notice_index, member_id, message_id, channels, rank, due, day, is_critical, reason
+    FROM {SQLITE.table("given", DECIDED, 1)}"""
 
 # Spreads the due times of paced notices ($1): each member's comes so many seconds after the one before. In quiet hours the
 # clock stands still: $2 has the times between them. So nothing is sent in them, and not everything at their end.

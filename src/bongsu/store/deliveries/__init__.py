@@ -158,16 +158,16 @@ RECORD_OTHERS = in_both(
 )
 
 # Stores attempts that have no row yet, in the order given. One that succeeded under its own claim needs none: it is in the
-# delivery's row.
+# delivery's row. Nor does one of a delivery that was erased meanwhile: nothing would ever delete it.
 ADD_ATTEMPTS = in_both(
     lambda d: (
         f"""
     INSERT INTO bongsu_attempts (delivery_id, epoch, began_at, millis, code)
     SELECT given.delivery_id, given.epoch, {d.after("-given.seconds_ago")}, given.millis, given.code
     FROM {d.table("given", _ATTEMPT, 1)}
-    WHERE NOT EXISTS (
+    WHERE EXISTS (
         SELECT 1 FROM bongsu_deliveries AS d
-        WHERE d.delivery_id = given.delivery_id AND d.epoch = given.epoch AND d.sent_at IS NOT NULL)
+        WHERE d.delivery_id = given.delivery_id AND NOT (d.epoch = given.epoch AND d.sent_at IS NOT NULL))
     ON CONFLICT (delivery_id, epoch) DO NOTHING"""
     )
 )

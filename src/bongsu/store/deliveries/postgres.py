@@ -30,11 +30,13 @@ CLAIM = f"""
         LIMIT $3),
     addressed AS (
         SELECT due.*, message.guarantee, coalesce(message.expires_at <= now(), false) AS is_expired,
-               message.cancelled_at IS NOT NULL AS is_cancelled, device.platform,
+               CASE WHEN message.is_digest THEN (
+                        SELECT g.size = 0 FROM bongsu_digests AS g WHERE g.notification_id = due.notification_id)
+                    ELSE message.cancelled_at IS NOT NULL END AS is_cancelled, device.platform,
                CASE $1 WHEN '{Channel.PUSH}' THEN device.token {MEMBER_ADDRESS}ELSE own.address END AS address
         FROM due
         LEFT JOIN LATERAL (
-            SELECT guarantee, expires_at, cancelled_at FROM bongsu_messages
+            SELECT guarantee, expires_at, cancelled_at, is_digest FROM bongsu_messages
             WHERE message_id = due.message_id FOR KEY SHARE SKIP LOCKED) AS message ON true
         LEFT JOIN LATERAL (
             SELECT d.platform, CASE WHEN {USABLE_DEVICE} THEN d.token END AS token FROM bongsu_devices AS d

@@ -25,7 +25,9 @@ FIND_DUE = f"""
         LIMIT $3),
     addressed AS (
         SELECT due.*, message.guarantee, coalesce(message.expires_at <= {SQLITE.now}, false) AS is_expired,
-               message.cancelled_at IS NOT NULL AS is_cancelled, d.platform,
+               CASE WHEN message.is_digest THEN (
+                        SELECT g.size = 0 FROM bongsu_digests AS g WHERE g.notification_id = due.notification_id)
+                    ELSE message.cancelled_at IS NOT NULL END AS is_cancelled, d.platform,
                CASE $1 WHEN '{Channel.PUSH}' THEN CASE WHEN {USABLE_DEVICE} THEN d.token END
                        {MEMBER_ADDRESS}ELSE own.address END AS address
         FROM due

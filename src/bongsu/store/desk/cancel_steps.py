@@ -17,6 +17,8 @@ from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import Row, Statement, Table, Transaction, as_uuid, fetch_one, in_both, same
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.core.store import Store
+from bongsu.store.desk import digest_cancel
+from bongsu.store.desk.digest_cancel import Rewrite
 from bongsu.store.inbox import changes
 from bongsu.store.members.channel_bits import BITS
 from bongsu.store.messages.counts import count_ended
@@ -35,10 +37,12 @@ class Step:
     is_last: bool
     # Others had locked deliveries of these members: the next step looks at them again.
     is_again: bool = False
+    # Members whose digests have a new text.
+    updated: Sequence[str] = ()
 
     @property
     def is_changed(self) -> bool:
-        return bool(self.cancelled or self.withdrawn)
+        return bool(self.cancelled or self.withdrawn or self.updated)
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class Part:
     withdraw: bool
     cancelled: int = 0
     is_again: bool = False
+    # The members have it in a digest (digest_cancel.py).
+    is_digest: bool = False
 
 
 _EVENT = {"event_id": "uuid"}
@@ -190,17 +196,27 @@ _SAVE = in_both(
 )
 
 
-async def step(store: Store, limit: int, event_id: UUID | None = None, passed_over: Collection[UUID] = ()) -> Step | None:
+async def step(
+    store: Store,
+    limit: int,
+    event_id: UUID | None = None,
+    passed_over: Collection[UUID] = (),
+    rewrite: Rewrite | None = None,
+) -> Step | None:
     """Change the rows of the next members of an unfinished cancellation, but not of those passed over. None: there is none,
     or others are at it.
 
-    In two transactions: while the members are locked, nothing waits for a dispatcher that has locked a delivery.
+    In two transactions: while the members are locked, nothing waits for a dispatcher that has locked a delivery. `rewrite`
+    gives the text of digests that it has left; without it they keep theirs.
     """
     async with store.transaction() as tx:
         part = await stop_deliveries(tx, limit, event_id, passed_over)
     if part is None:
         return None
     withdrawn: Sequence[tuple[str, int]] = ()
+    if part.is_digest:
+        async with store.transaction() as tx:
+            return await leave_part(tx, part, rewrite)
     if part.withdraw and part.last is not None:
         async with store.transaction() as tx:
             withdrawn = await withdraw_part(tx, part)
@@ -216,7 +232,10 @@ async def stop_deliveries(
         return None
     part = await _next_part(tx, open_one, limit)
     if part.last is None:
-        await tx.execute(_SAVE(part.event_id, *part.end, True))
+        # Without the last member's id: nobody goes on from there.
+        await tx.execute(_SAVE(part.event_id, part.end[0], "", True))
+        return part
+    if part.is_digest:
         return part
     members = (part.message_id, part.after, part.last)
     rows = await tx.fetch(_PLAN_BY_VALUES(), _CANCEL_DELIVERIES(*members))
@@ -238,11 +257,13 @@ async def _next_part(tx: Transaction, open_one: Row, limit: int) -> Part:
             return Part(event_id, begin, 0, "", None, begin, withdraw)
         if message["message_id"] != message_id:
             message_id, after = message["message_id"], ""
-        (members,) = await tx.fetch(_NEXT_MEMBERS(message_id, after, limit))
+        is_digest = any(row["is_digest"] for row in await tx.fetch(digest_cancel.IS_DIGEST(message_id)))
+        next_members = digest_cancel.NEXT_MEMBERS if is_digest else _NEXT_MEMBERS
+        (members,) = await tx.fetch(next_members(message_id, after, limit))
         # With the next message, or behind the last member of this one.
         end = (message_id, members["last"]) if members["count"] == limit else (message_id + 1, "")
         if members["last"] is not None:
-            return Part(event_id, begin, message_id, after, members["last"], end, withdraw)
+            return Part(event_id, begin, message_id, after, members["last"], end, withdraw, is_digest=is_digest)
         message_id, after = end
 
 
@@ -258,3 +279,23 @@ async def withdraw_part(tx: Transaction, part: Part) -> Sequence[tuple[str, int]
     if not part.is_again:
         await tx.execute(_SAVE(part.event_id, *part.end, False))
     return [(row["member_id"], row["notification_id"]) for row in rows]
+
+
+async def leave_part(tx: Transaction, part: Part, rewrite: Rewrite | None) -> Step | None:
+    """What the event added for these members leaves their digests. None if others are at it."""
+    assert part.last is not None
+    if not await tx.fetch(_TAKE_AGAIN(part.event_id, *part.begin)):
+        return None
+    members = (part.message_id, part.after, part.last)
+    left = await digest_cancel.leave_digests(tx, *members, withdraw=part.withdraw, rewrite=rewrite)
+    if not left.is_again:
+        await tx.execute(_SAVE(part.event_id, *part.end, False))
+    return Step(
+        part.event_id,
+        part.message_id,
+        left.cancelled,
+        left.withdrawn,
+        is_last=False,
+        is_again=left.is_again,
+        updated=left.updated,
+    )

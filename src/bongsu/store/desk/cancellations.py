@@ -66,17 +66,22 @@ _LOCK_EVENT = in_both(lambda d: f"SELECT status FROM bongsu_events WHERE event_i
 _LOCK_CANCELLATION = in_both(lambda d: f"SELECT {_COLUMNS} FROM bongsu_cancellations WHERE event_id = $1 {d.lock_row}")
 
 # One of the event's messages that is not cancelled, if there is one: a replay may send it again.
-_FIND_LIFTED = same("SELECT message_id FROM bongsu_messages WHERE event_id = $1 AND cancelled_at IS NULL LIMIT 1")
+_FIND_LIFTED = same("""
+    SELECT message_id FROM bongsu_messages WHERE event_id = $1 AND cancelled_at IS NULL AND NOT is_digest LIMIT 1""")
 
 # The event's messages. Locks their rows against claims of their deliveries, which are waited for.
 _LOCK_MESSAGES = Statement(
-    postgres="SELECT message_id, is_bulk FROM bongsu_messages WHERE event_id = $1 ORDER BY message_id FOR UPDATE",
-    sqlite="SELECT message_id, is_bulk FROM bongsu_messages WHERE event_id = $1 ORDER BY message_id",
+    postgres="SELECT message_id, is_bulk, is_digest FROM bongsu_messages WHERE event_id = $1 ORDER BY message_id FOR UPDATE",
+    sqlite="SELECT message_id, is_bulk, is_digest FROM bongsu_messages WHERE event_id = $1 ORDER BY message_id",
 )
 
-# From its commit on nothing of these messages is claimed to be sent. Their rows are locked.
+# From its commit on nothing of these messages is claimed to be sent. Their rows are locked. Not of digests, which may have
+# gathered what was not cancelled: these are not sent once nothing of them is left (digest_cancel.py).
 _CANCEL_MESSAGES = in_both(
-    lambda d: f"UPDATE bongsu_messages SET cancelled_at = {d.now} WHERE event_id = $1 AND cancelled_at IS NULL"
+    lambda d: (
+        f"""
+    UPDATE bongsu_messages SET cancelled_at = {d.now} WHERE event_id = $1 AND cancelled_at IS NULL AND NOT is_digest"""
+    )
 )
 
 # Ends the event: a worker that has claimed it finds its epoch stale. Its row is locked.
@@ -118,6 +123,21 @@ _COUNT_FEW = same(f"""
     UNION ALL
     SELECT '{IN_INBOX}', count(*) FROM bongsu_notifications AS n WHERE n.message_id = $1 AND n.channels & {_IN_APP} <> 0""")
 
+# The same of a message ($1) that digests have gathered: deliveries and inbox rows of those digests. What waits is only ended
+# if nothing else is in the digest; else it is SHARED. What has left a digest counts if nothing else is in it. Locks nothing.
+_COUNT_DIGESTS = same(f"""
+    SELECT CASE WHEN d.status = 'READY' AND g.size > 1 THEN 'SHARED' ELSE d.status END AS category, count(*) AS count
+    FROM bongsu_digest_entries AS e
+    JOIN bongsu_digests AS g ON g.notification_id = e.notification_id
+    JOIN bongsu_deliveries AS d ON d.notification_id = e.notification_id
+    WHERE e.message_id = $1 AND e.left_at IS NULL GROUP BY 1
+    UNION ALL
+    SELECT '{IN_INBOX}', count(*)
+    FROM bongsu_digest_entries AS e
+    JOIN bongsu_digests AS g ON g.notification_id = e.notification_id
+    JOIN bongsu_notifications AS n ON n.member_id = e.member_id AND n.notification_id = e.notification_id
+    WHERE e.message_id = $1 AND (e.left_at IS NULL OR g.size = 0) AND n.channels & {_IN_APP} <> 0""")
+
 # One of the failed deliveries of a message ($1) that the recovery job may send again, if there is one.
 _FIND_RETRYABLE = in_both(
     lambda d: (
@@ -128,9 +148,16 @@ _FIND_RETRYABLE = in_both(
     )
 )
 
-# The same of a message ($1) with many recipients, from its kept counts. These do not distinguish what waits from what is
-# being sent, which is counted by its own index: few, however many wait. In one statement: what is recorded meanwhile counts
-# once.
+# The same of the digests that have gathered a message ($1): their deliveries belong to the message that opened them.
+_FIND_RETRYABLE_DIGEST = same(f"""
+    SELECT d.delivery_id FROM bongsu_digest_entries AS e
+    JOIN bongsu_deliveries AS d ON d.notification_id = e.notification_id
+    WHERE e.message_id = $1 AND e.left_at IS NULL AND d.status IN ('FAIL', 'UNKNOWN') AND d.is_retryable
+      AND d.recovery_rounds < {MOST_ROUNDS} LIMIT 1""")
+
+# The counts of a message ($1) with many recipients, from those that are kept. These do not distinguish what waits from what
+# is being sent, which is counted by its own index: few, however many wait. In one statement: what is recorded meanwhile
+# counts once.
 _COUNT_MANY = in_both(
     lambda d: (
         f"""
@@ -174,10 +201,11 @@ async def begin(tx: Transaction, event_id: UUID, who: str, *, withdraw: bool) ->
 
 async def _may_go(tx: Transaction, messages: Sequence[Row], counts: Counter[str]) -> bool:
     """Whether anything may be sent yet: it waits, or is being sent and may be retried, or has failed and may be retried."""
-    if counts["READY"] or counts["SENDING"]:
+    if counts["READY"] or counts["SENDING"] or counts["SHARED"]:
         return True
     for message in messages if counts["FAIL"] or counts["UNKNOWN"] else ():
-        if await tx.fetch(_FIND_RETRYABLE(message["message_id"])):
+        find = _FIND_RETRYABLE_DIGEST if message["is_digest"] else _FIND_RETRYABLE
+        if await tx.fetch(find(message["message_id"])):
             return True
     return False
 
@@ -185,6 +213,8 @@ async def _may_go(tx: Transaction, messages: Sequence[Row], counts: Counter[str]
 async def _counts(tx: Transaction, message: Row) -> Counter[str]:
     """By delivery status, and the inbox rows."""
     message_id = message["message_id"]
+    if message["is_digest"]:
+        return Counter({row["category"]: row["count"] for row in await tx.fetch(_COUNT_DIGESTS(message_id))})
     if not message["is_bulk"]:
         return Counter({row["category"]: row["count"] for row in await tx.fetch(_COUNT_FEW(message_id))})
     counts = Counter({row["category"]: row["count"] for row in await tx.fetch(_COUNT_MANY(message_id))})

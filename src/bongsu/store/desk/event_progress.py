@@ -16,6 +16,7 @@ from uuid import UUID
 
 from bongsu.model import EventStatus, Reason
 from bongsu.store.core.query import Dialect, Row, Statement, Transaction, as_uuid, fetch_one, in_both
+from bongsu.store.decisions.rows import MERGED
 from bongsu.store.desk.cancellations import Cancellation, find_cancellation
 from bongsu.store.outbox.rows import ROW_COLUMNS, EventRow, read_event_row
 
@@ -47,10 +48,12 @@ class Counts:
     suppressed: Mapping[str, int] = field(default_factory=dict)
     # By channel and status.
     deliveries: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # Recipients for whom it was merged into an open digest.
+    merged: int = 0
 
     @property
     def decided(self) -> int:
-        return self.notified + sum(self.suppressed.values())
+        return self.notified + self.merged + sum(self.suppressed.values())
 
     @property
     def made(self) -> int:
@@ -260,6 +263,7 @@ def _counts(rows: Sequence[Row]) -> Counts:
         recipients["NOTIFIED"],
         _without_zeros(recipients, Reason),
         {one: known for one in sorted(deliveries) if (known := _without_zeros(deliveries[one], DELIVERY_STATUSES))},
+        recipients[MERGED],
     )
 
 

@@ -105,8 +105,8 @@ class MemberChanges(NamedTuple):
     """What has changed for members, by their position among those asked for."""
 
     changes: Sequence[tuple[int, Change]]
-    # Each member's marks as they are now, and whether they want notifications.
-    members: dict[int, tuple[Marks, bool]]
+    # Each member's marks as they are now.
+    members: dict[int, Marks]
 
 
 # Of the member's row `m`.
@@ -148,11 +148,11 @@ _FIND_CHANGES = Statement(
 # The marks of these members ($1), each found by its key. Locks nothing.
 _FIND_MARKS = Statement(
     postgres=f"""
-        SELECT given.position, m.is_enabled, {MARK_COLUMNS}
+        SELECT given.position, {MARK_COLUMNS}
         FROM {POSTGRES.table("given", _SPAN, 1)}
         CROSS JOIN LATERAL (SELECT * FROM bongsu_members x WHERE x.member_id = given.member_id OFFSET 0) AS m""",
     sqlite=f"""
-        SELECT given.position, m.is_enabled, {MARK_COLUMNS}
+        SELECT given.position, {MARK_COLUMNS}
         FROM {SQLITE.table("given", _SPAN, 1)}
         CROSS JOIN bongsu_members AS m ON m.member_id = given.member_id""",
 )
@@ -173,7 +173,7 @@ async def find_changes(tx: Transaction, spans: Sequence[tuple[str, int, int, int
     rows = await tx.fetch(_FIND_CHANGES(given, limit))
     changes = [(row["position"], _change_of(tx.dialect, row)) for row in rows]
     members = await tx.fetch(_FIND_MARKS(given))
-    return MemberChanges(changes, {row["position"]: (marks_of(row), bool(row["is_enabled"])) for row in members})
+    return MemberChanges(changes, {row["position"]: marks_of(row) for row in members})
 
 
 def marks_of(row: Row) -> Marks:

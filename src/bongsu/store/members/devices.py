@@ -29,6 +29,13 @@ class DeviceRow:
 MAX_DEVICES = 20
 
 
+# Locks a member ($1) against being erased. Before the devices, as an erasure does: a new device would else lock the member
+# after them, and the two could deadlock.
+_KEEP_MEMBER = Statement(
+    postgres="SELECT 1 AS one FROM bongsu_members WHERE member_id = $1 FOR KEY SHARE",
+    sqlite="SELECT 1 AS one WHERE $1 <> ''",
+)
+
 # Locks the device that has a token and all devices of a member, in the order of their keys: two registrations that exchange
 # tokens, or replace each other's devices, cannot deadlock. $1 token, $2 member.
 _LOCK_DEVICES = in_both(
@@ -84,7 +91,7 @@ async def put_device(
     # Two devices that register one token at the same time would both find it free, and one would violate its uniqueness; two
     # new devices of one member would not see each other, and both find room.
     names = [f"token {device.token}", f"devices {member_id}"]
-    await tx.fetch(lock_names(names), _LOCK_DEVICES(device.token, member_id))
+    await tx.fetch(lock_names(names), _KEEP_MEMBER(member_id), _LOCK_DEVICES(device.token, member_id))
     await tx.execute(
         _REMOVE_TOKEN_ELSEWHERE(device.token, member_id, device_id),
         _PUT_DEVICE(member_id, device_id, device.token, device.platform.value, device.push_consent),

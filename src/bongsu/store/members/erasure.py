@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
-from bongsu.store.core.query import Table, Transaction, as_uuid, in_both, same
+import orjson
+
+from bongsu.store.core.postgres import POSTGRES
+from bongsu.store.core.query import Statement, Table, Transaction, as_uuid, in_both, same
+from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.decisions import audience_snapshots
 from bongsu.store.retention import (
     NotificationKey,
     delete_deliveries_of,
     delete_unused_messages,
     delete_without_deliveries,
-    lock_finished_events,
 )
 
 
@@ -46,13 +50,22 @@ LOCK_EVENTS = in_both(
     )
 )
 
+# One of these events of the member ($1), if there is one. Locks nothing.
+_FIND_EVENT = in_both(
+    lambda d: (
+        f"""
+    SELECT 1 AS one FROM bongsu_events {d.index_hint("bongsu_events_target")}
+    WHERE target_id = $1 AND target_id IS NOT NULL AND status <> 'DONE' LIMIT 1"""
+    )
+)
+
 # End the events given and delete whom they were about. A worker that has claimed one finds its epoch stale. They are locked.
 CANCEL_EVENTS = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events
     SET status = 'CANCELLED', finished_at = coalesce(finished_at, {d.now}), epoch = epoch + 1, claim_count = 0,
-        leased_by = NULL, actor_id = NULL, target_id = NULL, payload = '{{}}', error = NULL
+        leased_by = NULL, fanout_cursor = NULL, actor_id = NULL, target_id = NULL, payload = '{{}}', error = NULL
     WHERE event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_ID, 1)})"""
     )
 )
@@ -65,6 +78,18 @@ FORGET_EVENTS = in_both(
     WHERE event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_ID, 1)})
       AND (SELECT 1 FROM bongsu_messages AS m WHERE m.event_id = bongsu_events.event_id LIMIT 1) IS NULL"""
     )
+)
+
+# Those of the events given that are finished. Locks them in id order, and waits for others: an erasure of another who had
+# the same message may hold the lock, and only the later of the two finds that nobody has it any more.
+LOCK_FINISHED = Statement(
+    postgres=f"""
+        SELECT e.event_id FROM bongsu_events AS e
+        WHERE e.event_id IN (SELECT given.event_id FROM {POSTGRES.table("given", _EVENT_ID, 1)}) AND e.status <> 'PENDING'
+        ORDER BY e.event_id FOR UPDATE""",
+    sqlite=f"""
+        SELECT e.event_id FROM {SQLITE.table("given", _EVENT_ID, 1)}
+        CROSS JOIN bongsu_events AS e ON e.event_id = given.event_id WHERE e.status <> 'PENDING'""",
 )
 
 # The events of the messages given. Locks nothing.
@@ -89,7 +114,8 @@ async def cancel_events(tx: Transaction, member_id: str, limit: int) -> int:
 async def forget_messages(tx: Transaction, message_ids: Sequence[int]) -> Counter[str]:
     """Delete those of these messages that nobody else has, and whom their events were about."""
     rows = await tx.fetch(FIND_EVENTS(Table(_MESSAGE_ID, [(message_id,) for message_id in message_ids])))
-    locked = await lock_finished_events(tx, sorted(as_uuid(row["event_id"]) for row in rows))
+    given = _event_ids([as_uuid(row["event_id"]) for row in rows])
+    locked = [as_uuid(row["event_id"]) for row in await tx.fetch(LOCK_FINISHED(given))]
     messages = await delete_unused_messages(tx, locked)
     (events,) = await tx.execute(FORGET_EVENTS(_event_ids(locked)))
     return Counter(messages=messages, events=events)
@@ -137,12 +163,43 @@ DELETE_BEHAVIORS = in_both(
     )
 )
 
+# Forget that the member ($1) is an actor of others' digests, in up to $2 of them, by the index of actors. What these say
+# stays, as other messages do. Locks the entries; skips locked ones: those who change them hold the locks of other members.
+FORGET_ACTOR = in_both(
+    lambda d: (
+        f"""
+    UPDATE bongsu_digest_entries SET actor_id = NULL, actor_name = NULL
+    WHERE actor_id = $1 AND notification_id IN (
+        SELECT e.notification_id FROM bongsu_digest_entries AS e
+        WHERE e.actor_id = $1 ORDER BY e.notification_id LIMIT $2 {d.skip_locked})"""
+    )
+)
+# One of those entries, if there is one. Locks nothing.
+FIND_ACTED = same("SELECT notification_id FROM bongsu_digest_entries WHERE actor_id = $1 LIMIT 1")
+
 # How many devices the member has ($1), for the record of the erasure. Locks nothing.
 _COUNT_DEVICES = same("SELECT count(*) AS count FROM bongsu_devices WHERE member_id = $1")
 
 # Delete the member ($1); devices, addresses and preferences go with the row. Run under the member's lock.
 # Returns it, because a count would include those on SQLite.
 DELETE_MEMBER = same("DELETE FROM bongsu_members WHERE member_id = $1 RETURNING member_id")
+
+
+# Finished replays and erasures whose input has a text ($1). Reads all of them, and locks nothing.
+FIND_INPUTS = Statement(
+    postgres="""
+        SELECT run_id, input FROM bongsu_runs
+        WHERE job IN ('replay', 'erase') AND finished_at IS NOT NULL AND strpos(input, $1) > 0""",
+    sqlite="""
+        SELECT run_id, input FROM bongsu_runs INDEXED BY bongsu_runs_by_job
+        WHERE job IN ('replay', 'erase') AND finished_at IS NOT NULL AND instr(input, $1) > 0""",
+)
+
+
+async def find_inputs(tx: Transaction, member_id: str) -> dict[int, Any]:
+    """What was requested about the member by runs that are finished, by run."""
+    rows = await tx.fetch(FIND_INPUTS(orjson.dumps(member_id).decode()))
+    return {row["run_id"]: orjson.loads(row["input"]) for row in rows}
 
 
 async def erase_part(tx: Transaction, member_id: str, limit: int) -> Erased:
@@ -163,9 +220,13 @@ async def erase_part(tx: Transaction, member_id: str, limit: int) -> Erased:
     counts["suppressions"] = len(suppressed)
     message_ids += [row["message_id"] for row in suppressed]
     (counts["behaviors"],) = await tx.execute(DELETE_BEHAVIORS(member_id, limit))
+    (counts["digest entries"],) = await tx.execute(FORGET_ACTOR(member_id, limit))
     is_last = not keys and not suppressed and max(events, counts["behaviors"]) < limit
+    is_last = is_last and not await tx.fetch(FIND_ACTED(member_id))
     if is_last:
         (row,) = await tx.fetch(_COUNT_DEVICES(member_id))
         counts["devices"] = row["count"]
         counts["members"] = len(await tx.fetch(DELETE_MEMBER(member_id)))
+        # One that was stored since the look at events above would make the member anew: the next part cancels it.
+        is_last = not await tx.fetch(_FIND_EVENT(member_id))
     return Erased(counts, message_ids, is_last)

@@ -1,16 +1,18 @@
 """Statements of the daily recommendation: who was active, what they saw and bought, and which products are seen together.
 
-All of them read, none locks. They are asked with a page of members or products at a time.
+All of them read; one locks, to store events. They are asked with a page of members or products at a time.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from bongsu.store.core.query import Table, Transaction, fetch_one, in_both, same
+from bongsu.store.core.postgres import POSTGRES
+from bongsu.store.core.query import Statement, Table, Transaction, fetch_one, in_both, same
+from bongsu.store.core.sqlite import SQLITE
 
 # What a member saw longest ago says little; and a crawler that saw everything must not take all the time.
 SEEN_LIMIT = 20
@@ -47,6 +49,19 @@ FIND_PAGE = in_both(
     FROM bongsu_members AS m
     WHERE m.member_id > $1 ORDER BY m.member_id LIMIT $3"""
     )
+)
+
+# Those of these members ($1) that are stored. Locks them against being erased, in id order.
+KEEP_MEMBERS = Statement(
+    postgres=f"""
+        SELECT kept.member_id
+        FROM (SELECT given.member_id COLLATE "C" AS member_id FROM {POSTGRES.table("given", _MEMBER, 1)}
+              ORDER BY 1) AS wanted
+        CROSS JOIN LATERAL (
+            SELECT m.member_id FROM bongsu_members AS m WHERE m.member_id = wanted.member_id FOR KEY SHARE) AS kept""",
+    sqlite=f"""
+        SELECT m.member_id FROM {SQLITE.table("given", _MEMBER, 1)}
+        CROSS JOIN bongsu_members AS m ON m.member_id = given.member_id""",
 )
 
 # What these members ($1) did: the products that each saw last since a time ($2), and those that each ever bought.
@@ -128,6 +143,12 @@ async def find_page(tx: Transaction, after: str, since: datetime, limit: int) ->
     """The next members, each with whether it was active."""
     rows = await tx.fetch(FIND_PAGE(after, since, limit))
     return [(row["member_id"], bool(row["is_active"])) for row in rows]
+
+
+async def keep_members(tx: Transaction, member_ids: Iterable[str]) -> set[str]:
+    """Those of these members who were not erased meanwhile. None is until the transaction ends."""
+    table = Table(_MEMBER, [(member_id,) for member_id in member_ids])
+    return {row["member_id"] for row in await tx.fetch(KEEP_MEMBERS(table))}
 
 
 async def find_products_of_members(tx: Transaction, member_ids: Sequence[str], since: datetime) -> dict[str, MemberProducts]:

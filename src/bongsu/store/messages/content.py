@@ -33,11 +33,11 @@ FIND_CONTENT = Statement(
         FROM {POSTGRES.table("given", _MESSAGE_ID, 1)}
         CROSS JOIN LATERAL (
             SELECT x.message_id, x.event_id, x.type, x.title, x.body, x.ref_id, x.data, x.guarantee, x.locale, x.priority,
-                   x.expires_at, x.is_critical, x.is_bulk
+                   x.expires_at, x.is_critical, x.is_bulk, x.is_digest
             FROM bongsu_messages x WHERE x.message_id = given.message_id OFFSET 0) AS m""",
     sqlite=f"""
         SELECT m.message_id, m.event_id, m.type, m.title, m.body, m.ref_id, m.data, m.guarantee, m.locale, m.priority,
-               m.expires_at, m.is_critical, m.is_bulk, {SQLITE.now} AS now
+               m.expires_at, m.is_critical, m.is_bulk, m.is_digest, {SQLITE.now} AS now
         FROM {SQLITE.table("given", _MESSAGE_ID, 1)}
         CROSS JOIN bongsu_messages AS m ON m.message_id = given.message_id""",
 )
@@ -63,6 +63,8 @@ class MessageContent:
     is_critical: bool = False
     # Whether the results of its deliveries are counted (bongsu_message_counts).
     is_bulk: bool = False
+    # Whether its notifications have texts of their own (digests.py).
+    is_digest: bool = False
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -128,6 +130,7 @@ def _from_message(message: Message) -> MessageContent:
         expires_at=_by_our_clock(message.expires_at, message.created_at),
         is_critical=message.is_critical,
         is_bulk=message.is_bulk,
+        is_digest=message.is_digest,
     )
 
 
@@ -147,6 +150,7 @@ def _from_row(dialect: Dialect, row: Row) -> MessageContent:
         expires_at=_by_our_clock(expires_at, dialect.time(row["now"])),
         is_critical=bool(row["is_critical"]),
         is_bulk=bool(row["is_bulk"]),
+        is_digest=bool(row["is_digest"]),
     )
 
 

@@ -16,7 +16,11 @@ from bongsu.store.schema.scripts import VERSIONS, statements
 _TABLE = re.compile(r"CREATE TABLE (\w+) \((.*?)\n\)", re.DOTALL)
 _ADDED = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (.+)", re.DOTALL)
 _INDEX = re.compile(r"CREATE (UNIQUE )?INDEX (\w+) ON (\w+) (.+)", re.DOTALL)
-_DROPPED = re.compile(r"DROP INDEX (\w+)")
+_RENAMED = re.compile(r"ALTER TABLE (\w+) RENAME TO (\w+)")
+_DROPPED_TABLE = re.compile(r"DROP TABLE (\w+)")
+_CHECK = re.compile(r"ALTER TABLE (\w+) ADD CONSTRAINT \w+\s+CHECK \((\w+) (IN \([^)]*\))\)")
+_WITHOUT_EFFECT = re.compile(r"INSERT INTO|ALTER TABLE \w+ DROP CONSTRAINT")
+_DROPPED_INDEX = re.compile(r"DROP INDEX (\w+)")
 _COLUMN = re.compile(r'([a-z_]+) +((?:double precision|[a-z]+)(?: COLLATE "C")?)(.*)')
 _KEY = re.compile(r"(?:PRIMARY KEY|UNIQUE) \(")
 
@@ -86,10 +90,18 @@ def _read_statement(statement: str, tables: dict[str, DocumentedTable]) -> None:
     elif index := _INDEX.match(sql):
         unique, name, table_name, definition = index.groups()
         tables[table_name].indexes.append(Index(name, bool(unique), " ".join(definition.split()), description))
-    elif dropped := _DROPPED.match(sql):
+    elif check := _CHECK.match(sql):
+        (column,) = (column for column in tables[check[1]].columns if column.name == check[2])
+        column.constraints = check[3]
+    elif dropped := _DROPPED_TABLE.match(sql):
+        del tables[dropped[1]]
+    elif renamed := _RENAMED.match(sql):
+        table = tables[renamed[2]] = tables.pop(renamed[1])
+        table.name = renamed[2]
+    elif dropped := _DROPPED_INDEX.match(sql):
         for table in tables.values():
             table.indexes = [index for index in table.indexes if index.name != dropped[1]]
-    else:
+    elif not _WITHOUT_EFFECT.match(sql):
         raise ValueError(f"neither a table, a column nor an index: {sql}")
 
 

@@ -46,7 +46,7 @@ BY_OPEN_DELIVERIES = Statement(postgres.BY_OPEN_DELIVERIES, sqlite.BY_OPEN_DELIV
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """One member and one message: a notification with its deliveries, or a suppression."""
+    """One member and one message: a notification with its deliveries, a suppression, or what was merged into a digest."""
 
     message_id: int
     member_id: str
@@ -63,6 +63,11 @@ class HistoryRow:
     status: Status
     created_at: datetime
     read_at: datetime | None
+    # When the member archived or deleted it, if it is so now.
+    archived_at: datetime | None = None
+    deleted_at: datetime | None = None
+    # The notification that it was merged into.
+    merged_into: int | None = None
     deliveries: tuple[DeliveryRow, ...] = ()
 
     @property
@@ -142,6 +147,9 @@ async def _find_by_messages(
 
 
 def _history_row(dialect: Dialect, row: Row) -> HistoryRow:
+    def moment(name: str) -> datetime | None:
+        return None if row[name] is None else dialect.time(row[name])
+
     return HistoryRow(
         message_id=row["message_id"],
         member_id=row["member_id"],
@@ -156,7 +164,10 @@ def _history_row(dialect: Dialect, row: Row) -> HistoryRow:
         notification_id=row["notification_id"],
         status=Status(row["status"]),
         created_at=dialect.time(row["created_at"]),
-        read_at=None if row["read_at"] is None else dialect.time(row["read_at"]),
+        read_at=moment("read_at"),
+        archived_at=moment("archived_at"),
+        deleted_at=moment("deleted_at"),
+        merged_into=row["merged_into"],
     )
 
 

@@ -32,6 +32,7 @@ class Status(StrEnum):
     DUPLICATE = "DUPLICATE"
     USER_OPTED_OUT = "USER_OPTED_OUT"
     NO_ADDRESS = "NO_ADDRESS"
+    MERGED = "MERGED"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class PageCursor:
     member_id: str = LAST_MEMBER
 
 
+_IN_APP = BITS[Channel.IN_APP]
+
 # --- as SQL -----------------------------------------------------------------------------------------------------------
 
 # Deliveries without which a notification is neither FAILED nor UNKNOWN, and those without which it is not PENDING.
@@ -75,23 +78,36 @@ OPEN = "('READY', 'SENDING')"
 # The status of a notification. A delivery under way decides it, then one whose outcome is unknown: an operator must not take
 # for final what may still change. After that one success is enough. If all failed it is FAILED although the inbox has it,
 # because that is what an operator searches for; and if all were cancelled, CANCELLED. Without deliveries it is in the inbox
-# alone, and SENT unless it was withdrawn. What waits of a cancelled event is not sent, although its row says READY for a
-# while.
+# alone, and SENT unless it was withdrawn: its event was cancelled, or all that a digest had gathered. What the member has
+# archived or deleted was not. What waits of a cancelled event is not sent, although its row says READY for a while.
 _STATUS = f"""CASE (SELECT max(CASE WHEN d.status = 'CANCELLED' OR (d.status = 'READY' AND m.cancelled_at IS NOT NULL) THEN 0
                                    WHEN d.status = 'FAIL' THEN 1 WHEN d.status = 'SUCCESS' THEN 2
                                    WHEN d.status = 'UNKNOWN' THEN 3 ELSE 4 END)
                    FROM bongsu_deliveries d WHERE d.notification_id = {{row}}.notification_id)
               WHEN 4 THEN 'PENDING' WHEN 3 THEN 'UNKNOWN' WHEN 2 THEN 'SENT' WHEN 1 THEN 'FAILED' WHEN 0 THEN 'CANCELLED'
-              ELSE CASE WHEN m.cancelled_at IS NOT NULL AND {{row}}.channels & {BITS[Channel.IN_APP]} = 0 THEN 'CANCELLED'
+              ELSE CASE WHEN (m.cancelled_at IS NOT NULL OR m.is_digest) AND {{row}}.channels & {_IN_APP} = 0
+                             AND {{row}}.archived_at IS NULL AND {{row}}.deleted_at IS NULL THEN 'CANCELLED'
                         ELSE 'SENT' END END"""
 
-# Both tables give rows of these columns. The status is worked out for the rows of the page only.
-NOTIFICATION = """t.message_id, t.member_id, t.notification_id, t.channels, t.created_at, t.read_at,
-               CAST(NULL AS text) AS reason"""
+# Both tables give rows of these columns. The status is worked out for the rows of the page only. What the member has
+# archived or deleted went to the inbox, although the bit is not set any more.
+NOTIFICATION = f"""t.message_id, t.member_id, t.notification_id,
+               t.channels | CASE WHEN t.archived_at IS NULL AND t.deleted_at IS NULL THEN 0 ELSE {_IN_APP} END AS channels,
+               t.created_at, t.read_at, t.archived_at, t.deleted_at, CAST(NULL AS text) AS reason"""
 SUPPRESSION = """t.message_id, t.member_id, CAST(NULL AS bigint) AS notification_id, m.channels, t.created_at,
-               CAST(NULL AS timestamptz) AS read_at, t.reason"""
-PAGE_ROW = f"""page.message_id, page.member_id, m.event_id, m.type, m.subject, m.title, m.body, m.locale, m.is_critical,
-           page.channels, page.notification_id, page.created_at, page.read_at,
+               CAST(NULL AS timestamptz) AS read_at, CAST(NULL AS timestamptz) AS archived_at,
+               CAST(NULL AS timestamptz) AS deleted_at, t.reason"""
+# A digest says something else than its message. What was merged into one names its notification.
+_DIGEST = (
+    "CASE WHEN m.is_digest THEN (SELECT g.{text} FROM bongsu_digests g WHERE g.notification_id = page.notification_id) END"
+)
+PAGE_ROW = f"""page.message_id, page.member_id, m.event_id, m.type, m.subject, m.locale, m.is_critical,
+           coalesce({_DIGEST.format(text="title")}, m.title) AS title,
+           coalesce({_DIGEST.format(text="body")}, m.body) AS body,
+           CASE WHEN page.reason = '{Status.MERGED}' THEN (
+                    SELECT e.notification_id FROM bongsu_digest_entries e
+                    WHERE e.message_id = page.message_id AND e.member_id = page.member_id) END AS merged_into,
+           page.channels, page.notification_id, page.created_at, page.read_at, page.archived_at, page.deleted_at,
            coalesce(page.reason, {_STATUS.format(row="page")}) AS status"""
 
 # The message has that type, event and time.
@@ -106,7 +122,8 @@ IS_OF_SUPPRESSIONS = "(CAST($6 AS text) IS NULL OR $6 NOT IN ('SENT', 'FAILED', 
 # device. A scalar subquery and not EXISTS, for which PostgreSQL might read all deliveries into a hash table.
 NOTIFICATION_FITS = f"""(CAST($6 AS text) IS NULL OR {_STATUS.format(row="t")} = $6)
           AND (CAST($7 AS text) IS NULL
-               OR ($7 = '{Channel.IN_APP}' AND t.channels & CAST($8 AS integer) <> 0)
+               OR ($7 = '{Channel.IN_APP}' AND (t.channels & CAST($8 AS integer) <> 0
+                                     OR t.archived_at IS NOT NULL OR t.deleted_at IS NOT NULL))
                OR (SELECT 1 FROM bongsu_deliveries d
                    WHERE d.notification_id = t.notification_id AND d.channel = $7 LIMIT 1) IS NOT NULL)"""
 # The suppression has that reason, and the notification would have had that channel.

@@ -30,6 +30,7 @@ CREATE TABLE bongsu_events (
     -- The process that holds the claim.
     leased_by     text,
     -- How far the fan-out has come: a JSON array of the notice's index and the last decided member id.
+    -- NULL before the first step, and when it is DONE.
     fanout_cursor text,
     -- Why it is FAILED or is tried again.
     error         text,
@@ -361,7 +362,7 @@ CREATE TABLE bongsu_runs (
     due          timestamptz NOT NULL,
     -- Claims since the last saved step. A run that was claimed often without one may crash its processes.
     claim_count  integer     NOT NULL DEFAULT 1,
-    -- How far it has come, as JSON in the job's own words. NULL: at the beginning.
+    -- How far it has come, as JSON in the job's own words. NULL: at the beginning, or finished.
     cursor       text,
     -- What was done, as a JSON object of numbers.
     counts       text        NOT NULL DEFAULT '{}',

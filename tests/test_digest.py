@@ -1,0 +1,224 @@
+"""A digest beyond deciding: what is pushed, shown, streamed, explained, kept and erased, on both databases."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from bongsu.cli.why_view import row_sentences
+from bongsu.decide.worker import EventWorker
+from bongsu.deliver.channels.callback import GuardedSender
+from bongsu.deliver.dispatcher import Dispatcher
+from bongsu.desk.erase import Erasures
+from bongsu.desk.why import look
+from bongsu.errors import StoreUnreachable
+from bongsu.live.announce import Announcer
+from bongsu.model import Channel, utc_now
+from bongsu.model.outcome import Accepted, Outcome, Outgoing
+from bongsu.rules import catalogue
+from bongsu.runtime.loop import running
+from bongsu.settings import Settings
+from bongsu.store import Store, Transaction, inbox, outbox, retention
+from bongsu.store.decisions.digests import apply_digests
+from bongsu.store.desk import event_progress, history
+from bongsu.store.desk.history import Filters, Status
+from bongsu.store.inbox import PageKind
+from bongsu.store.messages.content import MessageCache
+from tests.decide.test_digest import LAST, decide_likes, english, like, read_all
+from tests.live.harness import live_on
+from tests.support.decisions import Clock, ClockedDecider, results_by_member, rows, run_worker
+from tests.support.rows import add_device, set_columns
+from tests.support.runs import LEASE_SECONDS
+
+
+class Provider:
+    channel = Channel.PUSH
+
+    def __init__(self) -> None:
+        self.sent: list[Outgoing] = []
+
+    async def send(self, outgoing: Outgoing) -> Outcome:
+        self.sent.append(outgoing)
+        return Accepted("ref")
+
+    async def close(self) -> None: ...
+
+
+async def pushed(store: Store, settings: Settings) -> list[Outgoing]:
+    """What a new process sends of what is due."""
+    provider = Provider()
+    dispatcher = Dispatcher(store, GuardedSender(provider), settings)
+    while await dispatcher.tick():
+        pass
+    await dispatcher.stop()
+    return provider.sent
+
+
+@pytest.fixture
+async def now(store: Store) -> Clock:
+    """The owner reads English and has a phone; likes come from now on."""
+    await english(store, "owner")
+    async with store.transaction() as tx:
+        await add_device(tx, "owner")
+    return Clock(utc_now())
+
+
+async def window_ends(store: Store) -> None:
+    await set_columns(store, "deliveries", due=timedelta(seconds=-1))
+    await set_columns(store, "digests", ends_at=timedelta(seconds=-1))
+
+
+async def test_one_push_at_the_end_of_the_window_has_the_text_as_it_is_then(
+    store: Store, settings: Settings, now: Clock
+) -> None:
+    """Whatever died inside the window: all there is of it is in the store."""
+    await decide_likes(store, settings, now, like("ann"))
+    assert await pushed(store, settings) == []
+    await decide_likes(store, settings, now, like("bob"))
+    await decide_likes(store, settings, now, like("cho"))
+    await window_ends(store)
+    (push,) = await pushed(store, settings)
+    assert (push.title, push.body) == ("New likes", "Cho and 2 others liked your post.")
+    assert push.data["count"] == 3
+    assert await pushed(store, settings) == []
+    # The next one has a window and a push of its own.
+    await decide_likes(store, settings, now, like("dan"))
+    await window_ends(store)
+    assert [push.body for push in await pushed(store, settings)] == ["Dan liked your post."]
+
+
+async def test_an_empty_digest_is_not_pushed_although_its_delivery_waits(
+    store: Store, settings: Settings, now: Clock
+) -> None:
+    await decide_likes(store, settings, now, like("ann"))
+    await window_ends(store)
+    await set_columns(store, "digests", size=0)
+    assert await pushed(store, settings) == []
+    ((status,),) = await rows(store, "SELECT status FROM bongsu_deliveries")
+    assert status == "CANCELLED"
+
+
+async def test_a_digest_that_has_expired_is_not_pushed(store: Store, settings: Settings, now: Clock) -> None:
+    await decide_likes(store, settings, now, like("ann"), like("bob"))
+    await window_ends(store)
+    await set_columns(store, "messages", expires_at=timedelta(seconds=-1))
+    assert await pushed(store, settings) == []
+
+
+async def test_a_page_of_the_inbox_has_the_text_of_the_digest(store: Store, settings: Settings, now: Clock) -> None:
+    await decide_likes(store, settings, now, like("ann"))
+    await decide_likes(store, settings, now, like("bob"))
+    for kind in (PageKind.INBOX, PageKind.UNREAD):
+        async with store.read() as tx:
+            (row,), unread = await inbox.find_page(tx, "owner", LAST, 10, kind)
+        assert (row.body, row.data["count"], row.updated_at, unread) == ("Bob and Ann liked your post.", 2, now.now, 1)
+
+
+async def test_open_pages_and_those_that_come_back_are_sent_the_digest_as_it_is(
+    store: Store, settings: Settings, now: Clock
+) -> None:
+    settings = settings.model_copy(update={"sse_ping_seconds": 600})
+    async with live_on(store, settings) as live, running(Announcer(store, live.signals, MessageCache())) as announcer:
+        decider = ClockedDecider(store, settings, now)
+
+        async def likes(*actors: str) -> None:
+            async with store.transaction() as tx:
+                await outbox.add(tx, [like(actor) for actor in actors])
+            await run_worker(EventWorker(store, catalogue(settings), settings, decider, announcer.decided))
+
+        async with live.open("owner") as page:
+            await page.until_live()
+            await likes("ann")
+            await page.until(lambda page: page.seen("notification") != [])
+            await likes("bob")
+            await page.until(lambda page: page.seen("updated") != [])
+            (new,), (updated,) = page.seen("notification"), page.seen("updated")
+        assert (new["message"], updated["message"]) == ("Ann liked your post.", "Bob and Ann liked your post.")
+        assert updated["id"] == new["id"]
+        async with live.open("owner") as page:
+            await page.until(lambda page: page.seen("notification") != [])
+            assert page.seen("notification")[0]["message"] == "Bob and Ann liked your post."
+
+
+async def test_the_history_names_the_notification_it_was_merged_into(store: Store, settings: Settings, now: Clock) -> None:
+    first, second = like("ann"), like("bob")
+    await decide_likes(store, settings, now, first, second)
+    async with store.read() as tx:
+        (merged, opened), _ = await history.find_page(tx, Filters(member_id="owner"))
+        (found,), _ = await history.find_page(tx, Filters(status=Status.MERGED))
+        (of_event,), _ = await history.find_page(tx, Filters(event_id=second.event_id))
+        progress = await event_progress.find_progress(tx, second.event_id)
+    assert found == of_event == merged
+    assert (merged.status, merged.merged_into, merged.body) == (
+        Status.MERGED,
+        opened.notification_id,
+        "Bob liked your post.",
+    )
+    assert (opened.status, opened.merged_into, opened.body) == (Status.PENDING, None, "Bob and Ann liked your post.")
+    assert progress is not None
+    assert (progress.counts.decided, progress.counts.merged, progress.counts.suppressed) == (1, 1, {})
+    view = await look(store, settings, "owner", None, 10)
+    assert list(row_sentences(view, merged)) == [f"merged into notification {opened.notification_id}, a digest"]
+
+
+async def test_what_a_digest_has_gathered_goes_with_it(store: Store, settings: Settings, now: Clock) -> None:
+    await decide_likes(store, settings, now, like("ann"), like("bob"), like("ann", "p2"))
+    await set_columns(store, "deliveries", status="SUCCESS", finished_at=timedelta())
+    old = await rows(store, "SELECT min(notification_id) FROM bongsu_notifications")
+    await set_columns(store, "notifications", {"notification_id": old[0][0]}, created_at=timedelta(days=-40))
+    async with store.transaction() as tx:
+        await retention.delete_notifications(tx, None, utc_now() - timedelta(days=30), 100)
+    assert len(await rows(store, "SELECT 1 FROM bongsu_digests")) == 1
+    assert len(await rows(store, "SELECT 1 FROM bongsu_digest_entries")) == 1
+
+
+async def test_an_erased_member_has_no_digests_and_is_an_actor_of_none(store: Store, settings: Settings, now: Clock) -> None:
+    await english(store, "ann", "owner2")
+    await decide_likes(store, settings, now, like("ann"), like("bob"), like("bob", owner="ann"), like("ann", owner="owner2"))
+    await Erasures(store, LEASE_SECONDS).erase("ann", "cli:mina")
+    entries = await rows(store, "SELECT member_id, actor_id FROM bongsu_digest_entries ORDER BY message_id")
+    assert sorted((row[0], row[1] or "") for row in entries) == [("owner", ""), ("owner", "bob"), ("owner2", "")]
+    # What is merged next does not name the one who was erased.
+    await decide_likes(store, settings, now, like("cho", owner="owner2"))
+    ((body,),) = await rows(store, "SELECT body FROM bongsu_digests WHERE member_id = 'owner2'")
+    assert body == "Cho and 1 other liked your post."
+
+
+async def test_a_step_that_fails_before_its_commit_counts_nothing(
+    store: Store, settings: Settings, now: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await decide_likes(store, settings, now, like("ann"))
+    apply, calls = apply_digests, 0
+
+    async def failing(tx: Transaction, *given: Any) -> None:
+        nonlocal calls
+        await apply(tx, *given)
+        calls += 1
+        if calls == 1:
+            raise StoreUnreachable("the connection was lost before the commit")
+
+    monkeypatch.setattr("bongsu.decide.step.apply_digests", failing)
+    async with store.transaction() as tx:
+        await outbox.add(tx, [like("bob"), like("cho")])
+    quick = settings.model_copy(update={"retry_base_seconds": 0.01})
+    worker = EventWorker(store, catalogue(quick), quick, ClockedDecider(store, quick, now))
+    with pytest.raises(StoreUnreachable):
+        await worker.tick()
+    await worker.stop()
+    assert await results_by_member(store) == {"owner": {"TOLD": 1}}
+    await set_columns(store, "events", {"status": "PENDING"}, due=timedelta(seconds=-1))
+    await run_worker(EventWorker(store, catalogue(quick), quick, ClockedDecider(store, quick, now)))
+    assert await results_by_member(store) == {"owner": {"TOLD": 1, "MERGED": 2}}
+    ((size,),) = await rows(store, "SELECT size FROM bongsu_digests")
+    assert size == 3
+
+
+async def test_unread_again_it_grows_again(store: Store, settings: Settings, now: Clock) -> None:
+    await decide_likes(store, settings, now, like("ann"))
+    await read_all(store)
+    await set_columns(store, "notifications", read_at=None)
+    await set_columns(store, "members", {"member_id": "owner"}, unread=1)
+    await decide_likes(store, settings, now, like("bob"))
+    assert await results_by_member(store) == {"owner": {"TOLD": 1, "MERGED": 1}}
