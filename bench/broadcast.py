@@ -109,7 +109,7 @@ class Ours:
         path, more = (f"{SOCKET_PATH}?notifications=true", UPGRADE) if self._is_ws else (PATH, "")
         requests = _asking(count, path, [f"Authorization: Bearer {one}\r\n{more}" for one in tokens])
         # The cursor is what a stream is given last, when it is up to date.
-        await asyncio.to_thread(self._readers.open, requests, b'"op":"cursor"' if self._is_ws else b"id: ")
+        await asyncio.to_thread(self._readers.open, requests, b'"cursor":"' if self._is_ws else b"id: ")
 
     async def send(self) -> float:
         mark = _mark()

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fastapi import APIRouter, Depends, Response
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bongsu.api import cors
 from bongsu.api.auth import Gate, is_by_cookie
 from bongsu.api.chat_ops import ChatOps
-from bongsu.api.http_protocol import HttpProtocol
 from bongsu.api.problems import ProblemError, problems
 from bongsu.api.websocket import Sockets
 from bongsu.api.ws_protocol import TRANSPORT
@@ -61,15 +61,16 @@ class StreamsFirst:
             return
         if scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "GET":
             transport = scope.get("extensions", {}).get(TRANSPORT)
-            request = Request(scope)
-            if transport is not None and (reader := await self._reader(request)) is not None:
-                protocol = transport.get_protocol()
-                assert isinstance(protocol, HttpProtocol)
-                protocol.drop_input()
-                headers = cors.permissions(request.headers.get("origin"), self._origins)
-                await self._gateway.serve_sse(reader, transport, headers, receive, send)
+            # What is in a variable here is kept as long as the stream is open.
+            if transport is not None and (reader := await self._reader(Request(scope))) is not None:
+                transport.get_protocol().drop_input()
+                await self._gateway.serve_sse(reader, transport, self._headers(scope), receive, send)
                 return
         await self._app(scope, receive, send)
+
+    def _headers(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        """Which pages may read the stream."""
+        return cors.permissions(Headers(scope=scope).get("origin"), self._origins)
 
     async def _reader(self, request: Request) -> Reader | None:
         """Who reads the stream, or None if no stream may be opened by this request."""

@@ -78,13 +78,15 @@ class Gateway:
         """Serve an SSE stream to someone who may read it. Returns when it has ended. The headers are those of the response
         besides those of every stream."""
         await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *headers]})
-
-        async def until_closed(_stream: Stream) -> None:
+        stream = Stream(reader.member_id, self.connection(SSE, transport, send), is_by_cookie=reader.is_by_cookie)
+        # As in Serving.serve, but with nothing in between that would be kept for each of thousands of idle streams.
+        try:
+            await self._serving.open(stream, reader)
             # Nothing more comes in on this connection but its end, ours or theirs.
             while (await receive())["type"] != "http.disconnect":
                 pass
-
-        await self.serve(reader, self.connection(SSE, transport, send), until_closed)
+        finally:
+            self._serving.close(stream)
 
     def connection(self, wire: Wire, transport: asyncio.Transport, send: Send) -> Connection:
         return Connection(self._registry.new_id(), wire, transport, send)
@@ -93,12 +95,12 @@ class Gateway:
         """Before the connection is served again: in the registry every id is entered once."""
         connection.connection_id = self._registry.new_id()
 
-    async def serve(
+    def serve(
         self, reader: Reader, connection: Connection, until_closed: Callable[[Stream], Awaitable[None]]
-    ) -> int | None:
+    ) -> Awaitable[int | None]:
         """Serve a reader until the connection has ended, theirs or ours: `until_closed` returns then. Returns the cursor
         that the reader has then."""
-        return await self._serving.serve(reader, connection, until_closed)
+        return self._serving.serve(reader, connection, until_closed)
 
     async def drain(self) -> None:
         """Close all streams, a slice at a time, and refuse new ones."""

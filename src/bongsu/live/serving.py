@@ -72,15 +72,14 @@ class Serving:
         reader has then."""
         stream = Stream(reader.member_id, connection, is_by_cookie=reader.is_by_cookie)
         try:
-            await self._open(stream, reader)
+            await self.open(stream, reader)
             await until_closed(stream)
         finally:
-            self._pings.remove(stream)
-            self._hub.detach(stream)
-            _log.info("stream ended", connection=connection.connection_id, reason=connection.end_reason or "left")
+            self.close(stream)
         return stream.cursor if stream.is_live else reader.after
 
-    async def _open(self, stream: Stream, reader: Reader) -> None:
+    async def open(self, stream: Stream, reader: Reader) -> None:
+        """Bring a new stream up to date and keep it so, or say that it cannot be served now. `close` it in any case."""
         connection = stream.connection
         if opening := connection.wire.opening(retry_milliseconds()):
             connection.write(opening)
@@ -100,3 +99,10 @@ class Serving:
                 return
             _log.warning("stream not opened", error=str(error) or "timed out")
             connection.end("unavailable", retry_milliseconds(self._hub.attaching))
+
+    def close(self, stream: Stream) -> None:
+        """Forget a stream that has ended."""
+        self._pings.remove(stream)
+        self._hub.detach(stream)
+        connection = stream.connection
+        _log.info("stream ended", connection=connection.connection_id, reason=connection.end_reason or "left")
