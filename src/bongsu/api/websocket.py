@@ -72,7 +72,7 @@ class Sockets:
         while reader is not None:
             cursor = await self._gateway.serve(reader, socket.connection, socket.until_closed)
             reader = await self._next_auth(socket, replace(reader, after=cursor))
-            # The registry may hear of the end of the one before after the beginning of this one.
+            # The registry may process the end of the last entry after the beginning of this one.
             self._gateway.give_new_id(socket.connection)
         await socket.until_ended()
 
