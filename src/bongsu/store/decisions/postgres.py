@@ -229,17 +229,17 @@ FIND_PROFILES = f"""
 # --- apply ------------------------------------------------------------------------------------------------------------
 
 
-def _apply(decided: str, is_notified: str, bounds: Callable[[str], str]) -> str:
+def _apply(decided: str, is_notified: str, bounds: Callable[[str], str], materialized: str) -> str:
     """All of a step in one statement: stores new messages ($1), when known messages were used again ($2), the results of
     events ($3) and how far others came ($4), and what follows from the decided rows. $5 is now, $6 the lease in seconds. The
     rows of members and events are locked already. Returns how many deliveries there are of each message and channel.
 
     `decided` is the table expression of the decided rows, `is_notified` the condition on row `n` of it, `bounds` one on the
-    member ids of an alias.
+    member ids of an alias. `materialized`: rows that are given are parsed once; those of a table are read in place.
     """
     return f"""
-    WITH decided AS MATERIALIZED (SELECT * FROM {decided}),
-    notified AS MATERIALIZED (SELECT * FROM decided AS n WHERE {is_notified}),
+    WITH decided AS {materialized} (SELECT * FROM {decided}),
+    notified AS {materialized} (SELECT * FROM decided AS n WHERE {is_notified}),
     -- Counts the unread in the inbox, and towards the cap of the member's day what is not critical. Never goes back a day.
     members AS (
         UPDATE bongsu_members AS m
@@ -278,7 +278,7 @@ def _apply(decided: str, is_notified: str, bounds: Callable[[str], str]) -> str:
 
 
 # Applies the decided rows that are given ($7). The planner expects few of them.
-APPLY_GIVEN = _apply(POSTGRES.table("given", DECIDED, 7), "n.reason IS NULL", lambda _alias: "")
+APPLY_GIVEN = _apply(POSTGRES.table("given", DECIDED, 7), "n.reason IS NULL", lambda _alias: "", "MATERIALIZED")
 
 # Applies the rows of bongsu_decided. $7 and $8 are the first and last member. Of a table without statistics the planner
 # would expect "reason IS NULL" of one row in two hundred; of an expression it expects it of every second.
@@ -286,4 +286,5 @@ APPLY_TABLE = _apply(
     "bongsu_decided",
     "CASE WHEN n.reason IS NULL THEN true END",
     lambda alias: f" AND {alias}.member_id >= $7 AND {alias}.member_id <= $8",
+    "NOT MATERIALIZED",
 )
