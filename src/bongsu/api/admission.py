@@ -44,7 +44,7 @@ class Admission:
 
     def enter(self, transport: asyncio.Transport, client: tuple[str, int] | None) -> str | None:
         """Take a connection. Returns what to `leave` with when it ends; None if it has to be closed now."""
-        # The lowest free number is given out, so this one tells how many are in use.
+        # The lowest free number is given out, so it is the number of those in use.
         if (number := transport.get_extra_info("socket").fileno()) >= self._descriptors:
             if self._may_log("descriptors"):
                 cure = "allow more with `ulimit -n`, LimitNOFILE= or --ulimit nofile"

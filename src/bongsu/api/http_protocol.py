@@ -117,7 +117,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._cancel_write_timer()
         self._unset_keepalive_if_required()
         self.pipeline.clear()
-        # uvicorn tells the newest request only.
+        # uvicorn notifies the newest request only.
         if (cycle := self._answering) is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -237,7 +237,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._is_in_head:
-            return  # a trailer: nobody reads them, and they must not join the headers that were checked
+            return  # trailers are not read, and must not join the headers that were checked
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > self._limits.head_bytes:
             raise self._too_large()

@@ -40,7 +40,7 @@ class OpaqueIds:
 
 
 def _opaque(raw: bytes, path: str) -> str:
-    """The decoded path, with another character for each encoded slash. Whoever sends that character itself is refused."""
+    """The decoded path, with another character for each encoded slash. A path that has that character itself is refused."""
     if b"%2f" not in raw.lower():
         return path.replace(_SLASH, _REFUSED)
     segments = (unquote(segment).replace(_SLASH, _REFUSED) for segment in raw.decode("latin-1").split("/"))

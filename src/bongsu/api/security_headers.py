@@ -10,7 +10,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 # Most answers are about members or for operators, and no cache may keep them. Files say for themselves how long they keep.
 _NO_STORE = (b"cache-control", b"no-store")
-# For pages: not inside a frame of another site, and their address is not told to other sites.
+# For pages: not inside a frame of another site, and their address is not sent to other sites.
 _PAGE = [(b"x-frame-options", b"DENY"), (b"referrer-policy", b"same-origin")]
 
 

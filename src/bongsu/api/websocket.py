@@ -125,7 +125,7 @@ class Socket:
         self._receive = receive
         self._chat = chat
         self._weight = 0.0
-        # Its end was received. It may come only once: whoever receives again would wait for ever.
+        # Its end was received. It comes once: a second receive would wait for ever.
         self._is_closed = False
         # The last frame `auth`, until it is looked at.
         self.auth: Frame | None = None

@@ -1,6 +1,6 @@
 """What a job is given: its run, which works in steps and saves its progress with each of them.
 
-A step is a transaction. It locks the run's row first, so that nobody takes the run over meanwhile, and saves cursor and
+A step is a transaction. It locks the run's row first, so that it is not taken over meanwhile, and saves cursor and
 counts last, so that they commit with what was done. A process that lost the run (it was stopped for longer than its lease,
 or the store was away for as long) learns that at the beginning of its next step and writes nothing.
 """

@@ -64,7 +64,7 @@ def _dead_id(given: object) -> int | UUID:
 
 # For the API's document. Numbers of 19 digits fit in part.
 _Number = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,18}$")]
-# As text in a replay's input too, which is read again by whoever goes on with the replay.
+# As text in a replay's input too, which is read again by a process that continues the replay.
 DeadId = Annotated[
     int | UUID, BeforeValidator(_dead_id, json_schema_input_type=_Number | UUID), PlainSerializer(str, when_used="json")
 ]

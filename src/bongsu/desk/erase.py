@@ -1,6 +1,6 @@
 """Erase a member: a run of the job `erase`, which any clock finishes if its process dies.
 
-Until it is finished the run has the member's id, without which nobody could go on with it. The step that deletes the member
+Until it is finished the run has the member's id, without which it could not be continued. The step that deletes the member
 replaces it with its hash: whether an id was erased can be answered, whose it was cannot be read off.
 """
 
@@ -27,7 +27,7 @@ BATCH = 500
 # A part that found only notifications whose deliveries are being recorded looks again after this.
 AGAIN_SECONDS = 0.05
 # A member with millions of notifications takes minutes. Counted from the request: a service that was down for days still
-# finishes it, because nobody else will.
+# finishes it: no other process will.
 AT_MOST = timedelta(days=365)
 
 
@@ -73,7 +73,7 @@ def member_hash(member_id: str) -> str:
 
 
 async def _erase(fanout: Fanout, batch: int, run: Run) -> str:
-    """The cursor has the messages that the last part leaves to be deleted if nobody else has them; `True` at the end."""
+    """The cursor has the messages that the last part leaves to be deleted if no other member has them; `True` at the end."""
     while run.cursor is not True:
         if run.cursor is not None:
             async with run.step() as step:

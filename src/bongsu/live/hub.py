@@ -193,7 +193,7 @@ class Hub:
         if data and data[:1] == NOTIFICATION:
             self._on_notification(member_id, read_notification(data))
         elif data == LOGGED_OUT:
-            # Which browser it was cannot be told: its token may have been renewed since. The others come back at once.
+            # Which browser it was is not known: its token may have been renewed since. The others come back at once.
             for stream in self._open_streams.of(member_id):
                 if stream.is_by_cookie:
                     stream.connection.end("logout", encode.retry_milliseconds())

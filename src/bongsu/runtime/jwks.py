@@ -1,7 +1,7 @@
 """The public keys of the team's own sign-in (Keycloak, Auth0, Firebase Auth), read from its JWKS document.
 
 Known keys are kept while the server cannot be reached. A key id that is not known makes the document be read again, but not
-more often than every few seconds: whoever sends invented key ids causes no more requests than that.
+more often than every few seconds: invented key ids cause no more requests than that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The keys that calls are checked against: the API keys, the secrets that sign member tokens, and the keys of a sign-in.
 
 Of several API keys or secrets all are accepted, and the first is the one that is printed or signs: a new one is put before
-the old one, and the old one is removed when nobody uses it any more.
+the old one, and the old one is removed when no client uses it any more.
 
 They come from the settings. For the embedded store they are generated once and kept in the data dir, readable by its owner
 only.
@@ -41,7 +41,7 @@ warnings.filterwarnings("ignore", category=jwt.warnings.InsecureKeyLengthWarning
 
 @dataclass(frozen=True)
 class Guests:
-    """Members whom anybody may be, as the demo's. Their tokens have a secret that is good for no other member."""
+    """Members that every caller may act as, as the demo's. Their tokens have a secret that is good for no other member."""
 
     secret: str = field(repr=False)
     members: frozenset[str]

@@ -107,7 +107,7 @@ def _as_json(event: dict[str, Any], **_options: Any) -> str:
         line = orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError:
         line = json.dumps(event, default=repr)
-    # Somebody will read it on a terminal. JSON has an escape for every character, so that nothing is lost by it.
+    # It is read on a terminal. JSON has an escape for every character, so that nothing is lost by it.
     return line if line.isprintable() else "".join(map(_json_escape, line))
 
 

@@ -4,7 +4,7 @@ No table has an index by age for this: it would cost every insert. Each part goe
 the order of time (messages, deliveries, events, runs have such ids), from the oldest row on, looks at a batch of rows and
 deletes those that are too old. It stops at the first batch in which nothing is, and whose last row belongs to what is kept.
 
-Locks in one order: the run; then events, or members by id, or those suppressions and deliveries that nobody else has locked.
+Locks in one order: the run; then events, or members by id, or those suppressions and deliveries that are not locked.
 A notification goes with its finished deliveries. One that still has a delivery to be sent, or that another transaction has
 locked, stays until the next run.
 """
@@ -12,7 +12,7 @@ locked, stays until the next run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from uuid import UUID
 from bongsu.model.channels import Channel
 from bongsu.store.core.locks import lock_members
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Row, Statement, Table, Transaction, as_uuid, in_both, same
+from bongsu.store.core.query import Dialect, Row, Statement, Table, Transaction, as_uuid, in_both, same
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.members.channel_bits import BITS
 
@@ -78,22 +78,17 @@ LOCK_DELIVERIES = Statement(
         WHERE NOT $2 OR d.status IN {_FINISHED}""",
 )
 
+
+def _delete(d: Dialect, table: str, ids: Mapping[str, str]) -> str:
+    """Delete the rows of the ids given."""
+    (column,) = ids
+    return f"DELETE FROM {table} WHERE {column} IN (SELECT given.{column} FROM {d.table('given', ids, 1)})"
+
+
 # Delete the attempts of the deliveries given, whose rows are locked.
-DELETE_ATTEMPTS = in_both(
-    lambda d: (
-        f"""
-    DELETE FROM bongsu_attempts
-    WHERE delivery_id IN (SELECT given.delivery_id FROM {d.table("given", _DELIVERY_ID, 1)})"""
-    )
-)
+DELETE_ATTEMPTS = in_both(lambda d: _delete(d, "bongsu_attempts", _DELIVERY_ID))
 # Delete the deliveries given. Their rows are locked.
-DELETE_DELIVERIES = in_both(
-    lambda d: (
-        f"""
-    DELETE FROM bongsu_deliveries
-    WHERE delivery_id IN (SELECT given.delivery_id FROM {d.table("given", _DELIVERY_ID, 1)})"""
-    )
-)
+DELETE_DELIVERIES = in_both(lambda d: _delete(d, "bongsu_deliveries", _DELIVERY_ID))
 
 # Delete those of the notifications given that have no delivery; return whose they were and what decides whether they were
 # unread: SQLite 3.40 computes `read_at IS NULL` wrongly here. Run under the members' locks.
@@ -112,21 +107,9 @@ DELETE_NOTIFICATIONS = Statement(
 )
 
 # Delete the digests of the notifications given. Run under the members' locks.
-DELETE_DIGESTS = in_both(
-    lambda d: (
-        f"""
-    DELETE FROM bongsu_digests
-    WHERE notification_id IN (SELECT given.notification_id FROM {d.table("given", _NOTIFICATION_ID, 1)})"""
-    )
-)
+DELETE_DIGESTS = in_both(lambda d: _delete(d, "bongsu_digests", _NOTIFICATION_ID))
 # Delete what these digests have gathered. Run under the members' locks.
-DELETE_ENTRIES = in_both(
-    lambda d: (
-        f"""
-    DELETE FROM bongsu_digest_entries
-    WHERE notification_id IN (SELECT given.notification_id FROM {d.table("given", _NOTIFICATION_ID, 1)})"""
-    )
-)
+DELETE_ENTRIES = in_both(lambda d: _delete(d, "bongsu_digest_entries", _NOTIFICATION_ID))
 
 _UNREAD = {"member_id": "text", "unread": "integer"}
 
@@ -283,8 +266,8 @@ LOCK_EVENTS = Statement(
         CROSS JOIN bongsu_events AS e ON e.event_id = given.event_id WHERE e.status <> 'PENDING'""",
 )
 
-# Delete the messages of the events given that nobody has a notification or a suppression of; return their ids. The events
-# are finished and locked, so that nobody is notified of them meanwhile.
+# Delete the messages of the events given that have no notification or suppression; return their ids. The events
+# are finished and locked, so that no member is notified of them meanwhile.
 DELETE_MESSAGES = Statement(
     postgres=f"""
         DELETE FROM bongsu_messages AS m USING {POSTGRES.table("given", _EVENT_ID, 1)}
@@ -321,8 +304,8 @@ DELETE_EVENTS = in_both(
 
 
 async def delete_events(tx: Transaction, after: Cursor, cutoff: datetime, limit: int) -> Deleted:
-    """Look at the next old events; delete the messages that nobody has, and the events that have no message. An event stays
-    as long as its messages: their key is the event's id."""
+    """Look at the next old events: delete the messages that no member has, and the events that have no message. An event
+    stays as long as its messages: their key is the event's id."""
     begin = (_FIRST, UUID(int=0)) if after is None else (datetime.fromisoformat(after[0]), UUID(after[1]))
     rows = await tx.fetch(FIND_EVENTS(*begin, limit, cutoff))
     counts: Counter[str] = Counter()
@@ -342,7 +325,7 @@ async def lock_finished_events(tx: Transaction, event_ids: Sequence[UUID]) -> li
 
 
 async def delete_unused_messages(tx: Transaction, event_ids: Sequence[UUID]) -> int:
-    """Delete the messages of these locked events that nobody has; return how many."""
+    """Delete the messages of these locked events that no member has; return how many."""
     deleted = await tx.fetch(DELETE_MESSAGES(_event_ids(event_ids)))
     await tx.execute(DELETE_COUNTS(Table(_MESSAGE_ID, [(row["message_id"],) for row in deleted])))
     return len(deleted)
@@ -363,7 +346,7 @@ FIND_RUNS = same("""
         AND r.run_id < (SELECT max(x.run_id) FROM bongsu_runs AS x WHERE x.job = r.job) AS is_old
     FROM bongsu_runs AS r WHERE r.run_id > $1 ORDER BY r.run_id LIMIT $2""")
 
-# Delete the runs given. They are finished: nobody locks them.
+# Delete the runs given. They are finished, and so not locked.
 DELETE_RUNS = in_both(
     lambda d: f"DELETE FROM bongsu_runs WHERE run_id IN (SELECT given.run_id FROM {d.table('given', _RUN_ID, 1)})"
 )
@@ -381,7 +364,7 @@ DELETE_CANCELLATIONS = in_both(
 
 
 async def delete_runs(tx: Transaction, after: Cursor, cutoff: datetime, audit_cutoff: datetime, limit: int) -> Deleted:
-    """Look at the next runs: those of slots are kept since `cutoff`, those that somebody requested since `audit_cutoff`."""
+    """Look at the next runs: those of slots are kept since `cutoff`, those that were requested since `audit_cutoff`."""
     rows = await tx.fetch(FIND_RUNS(-1 if after is None else after, limit, cutoff, audit_cutoff))
     old = [(row["run_id"],) for row in rows if row["is_old"]]
     deleted = sum(await tx.execute(DELETE_RUNS(Table(_RUN_ID, old)))) if old else 0

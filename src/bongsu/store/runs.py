@@ -164,12 +164,12 @@ async def take_over(tx: Transaction, found: RunRow, owner: str, lease_seconds: f
 # --- what an owner does -----------------------------------------------------------------------------------------------
 
 
-# Whoever has claimed run $1 with epoch $2 holds it until its lease ends.
+# The process that claimed run $1 with epoch $2 holds it until its lease ends.
 def _is_held(d: Dialect) -> str:
     return f"run_id = $1 AND epoch = $2 AND finished_at IS NULL AND due > {_clock(d)}"
 
 
-# The run ($1) if its owner (epoch $2) still holds it. Locks the row until the transaction ends: nobody takes it over before.
+# The run ($1) if its owner (epoch $2) still holds it. Locks the row until the transaction ends: it is not taken over before.
 _HOLD = in_both(lambda d: f"SELECT {_columns(d)} FROM bongsu_runs WHERE {_is_held(d)} {d.lock_row}")
 
 # Save how far run $1 (epoch $2) has come, and lease it anew: $3 cursor, $4 counts, $5 done, $6 total, $7 lease in seconds.
@@ -190,7 +190,7 @@ _RENEW = in_both(lambda d: f"UPDATE bongsu_runs SET due = {_lease_end(d, '$3')} 
 # Locks the row.
 _RELEASE = in_both(lambda d: f"UPDATE bongsu_runs SET due = {_clock(d)}, claim_count = claim_count - 1 WHERE {_is_held(d)}")
 # Record how run $1 (epoch $2) ended: $3 result, $4 error. Forgets the cursor, which may have a member's id in it. Locks the
-# row. Also past the lease, if nobody has taken the run over: its last step may have taken longer than that, and another
+# row. Also past the lease, if the run was not taken over: its last step may have taken longer than that, and another
 # process would only do the same again.
 _FINISH = in_both(
     lambda d: (

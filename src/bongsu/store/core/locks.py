@@ -28,7 +28,7 @@ def as_table(names: Iterable[str]) -> Table:
     return Table(NAMES, [(number,) for number in sorted(numbers)])
 
 
-# Locks the members given ($1), in id order: whoever changes what is unread, a digest or a notification holds this lock. Only
+# Locks the members given ($1), in id order: what is unread, a digest or a notification is changed under this lock. Only
 # the statements after it see what was committed under the lock before. LATERAL: each by its key.
 LOCK_MEMBERS = Statement(
     postgres=f"""

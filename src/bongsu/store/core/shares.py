@@ -38,7 +38,7 @@ AUDIENCE_READERS = 2
 
 # Two cores of database serve about twenty busy connections well; more would queue there instead of here. Each share has its
 # own, so that one slow table (an index being built, a forgotten transaction) does not stop what has nothing to do with it.
-# A member's call is refused after a moment; a worker's statement waits longer, because nobody waits for its answer. The wait
+# A member's call is refused after a moment; a worker's statement waits longer, as no caller waits for its answer. The wait
 # for a lock ends before a statement's own limit, so that the error shows which of the two it was. Callers that send events
 # get an error after 3 s if a lock is held: they can send again, and most give up after 5 or 10 s. An operator's page takes a
 # fraction of a second; one that takes 5 s is stopped, and its connection is free for the next.

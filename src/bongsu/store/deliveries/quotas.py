@@ -50,6 +50,6 @@ _REMOVE_UNUSED = in_both(
 
 
 async def remove_unused(tx: Transaction, seconds: float) -> int:
-    """Remove buckets that nobody draws from any more; return how many. A new one is full, as these are by then."""
+    """Remove buckets that are not used any more; return how many. A new one is full, as these are by then."""
     (removed,) = await tx.execute(_REMOVE_UNUSED(seconds))
     return removed

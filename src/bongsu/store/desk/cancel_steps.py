@@ -2,7 +2,7 @@
 
 Any process may do a step. The row of the cancellation has their cursor: the message and the last member that are done.
 
-Locks in one order: the cancellation; then either members by id, or those deliveries that nobody else has locked. Never both
+Locks in one order: the cancellation; then either members by id, or those deliveries that are not locked. Never both
 in one transaction: a member's call must not wait for a step that waits for a dispatcher.
 """
 
@@ -91,7 +91,7 @@ _NEXT_MEMBERS = same("""
         SELECT member_id FROM bongsu_notifications WHERE message_id = $1 AND member_id > $2
         ORDER BY member_id LIMIT $3) AS next""")
 
-# Locks the members of message $1 behind $2 up to $3, in id order: whoever changes what is unread holds this lock.
+# Locks the members of message $1 behind $2 up to $3, in id order: every change of what is unread is made under this lock.
 _LOCK_MEMBERS = Statement(
     postgres="""
         SELECT count(*) AS count FROM (
@@ -232,7 +232,7 @@ async def stop_deliveries(
         return None
     part = await _next_part(tx, open_one, limit)
     if part.last is None:
-        # Without the last member's id: nobody goes on from there.
+        # Without the last member's id: it is not needed again.
         await tx.execute(_SAVE(part.event_id, part.end[0], "", True))
         return part
     if part.is_digest:

@@ -1,7 +1,7 @@
 """Cancelled events in digests: what they added leaves the digest, and the digest goes on with what is left.
 
 A digest that has nothing left is not sent and, if that was asked for, withdrawn; nothing is merged into it any more. Else it
-gets a new text, and the pages that show it are told. Locks: the members, by id; then deliveries that nobody else has locked.
+gets a new text, and the pages that show it are updated. Locks: the members, by id; then deliveries that are not locked.
 """
 
 from __future__ import annotations

@@ -48,65 +48,29 @@ _CONTENT = """LEFT JOIN bongsu_messages w ON w.message_id = n.message_id
     LEFT JOIN bongsu_digests g ON w.is_digest AND g.notification_id = n.notification_id"""
 _ROW_COLUMNS = "notification_id, message_id, created_at, read_at, seen_at, archived_at, updated_at"
 
-# The newest $3 notifications below id $2, and the unread count of the same snapshot. The page is cut before the messages
-# are joined: an index range of the page's length, then one lookup by key per row. Locks nothing.
-_FIND_PAGE = in_both(
-    lambda d: (
-        f"""
-    SELECT {_PAGE_COLUMNS}
-    FROM bongsu_members m
-    LEFT JOIN (
-        SELECT {_ROW_COLUMNS}
-        FROM bongsu_notifications {d.index_hint("bongsu_notifications_inbox")}
-        WHERE member_id = $1 AND notification_id < $2 AND {IS_IN_APP}
-        ORDER BY notification_id DESC LIMIT $3
-    ) n ON true
-    {_CONTENT}
-    WHERE m.member_id = $1
-    ORDER BY n.notification_id DESC"""
-    )
-)
 
-# The same for the unread only, by the index that has nothing else.
-_FIND_UNREAD_PAGE = in_both(
-    lambda d: (
-        f"""
+def _page(d: Dialect, index: str, condition: str) -> str:
+    """The newest $3 notifications of member $1 below id $2 that meet the condition, by the index that has only those, and
+    the unread count of the same snapshot. The page is cut before the messages are joined: an index range of the page's
+    length, then one lookup by key per row. Locks nothing."""
+    return f"""
     SELECT {_PAGE_COLUMNS}
     FROM bongsu_members m
     LEFT JOIN (
         SELECT {_ROW_COLUMNS}
-        FROM bongsu_notifications {d.index_hint("bongsu_notifications_unread")}
-        WHERE member_id = $1 AND notification_id < $2 AND read_at IS NULL AND {IS_IN_APP}
+        FROM bongsu_notifications {d.index_hint(index)}
+        WHERE member_id = $1 AND notification_id < $2 AND {condition}
         ORDER BY notification_id DESC LIMIT $3
     ) n ON true
     {_CONTENT}
     WHERE m.member_id = $1
     ORDER BY n.notification_id DESC"""
-    )
-)
 
-# The same for the archived, by their index.
-_FIND_ARCHIVE_PAGE = in_both(
-    lambda d: (
-        f"""
-    SELECT {_PAGE_COLUMNS}
-    FROM bongsu_members m
-    LEFT JOIN (
-        SELECT {_ROW_COLUMNS}
-        FROM bongsu_notifications {d.index_hint("bongsu_notifications_archived")}
-        WHERE member_id = $1 AND notification_id < $2 AND archived_at IS NOT NULL
-        ORDER BY notification_id DESC LIMIT $3
-    ) n ON true
-    {_CONTENT}
-    WHERE m.member_id = $1
-    ORDER BY n.notification_id DESC"""
-    )
-)
 
 _PAGES: dict[PageKind, Statement] = {
-    PageKind.INBOX: _FIND_PAGE,
-    PageKind.UNREAD: _FIND_UNREAD_PAGE,
-    PageKind.ARCHIVE: _FIND_ARCHIVE_PAGE,
+    PageKind.INBOX: in_both(lambda d: _page(d, "bongsu_notifications_inbox", IS_IN_APP)),
+    PageKind.UNREAD: in_both(lambda d: _page(d, "bongsu_notifications_unread", f"read_at IS NULL AND {IS_IN_APP}")),
+    PageKind.ARCHIVE: in_both(lambda d: _page(d, "bongsu_notifications_archived", "archived_at IS NOT NULL")),
 }
 
 # The stored count: one row by its key, however many are unread.

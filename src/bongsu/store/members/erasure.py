@@ -1,6 +1,6 @@
 """Statements that erase a member: everything that has the member's id in a `member_id` column, and what only they got.
 
-A part deletes a bounded number of rows. Locks in one order: events; the member; deliveries that nobody else has locked; chat
+A part deletes a bounded number of rows. Locks in one order: events; the member; deliveries that are not locked; chat
 rooms. Chat messages stay in their place in the room, without text and sender.
 Deciding locks the member before it notifies, so what the last part leaves behind is nothing.
 """
@@ -86,7 +86,7 @@ FORGET_EVENTS = in_both(
 )
 
 # Those of the events given that are finished. Locks them in id order, and waits for others: an erasure of another who had
-# the same message may hold the lock, and only the later of the two finds that nobody has it any more.
+# the same message may hold the lock, and only the later of the two finds that no member has it any more.
 LOCK_FINISHED = Statement(
     postgres=f"""
         SELECT e.event_id FROM bongsu_events AS e
@@ -117,7 +117,7 @@ async def cancel_events(tx: Transaction, member_id: str, limit: int) -> int:
 
 
 async def forget_messages(tx: Transaction, message_ids: Sequence[int]) -> Counter[str]:
-    """Delete those of these messages that nobody else has, and whom their events were about."""
+    """Delete those of these messages that no other member has, and whom their events were about."""
     rows = await tx.fetch(FIND_EVENTS(Table(_MESSAGE_ID, [(message_id,) for message_id in message_ids])))
     given = _event_ids([as_uuid(row["event_id"]) for row in rows])
     locked = [as_uuid(row["event_id"]) for row in await tx.fetch(LOCK_FINISHED(given))]
@@ -132,7 +132,7 @@ def _event_ids(event_ids: Sequence[UUID]) -> Table:
 
 # --- the member -------------------------------------------------------------------------------------------------------
 
-# Locks the member's row ($1), if there is one: nobody is notifying the member then.
+# Locks the member's row ($1), if there is one: the member is not being notified then.
 _LOCK_MEMBER = in_both(lambda d: f"SELECT 1 AS one FROM bongsu_members WHERE member_id = $1 {d.lock_row}")
 
 # The member's ($1) first $2 notifications. Run under the member's lock.
@@ -145,8 +145,8 @@ FIND_NOTIFICATIONS = in_both(
     )
 )
 
-# Delete up to $2 suppressions of the member ($1); return their messages. Locks them; waits for nobody but the retention job,
-# which waits for nobody.
+# Delete up to $2 suppressions of the member ($1); return their messages. Locks them; waits only for the retention job,
+# which does not wait.
 DELETE_SUPPRESSIONS = in_both(
     lambda d: (
         f"""

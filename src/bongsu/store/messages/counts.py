@@ -1,6 +1,6 @@
 """Counts of messages with large audiences, kept as their recipients are decided and their deliveries end.
 
-Whoever changes the status of a delivery reports it here, in the same transaction: `count_ended`. What waits or is being sent
+Every change of a delivery's status is reported here, in the same transaction: `count_ended`. What waits or is being sent
 is what was made less what has ended. Messages with small audiences are not counted: their rows are few enough to look at.
 """
 
@@ -13,7 +13,7 @@ from bongsu.store.core.query import Query, Table, Transaction, in_both
 
 # Deliveries that were made; recipients with a notification, and those of them who have it in the inbox.
 MADE, NOTIFIED, IN_INBOX = "MADE", "NOTIFIED", "IN_INBOX"
-# Statuses in which a delivery stays until somebody replays it.
+# Statuses in which a delivery stays until it is replayed.
 ENDED = frozenset({"SUCCESS", "FAIL", "UNKNOWN", "CANCELLED"})
 
 _COUNT = {"message_id": "bigint", "channel": "text", "category": "text", "count": "bigint"}

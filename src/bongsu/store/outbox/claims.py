@@ -61,7 +61,7 @@ def record_results(d: Dialect, results: str) -> str:
     SET status = given.status,
         attempts = attempts + CASE WHEN given.error IS NULL THEN 0 ELSE 1 END,
         claim_count = 0, leased_by = NULL, error = given.error,
-        -- It has a member's id in it, and nobody goes on from there.
+        -- It has a member's id in it and is not needed again.
         fanout_cursor = CASE WHEN given.status = 'DONE' THEN NULL ELSE fanout_cursor END,
         due = CASE WHEN given.status = 'PENDING' THEN {d.after("given.after_seconds")} ELSE due END,
         finished_at = CASE WHEN given.status = 'PENDING' THEN NULL ELSE {d.now} END

@@ -3,7 +3,7 @@
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.outbox.rows import CLAIM, CLAIM_COLUMNS, EVENT_TYPE, SCHEDULED_EVENT, SUSPECT_AFTER
 
-# Inserts the events whose id is not there yet and returns those ids. WHERE true tells SQLite's parser where SELECT ends.
+# Inserts the events whose id is not there yet and returns those ids. SQLite's parser needs the WHERE true.
 INSERT = f"""
     INSERT INTO bongsu_events (event_id, event_type, occurred_at, actor_id, target_id, ref_id, payload, due)
     SELECT given.event_id, given.event_type, given.occurred_at, given.actor_id, given.target_id, given.ref_id,
