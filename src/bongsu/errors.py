@@ -227,6 +227,18 @@ class BrokerUnreachable(BongsuError):
     """Start the broker, or correct its setting."""
 
 
+class SourceError(BongsuError):
+    """A source of events (an outbox, a broker) cannot be used now. Nothing is lost: its messages wait there."""
+
+
+class SourceAway(SourceError):
+    """The source does not answer. Start it, or correct its URL in the settings; its messages wait there."""
+
+
+class SourceLoginRefused(SourceError):
+    """The source refuses the login, or the user may not do that. Correct the user and password in its URL, or its rights."""
+
+
 class BadCredentials(BongsuError):
     """BONGSU_FCM_CREDENTIALS takes the service-account file from the Firebase console."""
 
