@@ -203,8 +203,8 @@ class NoSuchEvent(BongsuError):
 
 
 class ReplayWithoutFilter(BongsuError):
-    """So that not everything is replayed by mistake, name what to replay by at least one of id, kind, state, code, channel,
-    type, userId, eventId, from and to."""
+    """So that not everything is replayed by mistake, name what to replay by at least one of source, id, kind, state, code,
+    channel, type, userId, eventId, queue, from and to."""
 
 
 class NothingToCancel(BongsuError):
@@ -237,6 +237,10 @@ class SourceAway(SourceError):
 
 class SourceLoginRefused(SourceError):
     """The source refuses the login, or the user may not do that. Correct the user and password in its URL, or its rights."""
+
+
+class SourceNotConfigured(BongsuError):
+    """Set BONGSU_OUTBOX_URLS for `outbox`, BONGSU_RABBITMQ_URL for `rabbitmq`, as for the workers."""
 
 
 class BadCredentials(BongsuError):

@@ -1,0 +1,18 @@
+"""Which systems of this deployment hold dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bongsu.desk.dead_filter import System
+from bongsu.desk.dead_letters import DeadLetterSource
+from bongsu.desk.stored_dead_letters import StoreDeadLetters
+from bongsu.runtime.signals import Signals
+from bongsu.settings import Settings
+from bongsu.store import Store
+
+
+def dead_letter_sources(settings: Settings, store: Store, signals: Signals) -> Mapping[System, DeadLetterSource]:
+    """The store and those that the settings name. Nothing is connected until it is used."""
+    sources: dict[System, DeadLetterSource] = {System.STORE: StoreDeadLetters(store, signals)}
+    return sources
