@@ -230,6 +230,9 @@ class BrokerUnreachable(BongsuError):
 class SourceError(BongsuError):
     """A source of events (an outbox, a broker) cannot be used now. Nothing is lost: its messages wait there."""
 
+    # Whether the log has it already: a broken connection concerns all that share it.
+    is_reported = False
+
 
 class SourceAway(SourceError):
     """The source does not answer. Start it, or correct its URL in the settings; its messages wait there."""
@@ -237,6 +240,19 @@ class SourceAway(SourceError):
 
 class SourceLoginRefused(SourceError):
     """The source refuses the login, or the user may not do that. Correct the user and password in its URL, or its rights."""
+
+
+class SourceDiffers(SourceError):
+    """It exists with other arguments, and RabbitMQ changes none. Empty the queue or exchange that is named, delete it
+    (`rabbitmqctl delete_queue NAME`), and Bongsu declares it again; RabbitMQ must be 3.10 or newer."""
+
+
+class DeadLettersBusy(SourceError):
+    """Another list or replay reads these dead letters now. Try again in a moment."""
+
+
+class ExtraMissing(BongsuError):
+    """Install it into the same environment and start again."""
 
 
 class SourceNotConfigured(BongsuError):
