@@ -1,8 +1,8 @@
-"""A real RabbitMQ on loopback, for the tests and the benchmarks: named in the environment, or started from installed binaries,
-which are installed from Debian's packages where we may.
+"""A real RabbitMQ on loopback, for the tests and the benchmarks: named in the environment, or started from installed
+binaries, which are installed from Debian's packages where we may.
 
-The names of our queues are fixed, so a test needs a virtual host of its own: `empty` makes one by deleting what Bongsu declares.
-Start one server per process, and keep the tests that use it in few files.
+The names of our queues are fixed, so a test needs a virtual host of its own: `empty` makes one by deleting what Bongsu
+declares. Start one server per process, and keep the tests that use it in few files.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 
 
 def find_rabbitmq() -> RabbitServer:
-    """The RabbitMQ named by TEST_RABBITMQ_URL, whose virtual host belongs to one test run alone and is emptied; else one of ours.
-    One that runs on the usual port is left alone: our queues in its virtual host may be somebody's."""
+    """The RabbitMQ named by TEST_RABBITMQ_URL, whose virtual host belongs to one test run alone and is emptied; else one of
+    ours. One that runs on the usual port is left alone: our queues in its virtual host may be somebody's."""
     named = os.environ.get("TEST_RABBITMQ_URL")
     if named:
         return RabbitServer(_must_be_usable("TEST_RABBITMQ_URL", named, _why_no_login))
@@ -72,20 +72,21 @@ class RabbitServer(_Server):
 
 
 async def _delete_all(url: str) -> None:
-    async with await aio_pika.connect(url) as connection:
-        async with connection.channel(publisher_confirms=False) as channel:
-            for queue in QUEUES:
-                await channel.queue_delete(queue.name)
-                await channel.queue_delete(queue.dead_letters)
-            for exchange in EXCHANGES:
-                await channel.exchange_delete(exchange)
+    async with await aio_pika.connect(url) as connection, connection.channel(publisher_confirms=False) as channel:
+        for queue in QUEUES:
+            await channel.queue_delete(queue.name)
+            await channel.queue_delete(queue.dead_letters)
+        for exchange in EXCHANGES:
+            await channel.exchange_delete(exchange)
 
 
 class _RabbitDaemon(_Daemon):
     def __init__(self, script: Path) -> None:
         self._port, self._distribution_port, self._epmd_port = _free_port(), _free_port(), _free_port()
         # kill -9, so that every end of the server is a crash; it recovers what it has confirmed.
-        super().__init__("rabbitmq", f"amqp://guest:guest@127.0.0.1:{self._port}/", _why_no_greeting, signal.SIGKILL, _Account())
+        super().__init__(
+            "rabbitmq", f"amqp://guest:guest@127.0.0.1:{self._port}/", _why_no_greeting, signal.SIGKILL, _Account()
+        )
         self._script = script
         if _has_room(MEMORY_DIRECTORY):
             self.bases = (MEMORY_DIRECTORY, *self.bases)

@@ -481,7 +481,13 @@ class _Daemon:
                 **self._account,
             )
         self._watcher = subprocess.Popen(
-            [*("/bin/sh", "-c", WATCHER, "watcher"), self._end_signal.name[3:], str(self._process.pid), str(home), self.after],
+            [
+                *("/bin/sh", "-c", WATCHER, "watcher"),
+                self._end_signal.name[3:],
+                str(self._process.pid),
+                str(home),
+                self.after,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

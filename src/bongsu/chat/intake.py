@@ -1,9 +1,9 @@
-"""Intake of chat messages that come through a broker, as `chat.message_sent` events: one consumer stores them, another announces
-them, and neither waits for the other.
+"""Intake of chat messages that come through a broker, as `chat.message_sent` events: one consumer stores them, another
+announces them, and neither waits for the other.
 
-Storing gives a message its place in its room, in the order in which they were published, and announces it with its seq. What the
-second consumer has may not be stored yet, and readers are sent messages by seq only: it announces that the room has news, so that
-gateways look. See docs/decisions/0028-rabbitmq.md.
+Storing gives a message its place in its room, in the order in which they were published, and announces it with its seq. What
+the second consumer has may not be stored yet, and readers are sent messages by seq only: it announces that the room has
+news, so that gateways look. See docs/decisions/0028-rabbitmq.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ CLIENT_MESSAGE_ID_LIMIT = 255
 
 
 class ChatIntake:
-    """Stores messages in the order given. The store is tried again by the consumer, so nothing is a dead letter because of it."""
+    """Stores messages in the order given. The store is tried again by the consumer, so nothing is a dead letter because of
+    it."""
 
     def __init__(self, store: Store, fanout: Fanout, max_bytes: int) -> None:
         self._store = store
@@ -86,7 +87,11 @@ def decode_chat_message(data: bytes) -> NewMessage | Rejected:
         return _rejected("must be the sender's id", "actorId")
     if not isinstance(text, str):
         return _rejected("must be the text", "payload", "message")
-    if not isinstance(client_message_id, str) or not 1 <= len(client_message_id) <= CLIENT_MESSAGE_ID_LIMIT or "\0" in client_message_id:
+    if (
+        not isinstance(client_message_id, str)
+        or not 1 <= len(client_message_id) <= CLIENT_MESSAGE_ID_LIMIT
+        or "\0" in client_message_id
+    ):
         return _rejected(f"must be a text of at most {CLIENT_MESSAGE_ID_LIMIT} characters", "payload", "clientMessageId")
     return NewMessage(room_id, event.actor_id, client_message_id, text)
 

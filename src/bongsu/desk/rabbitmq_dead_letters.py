@@ -76,8 +76,8 @@ class RabbitDeadLetters:
         return total
 
     async def replay_step(self, asked: DeadFilter, run: Run) -> bool:
-        """One dead-letter queue from head to end: what does not match is held until then, so that nothing is met twice. A process
-        that takes the run over begins the queue again, and what was replayed is no longer there."""
+        """One dead-letter queue from head to end: what does not match is held until then, so that nothing is met twice. A
+        process that takes the run over begins the queue again, and what was replayed is no longer there."""
         queues = _queues(asked)
         place = run.cursor or 0
         if place >= len(queues):

@@ -77,8 +77,8 @@ class Source(Protocol):
         """For `bongsu doctor`: what was found. Raises SourceError, which names the cure."""
 
 
-# Stores items and returns for each whether it was new, as Intake.accept_in_turn does, or why it is refused; the others stand. An
-# exception that is not about the store (StoreError, TooBusy) is about an item: the Consumer finds out which.
+# Stores items and returns for each whether it was new, as Intake.accept_in_turn does, or why it is refused; the others
+# stand. An exception that is not about the store (StoreError, TooBusy) is about an item: the Consumer finds out which.
 Accept = Callable[[Sequence[_T]], Awaitable[Sequence[bool | Rejected]]]
 Decode = Callable[[bytes], _T | Rejected]
 

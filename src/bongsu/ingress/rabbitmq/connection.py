@@ -103,7 +103,9 @@ class Broker:
         where, words = f"RabbitMQ at {self.location}", _words(error)
         if isinstance(error, ChannelPreconditionFailed):
             return SourceDiffers(f"{where}: {words}")
-        if isinstance(error, ProbableAuthenticationError | AuthenticationError | ChannelAccessRefused | ConnectionNotAllowed):
+        if isinstance(
+            error, ProbableAuthenticationError | AuthenticationError | ChannelAccessRefused | ConnectionNotAllowed
+        ):
             return SourceLoginRefused(f"{where}: {words}")
         if isinstance(error, IncompatibleProtocolError):
             return SourceAway(f"{where} does not speak AMQP 0-9-1")

@@ -1,8 +1,8 @@
-"""Reading dead-letter queues: a message that is read and not answered returns to its place when the channel closes, so looking
-removes nothing; a replayed one is acknowledged when its work queue has confirmed it.
+"""Reading dead-letter queues: a message that is read and not answered returns to its place when the channel closes, so
+looking removes nothing; a replayed one is acknowledged when its work queue has confirmed it.
 
-What one reader has, another cannot see. So a reader first declares a queue that only its connection may use, which is RabbitMQ's
-lock: it ends with the connection.
+What one reader has, another cannot see. So a reader first declares a queue that only its connection may use, which is
+RabbitMQ's lock: it ends with the connection.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class DeadLetterReader:
             await declare(self._channel, self._queue)
 
     async def replay(self, messages: Sequence[DeadMessage], mark: str) -> int:
-        """Return them to the queue that rejected them, and to no other; how many it has confirmed. They leave the dead letters
-        then. After a crash in between they are in both, and the event id decides that they are stored once."""
+        """Return them to the queue that rejected them, and to no other; how many it has confirmed. They leave the dead
+        letters then. After a crash in between they are in both, and the event id decides that they are stored once."""
         confirmed = await asyncio.gather(*(self._publish(message, mark) for message in messages))
         with self._broker.errors_named():
             for message, is_confirmed in zip(messages, confirmed, strict=True):

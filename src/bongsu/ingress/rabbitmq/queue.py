@@ -20,8 +20,8 @@ from bongsu.ingress.rabbitmq.envelope import with_event_id
 from bongsu.ingress.rabbitmq.topology import WorkQueue, declare
 from bongsu.runtime import telemetry
 
-# Messages delivered and not acknowledged: those of the batch under way, and those of the next. They are what this process has of
-# the queue in memory, and what another one cannot have meanwhile.
+# Messages delivered and not acknowledged: those of the batch under way, and those of the next. They are what this process
+# has of the queue in memory, and what another one cannot have meanwhile.
 PREFETCH = 1_000
 # How long an empty queue is waited for before the Consumer has its turn.
 WAIT_SECONDS = 1.0
@@ -37,7 +37,8 @@ class _Handle(NamedTuple):
 
 
 class QueueSource:
-    """Consumes a work queue on a channel of its own. Poison goes to the dead-letter queue by the broker's own dead-lettering."""
+    """Consumes a work queue on a channel of its own. Poison goes to the dead-letter queue by the broker's own
+    dead-lettering."""
 
     def __init__(self, broker: Broker, queue: WorkQueue, prefetch: int = PREFETCH) -> None:
         self._broker = broker
@@ -91,13 +92,13 @@ class QueueSource:
         await close_channel(channel)
 
     async def check(self) -> str:
+        channel = await self._broker.channel()
         try:
             with self._broker.errors_named():
-                channel = await self._broker.channel()
                 await declare(channel, self._queue)
                 depth, dead = await self._depths(channel)
         finally:
-            await self._broker.close()
+            await close_channel(channel)
         return f"{self.name}: {depth} waiting, {dead} in {self._queue.dead_letters}"
 
     async def _open(self) -> None:

@@ -1,9 +1,9 @@
-"""What Bongsu declares in RabbitMQ: the exchange that callers publish to, four work queues with a dead-letter queue each, and what
-is routed where.
+"""What Bongsu declares in RabbitMQ: the exchange that callers publish to, four work queues with a dead-letter queue each,
+and what is routed where.
 
-A topic exchange cannot route "everything but". So all messages also go through `bongsu.filter`, which drops those of chat and
-hands the others to its alternate exchange, and that one to `notification_queue`. A queue of somebody else that is bound to
-`domain_events` changes nothing in it. See docs/decisions/0028-rabbitmq.md.
+A topic exchange cannot route "everything but". So all messages also go through `bongsu.filter`, which drops those of chat
+and hands the others to its alternate exchange, and that one to `notification_queue`. A queue of somebody else that is bound
+to `domain_events` changes nothing in it. See docs/decisions/0028-rabbitmq.md.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class _Binding(NamedTuple):
 
 _EXCHANGE_BINDINGS = (_Binding(_FILTER, EXCHANGE, "#"), _Binding(_DROPPED, _FILTER, _CHAT))
 
-# After so many deliveries without an answer, each ended by a crash, a message goes to the dead-letter queue. What cannot be stored
-# is rejected at once, so only what kills the process counts; and each kill counts for all that were prefetched.
+# After so many deliveries without an answer, each ended by a crash, a message goes to the dead-letter queue. What cannot be
+# stored is rejected at once, so only what kills the process counts; and each kill counts for all that were prefetched.
 DELIVERY_LIMIT = 20
-# For dead letters: looking at one returns it, which counts as a delivery. RabbitMQ 4 has a limit of 20 where none is given, and
-# then drops the message.
+# For dead letters: looking at one returns it, which counts as a delivery. RabbitMQ 4 has a limit of 20 where none is given,
+# and then drops the message.
 NO_DELIVERY_LIMIT = 2_000_000_000
 
 
@@ -81,17 +81,15 @@ class WorkQueue:
 
 
 NOTIFICATIONS = WorkQueue("notification_queue", "notification_dlq", ((_FOR_RULES, ""),))
-AGGREGATES = WorkQueue(
-    "aggregate_queue", "aggregate_dlq", ((EXCHANGE, "comment.created"), (EXCHANGE, "comment.deleted"))
-)
+AGGREGATES = WorkQueue("aggregate_queue", "aggregate_dlq", ((EXCHANGE, "comment.created"), (EXCHANGE, "comment.deleted")))
 CHAT_PERSIST = WorkQueue("chat_persist_queue", "chat_persist_dlq", ((EXCHANGE, _CHAT),), is_ordered=True)
 CHAT_FANOUT = WorkQueue("chat_fanout_queue", "chat_fanout_dlq", ((EXCHANGE, _CHAT),))
 QUEUES = (NOTIFICATIONS, AGGREGATES, CHAT_PERSIST, CHAT_FANOUT)
 
 
 async def declare(channel: AbstractChannel, queue: WorkQueue) -> None:
-    """Declare the queue with all that leads to it. What is there already stays as it is; what is there with other arguments closes
-    the channel with PRECONDITION_FAILED."""
+    """Declare the queue with all that leads to it. What is there already stays as it is; what is there with other arguments
+    closes the channel with PRECONDITION_FAILED."""
     for name, (kind, arguments) in EXCHANGES.items():
         await channel.exchange_declare(
             name, exchange_type=kind, durable=True, internal=name != EXCHANGE, arguments=dict(arguments)
