@@ -77,23 +77,26 @@ def decode_chat_message(data: bytes) -> NewMessage | Rejected:
         return event
     if event.event_type != CHAT_MESSAGE_SENT:
         return _rejected(f"must be {CHAT_MESSAGE_SENT} in this queue", "eventType")
-    payload: dict[str, Any] = orjson.loads(event.payload) if isinstance(event, NewEvent) else event.payload
-    text, client_message_id = payload.get("message"), payload.get("clientMessageId")
     try:
         room_id = UUID(event.ref_id or "")
     except ValueError:
         return _rejected("must be the UUID of a room", "refId")
-    if event.actor_id is None:
+    payload: dict[str, Any] = orjson.loads(event.payload) if isinstance(event, NewEvent) else event.payload
+    if mistake := _mistake(event.actor_id, payload):
+        return mistake
+    assert event.actor_id is not None
+    return NewMessage(room_id, event.actor_id, payload["clientMessageId"], payload["message"])
+
+
+def _mistake(sender_id: str | None, payload: dict[str, Any]) -> Rejected | None:
+    if sender_id is None:
         return _rejected("must be the sender's id", "actorId")
-    if not isinstance(text, str):
+    if not isinstance(payload.get("message"), str):
         return _rejected("must be the text", "payload", "message")
-    if (
-        not isinstance(client_message_id, str)
-        or not 1 <= len(client_message_id) <= CLIENT_MESSAGE_ID_LIMIT
-        or "\0" in client_message_id
-    ):
+    name = payload.get("clientMessageId")
+    if not isinstance(name, str) or not 1 <= len(name) <= CLIENT_MESSAGE_ID_LIMIT or not name.isprintable():
         return _rejected(f"must be a text of at most {CLIENT_MESSAGE_ID_LIMIT} characters", "payload", "clientMessageId")
-    return NewMessage(room_id, event.actor_id, client_message_id, text)
+    return None
 
 
 def _not_a_member(result: NotAMember) -> Rejected:
