@@ -247,6 +247,10 @@ class SourceDiffers(SourceError):
     (`rabbitmqctl delete_queue NAME`), and Bongsu declares it again; RabbitMQ must be 3.10 or newer."""
 
 
+class BadCursor(BongsuError):
+    """It is not a cursor of this list: take the one that the previous page ended with, or leave it out to begin anew."""
+
+
 class DeadLettersBusy(SourceError):
     """Another list or replay reads these dead letters now. Try again in a moment."""
 

@@ -1,4 +1,4 @@
-"""kill -9 of consumers and of the broker: what was published and confirmed arrives once. And the whole way, as a user runs it."""
+"""kill -9 of consumers and of the broker: what was confirmed arrives once. And the whole way, as a user runs it."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def decode_chat_message(data: bytes) -> NewMessage | Rejected:
         room_id = UUID(event.ref_id or "")
     except ValueError:
         return _rejected("must be the UUID of a room", "refId")
-    payload: dict[str, Any] = orjson.loads(event.payload) if isinstance(event, NewEvent) else event.payload
+    payload: dict[str, Any] = orjson.loads(event.payload_text) if isinstance(event, NewEvent) else event.payload
     if mistake := _mistake(event.actor_id, payload):
         return mistake
     assert event.actor_id is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from bongsu.chat.order import check_text
 from bongsu.clock.run import Run
 from bongsu.desk.dead_filter import DeadFilter, System
 from bongsu.desk.dead_letters import LetterPage, MessageCursor, RejectedMessage
-from bongsu.errors import BadChatMessage, NoSuchDeadLetter
+from bongsu.errors import BadChatMessage, BadCursor, NoSuchDeadLetter
 from bongsu.ingress.decode import Rejected
 from bongsu.ingress.rabbitmq.dead_letters import DeadLetterReader, DeadMessage, read_dead_letters
 from bongsu.ingress.rabbitmq.envelope import decode_message, peek
@@ -155,8 +156,9 @@ def _matches(asked: DeadFilter, letter: RejectedMessage) -> bool:
 
 
 def _read_cursor(after: MessageCursor | None) -> tuple[int, int]:
-    """The number of the queue, and how many of its messages were seen. Raises ValueError for a cursor of something else."""
+    """The number of the queue, and how many of its messages were seen. Raises BadCursor for one of another source."""
     if after is None:
         return 0, 0
-    number, _, seen = after.position.partition(":")
-    return int(number), int(seen)
+    if (read := re.fullmatch(r"([0-9]):([0-9]{1,9})", after.position)) is None:
+        raise BadCursor
+    return int(read[1]), int(read[2])
