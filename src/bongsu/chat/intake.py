@@ -21,7 +21,6 @@ from bongsu.ingress.decode import Mistake, Rejected, decode_event
 from bongsu.store import Store
 from bongsu.store.chat.dead_letters import CHAT_MESSAGE_SENT
 from bongsu.store.chat.messages import NewMessage, NotAMember
-from bongsu.store.outbox import NewEvent
 
 # As by HTTP.
 CLIENT_MESSAGE_ID_LIMIT = 255
@@ -81,7 +80,7 @@ def decode_chat_message(data: bytes) -> NewMessage | Rejected:
         room_id = UUID(event.ref_id or "")
     except ValueError:
         return _rejected("must be the UUID of a room", "refId")
-    payload: dict[str, Any] = orjson.loads(event.payload_text) if isinstance(event, NewEvent) else event.payload
+    payload: dict[str, Any] = orjson.loads(event.payload_text)
     if mistake := _mistake(event.actor_id, payload):
         return mistake
     assert event.actor_id is not None
