@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from bongsu.chat.fanout import Fanout
@@ -389,6 +391,26 @@ async def test_an_exchange_of_another_kind_is_named(rabbitmq_url: str) -> None:
 # --- the envelope -----------------------------------------------------------------------------------------------------
 
 
+_VALUES = st.sampled_from(
+    [
+        None,
+        1,
+        "x",
+        "\ud800",
+        [],
+        {"message": "m", "clientMessageId": "c"},
+        "6a1f0a0e-8d3c-4c53-9d5b-0d7b0c5a1e11",
+        "chat.message_sent",
+    ]
+)
+_NAMES = st.sampled_from(["eventId", "eventType", "refId", "actorId", "payload", "message", "unknown"])
+json_values = st.dictionaries(_NAMES, _VALUES)
+
+
+def json_bytes(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode()
+
+
 def test_an_event_without_an_id_takes_that_of_its_message() -> None:
     named = uuid4()
     for message_id in (str(named), named.hex):
@@ -406,6 +428,13 @@ def test_a_message_that_nothing_identifies_is_refused() -> None:
     assert isinstance(refused, Rejected)
     assert "message_id" in refused.reason
     assert not isinstance(decode_message(json.dumps(event("x")).encode()), Rejected)
+
+
+@given(st.one_of(st.binary(max_size=60), st.builds(json_bytes, json_values)))
+def test_no_bytes_make_decoding_fail(data: bytes) -> None:
+    for decode in (decode_message, decode_chat_message):
+        decode(data)
+    peek(with_event_id(data, "m"))
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ async def _rabbitmq(settings: Settings) -> str:
     from bongsu.ingress.rabbitmq.queue import QueueSource  # noqa: PLC0415
     from bongsu.ingress.rabbitmq.topology import QUEUES  # noqa: PLC0415
 
-    broker = Broker(settings.rabbitmq_url)
+    broker = Broker(settings.rabbitmq_url, is_quiet=True)
     try:
         found = [await QueueSource(broker, queue).check() for queue in QUEUES]
     finally:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 import aiormq
 import yarl
@@ -14,7 +15,6 @@ from aiormq.exceptions import (
     AMQPError,
     AuthenticationError,
     ChannelAccessRefused,
-    ChannelInvalidStateError,
     ChannelPreconditionFailed,
     ConnectionNotAllowed,
     IncompatibleProtocolError,
@@ -27,7 +27,7 @@ from bongsu.ingress.consumer import Outage
 from bongsu.runtime import telemetry
 
 # A broker that recovers a long backlog takes its time to answer; longer only delays the report.
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 5.0
 # A broker whose machine has gone is noticed after three of these. The URL may say otherwise: ?heartbeat=60
 HEARTBEAT_SECONDS = 10
 
@@ -43,8 +43,9 @@ for name in ("aiormq", "aio_pika"):
 class Broker:
     """Connects when a channel is asked for. Says in the log once that RabbitMQ is away, and once that it is back."""
 
-    def __init__(self, url: str) -> None:
-        """Raises BadSettings for a URL that the driver cannot use."""
+    def __init__(self, url: str, *, is_quiet: bool = False) -> None:
+        """Raises BadSettings for a URL that the driver cannot use. With `is_quiet` the error says it, and no log line."""
+        self._is_quiet = is_quiet
         self._url = _read_url(url)
         self.location = f"{self._url.host}:{self._url.port}{self._url.path}"
         self._connection: aiormq.abc.AbstractConnection | None = None
@@ -62,7 +63,6 @@ class Broker:
         """May be called twice; what asks for a channel later connects again."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.closing.remove_done_callback(self._on_closed)
             with contextlib.suppress(*ERRORS):
                 async with asyncio.timeout(TIMEOUT_SECONDS):
                     await connection.close()
@@ -87,17 +87,19 @@ class Broker:
                 except SourceError as error:
                     self._report(error)
                     raise
-                self._connection.closing.add_done_callback(self._on_closed)
+                self._connection.closing.add_done_callback(partial(self._on_closed, self._connection))
                 self._outage.end()
             return self._connection
 
-    def _on_closed(self, closing: asyncio.Future[object]) -> None:
-        reason = None if closing.cancelled() else closing.exception()
-        self._report(SourceAway(f"RabbitMQ at {self.location} has closed the connection: {_words(reason)}"))
+    def _on_closed(self, connection: aiormq.abc.AbstractConnection, closing: asyncio.Future[object]) -> None:
+        if connection is self._connection:  # not closed by us
+            reason = None if closing.cancelled() else closing.exception()
+            self._report(SourceAway(f"RabbitMQ at {self.location} has ended the connection: {_words(reason)}"))
 
     def _report(self, error: SourceError) -> None:
-        self._outage.failed(error)
-        error.is_reported = True
+        if not self._is_quiet:
+            self._outage.failed(error)
+            error.is_reported = True
 
     def _named(self, error: BaseException) -> SourceError:
         where, words = f"RabbitMQ at {self.location}", _words(error)
@@ -110,8 +112,8 @@ class Broker:
         if isinstance(error, IncompatibleProtocolError):
             return SourceAway(f"{where} does not speak AMQP 0-9-1")
         found = SourceAway(f"{where} does not answer: {words}")
-        # An error on a channel whose connection has ended: that was reported when it ended.
-        found.is_reported = isinstance(error, ChannelInvalidStateError) and self._outage.is_on
+        if self._connection is None or self._connection.is_closed:
+            self._report(found)
         return found
 
 
@@ -125,7 +127,7 @@ async def close_channel(channel: AbstractChannel | None) -> None:
 
 def _words(error: BaseException | None) -> str:
     """Without the URL and its password, which the driver puts into none of its errors."""
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(str(error or "").split()) or type(error or ConnectionError()).__name__
 
 
 def _read_url(url: str) -> yarl.URL:

@@ -94,7 +94,7 @@ class DeadLetterReader:
 @contextlib.asynccontextmanager
 async def read_dead_letters(url: str, queue: WorkQueue) -> AsyncIterator[DeadLetterReader | None]:
     """None if nothing has declared the queue yet. Raises SourceError; DeadLettersBusy while another one reads them."""
-    broker = Broker(url)
+    broker = Broker(url, is_quiet=True)
     try:
         channel = await _lock(broker, queue)
         if await _exists(broker, queue):

@@ -39,7 +39,7 @@ def decode_message(data: bytes) -> Event | NewEvent | Rejected:
     """An event that names its eventId. By HTTP an event may leave it out, because a request is answered; a message may come
     through two queues, and again after a crash."""
     event = decode_event(data)
-    if not isinstance(event, Rejected) and _decode_identity(data).event_id is msgspec.UNSET:
+    if not isinstance(event, Rejected) and peek(data)[0] is None:
         return Rejected([Mistake(("eventId",), _MISSING)])
     return event
 

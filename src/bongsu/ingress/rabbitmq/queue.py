@@ -49,6 +49,7 @@ class QueueSource:
         # Handed back because the store was away. They stay unacknowledged, so the broker counts no further delivery.
         self._released: Sequence[Received] = ()
         self._arrived = asyncio.Event()
+        self._is_consuming = False
         self._depth_at = 0.0
 
     @property
@@ -56,7 +57,7 @@ class QueueSource:
         return self._queue.name
 
     async def receive(self, limit: int) -> Sequence[Received]:
-        if self._channel is None or self._channel.is_closed:
+        if self._channel is None or self._channel.is_closed or not self._is_consuming:
             await self._open()
         if self._released:
             released, self._released = self._released, ()
@@ -105,13 +106,19 @@ class QueueSource:
         """Declare the queue and consume it. What an earlier channel had is delivered again on this one."""
         await self.close()
         self._channel = channel = await self._broker.channel()
+        self._is_consuming = False
         with self._broker.errors_named():
             await declare(channel, self._queue)
             await channel.basic_qos(prefetch_count=self._prefetch)
-            # Called when the queue is deleted: it is declared again.
-            channel.on_consumer_cancel_callbacks.add(lambda _: channel.close())
+            channel.on_consumer_cancel_callbacks.add(self._on_cancel)
             channel.closing.add_done_callback(lambda _: self._arrived.set())
             await channel.basic_consume(self.name, self._on_message)
+            self._is_consuming = True
+
+    def _on_cancel(self, _frame: object) -> None:
+        """The broker has ended the consumption, because the queue was deleted: it is declared again."""
+        self._is_consuming = False
+        self._arrived.set()
 
     async def _on_message(self, message: DeliveredMessage) -> None:
         if message.channel is self._channel:
