@@ -203,8 +203,8 @@ class NoSuchEvent(BongsuError):
 
 
 class ReplayWithoutFilter(BongsuError):
-    """So that not everything is replayed by mistake, name what to replay by at least one of id, kind, state, code, channel,
-    type, userId, eventId, from and to."""
+    """So that not everything is replayed by mistake, name what to replay by at least one of source, id, kind, state, code,
+    channel, type, userId, eventId, queue, from and to."""
 
 
 class NothingToCancel(BongsuError):
@@ -225,6 +225,42 @@ class RedisUnreachable(BongsuError):
 
 class BrokerUnreachable(BongsuError):
     """Start the broker, or correct its setting."""
+
+
+class SourceError(BongsuError):
+    """A source of events (an outbox, a broker) cannot be used now. Nothing is lost: its messages wait there."""
+
+    # Whether the log has it already: a broken connection concerns all that share it.
+    is_reported = False
+
+
+class SourceAway(SourceError):
+    """The source does not answer. Start it, or correct its URL in the settings; its messages wait there."""
+
+
+class SourceLoginRefused(SourceError):
+    """The source refuses the login, or the user may not do that. Correct the user and password in its URL, or its rights."""
+
+
+class SourceDiffers(SourceError):
+    """It exists with other arguments, and RabbitMQ changes none. Empty the queue or exchange that is named, delete it
+    (`rabbitmqctl delete_queue NAME`), and Bongsu declares it again; RabbitMQ must be 3.10 or newer."""
+
+
+class BadCursor(BongsuError):
+    """It is not a cursor of this list: take the one that the previous page ended with, or leave it out to begin anew."""
+
+
+class DeadLettersBusy(SourceError):
+    """Another list or replay reads these dead letters now. Try again in a moment."""
+
+
+class ExtraMissing(BongsuError):
+    """Install it into the same environment and start again."""
+
+
+class SourceNotConfigured(BongsuError):
+    """Set BONGSU_OUTBOX_URLS for `outbox`, BONGSU_RABBITMQ_URL for `rabbitmq`, as for the workers."""
 
 
 class BadCredentials(BongsuError):

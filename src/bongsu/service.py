@@ -16,6 +16,8 @@ from bongsu.api.app import build_api
 from bongsu.api.http_protocol import HttpLimits
 from bongsu.api.server import bind, serving
 from bongsu.chat.fanout import Fanout
+from bongsu.chat.intake import ChatAnnouncer, ChatIntake, decode_chat_message
+from bongsu.chat.order import BATCH_LIMIT as CHAT_BATCH_LIMIT
 from bongsu.chat.order import ChatOrder
 from bongsu.clock.scheduler import build_clock
 from bongsu.clock.skew import SkewMonitor
@@ -26,7 +28,9 @@ from bongsu.deliver.dispatchers import dispatchers
 from bongsu.deliver.waking import DispatcherWaker
 from bongsu.desk.cancel import CancelWorker
 from bongsu.desk.jobs import build_jobs
+from bongsu.ingress.consumer import Consumer
 from bongsu.ingress.intake import Intake
+from bongsu.ingress.rabbitmq import require_driver
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
 from bongsu.live.presence import presence
@@ -143,6 +147,38 @@ async def _event_worker(process: Process) -> AsyncIterator[None]:
                 yield
 
 
+@contextlib.asynccontextmanager
+async def _rabbitmq(process: Process) -> AsyncIterator[None]:
+    """One Consumer for each work queue, on one connection. Both that take events share an intake."""
+    if not process.settings.rabbitmq_url:
+        yield
+        return
+    require_driver()
+    from bongsu.ingress.rabbitmq import topology  # noqa: PLC0415 (the driver is an extra)
+    from bongsu.ingress.rabbitmq.connection import Broker  # noqa: PLC0415
+    from bongsu.ingress.rabbitmq.envelope import decode_message  # noqa: PLC0415
+    from bongsu.ingress.rabbitmq.queue import QueueSource  # noqa: PLC0415
+
+    broker, store, fanout = Broker(process.settings.rabbitmq_url), process.store.share(Share.INGEST), Fanout(process.signals)
+    intake = Intake(store, process.signals, "rabbitmq")
+    chat, announcer = ChatIntake(store, fanout, process.settings.chat_max_bytes), ChatAnnouncer(fanout)
+
+    def source(queue: topology.WorkQueue) -> QueueSource:
+        return QueueSource(broker, queue)
+
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(broker.close)
+        for part in (
+            intake,
+            Consumer(source(topology.NOTIFICATIONS), decode_message, intake.accept_in_turn),
+            Consumer(source(topology.AGGREGATES), decode_message, intake.accept_in_turn),
+            Consumer(source(topology.CHAT_PERSIST), decode_chat_message, chat.accept, limit=CHAT_BATCH_LIMIT),
+            Consumer(source(topology.CHAT_FANOUT), decode_chat_message, announcer.accept, limit=CHAT_BATCH_LIMIT),
+        ):
+            await stack.enter_async_context(running(part))
+        yield
+
+
 def _clock(process: Process) -> AbstractAsyncContextManager[object]:
     return running(build_clock(process.settings, process.store, process.jobs))
 
@@ -150,7 +186,7 @@ def _clock(process: Process) -> AbstractAsyncContextManager[object]:
 # In the order in which they start; they stop in the reverse.
 COMPONENTS_OF_ALL: Sequence[Component] = (_skew_monitor, _channel_refresh)
 COMPONENTS: Mapping[Role, Sequence[Component]] = {
-    Role.WORKER: (_dispatchers, _cancel_worker, _event_worker),
+    Role.WORKER: (_dispatchers, _cancel_worker, _event_worker, _rabbitmq),
     Role.CLOCK: (_clock,),
     # These two share one HTTP server, which starts after everything else: see _http.
     Role.API: (),

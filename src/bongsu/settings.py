@@ -141,7 +141,7 @@ Http = Annotated[str, _url("http", "https")]
 # Validated, so that a deployment can be prepared, but without effect: the features that use them do not exist yet.
 NOT_USED_YET = frozenset(
     {
-        "kafka_servers", "schema_registry_url", "kafka_format", "transport", "rabbitmq_url", "outbox_urls", "opensearch_url",
+        "kafka_servers", "schema_registry_url", "kafka_format", "transport", "outbox_urls", "opensearch_url",
         "counter_flush_seconds",
     }
 )  # fmt: skip

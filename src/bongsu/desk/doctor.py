@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import urlsplit
 
 import redis.asyncio
 
@@ -27,6 +26,7 @@ from bongsu.errors import (
     StoreTooNew,
     StoreTooOld,
 )
+from bongsu.ingress.rabbitmq import require_driver
 from bongsu.model import utc_now
 from bongsu.model.channels import Address, ChannelSpec, describe_channel, names_with_deliveries
 from bongsu.model.outcome import Sender
@@ -217,11 +217,20 @@ async def _kafka(settings: Settings) -> str:
 
 
 async def _rabbitmq(settings: Settings) -> str:
+    """Whether each work queue can be used as the workers use it; declares what is missing."""
     if not settings.rabbitmq_url:
         return "not configured"
-    url = urlsplit(settings.rabbitmq_url)
-    await reach(url.hostname or "localhost", url.port or (5671 if url.scheme == "amqps" else 5672), BrokerUnreachable)
-    return "reachable"
+    require_driver()
+    from bongsu.ingress.rabbitmq.connection import Broker  # noqa: PLC0415 (the driver is an extra)
+    from bongsu.ingress.rabbitmq.queue import QueueSource  # noqa: PLC0415
+    from bongsu.ingress.rabbitmq.topology import QUEUES  # noqa: PLC0415
+
+    broker = Broker(settings.rabbitmq_url, is_quiet=True)
+    try:
+        found = [await QueueSource(broker, queue).check() for queue in QUEUES]
+    finally:
+        await broker.close()
+    return "\n".join([f"{broker.location} answers", *found])
 
 
 async def _jobs(settings: Settings) -> str:
