@@ -151,6 +151,19 @@ class TooManyRooms(BongsuError):
     """Leave a room first: DELETE /api/chat/rooms/{id}/members/{memberId}."""
 
 
+class CounterOverflow(BongsuError):
+    """A counter holds a 64-bit integer. Nothing was counted; send a smaller delta."""
+
+
+class NoSuchCounter(BongsuError):
+    """`comments` is built in. Others are known once a rule has counted them, or when `app.counter` or
+    BONGSU_COUNTER_TARGETS declares them."""
+
+
+class BadCounterTarget(BongsuError):
+    """Correct BONGSU_COUNTER_TARGETS: each statement is tried against the store with the rights Bongsu has."""
+
+
 class WrongKind(BongsuError):
     """The key is valid, but of the other kind: server calls take an API key, member calls a member token."""
 

@@ -8,7 +8,7 @@ import shlex
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from bongsu import demo
@@ -21,6 +21,11 @@ from bongsu.chat.order import BATCH_LIMIT as CHAT_BATCH_LIMIT
 from bongsu.chat.order import ChatOrder
 from bongsu.clock.scheduler import build_clock
 from bongsu.clock.skew import SkewMonitor
+from bongsu.counters.calls import Counters
+from bongsu.counters.flush import Flusher
+from bongsu.counters.pending import PendingSums
+from bongsu.decide.effects import CountDeltas
+from bongsu.decide.progress import Decision
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
 from bongsu.deliver.channels.refresh import ChannelRefresh
@@ -50,6 +55,7 @@ from bongsu.store import Share, Store, check, migrate
 from bongsu.store.core.availability import Check, abort_unresponsive_store, wait_for_store
 from bongsu.store.core.dead_claims import release_dead_claims
 from bongsu.store.core.private_files import exposed_files
+from bongsu.store.counters import KeySum
 from bongsu.store.members.channels import declare_channels, load_channels
 from bongsu.store.messages.content import MessageCache
 
@@ -108,6 +114,8 @@ class Process(Runtime):
     is_demo: bool
     # Dispatchers send from it and gateways stream from it; the decider fills it.
     message_cache: MessageCache = field(default_factory=MessageCache)
+    # The pending sums of counters in Redis, if there is one.
+    pending_sums: PendingSums | None = None
 
 
 Component = Callable[[Process], AbstractAsyncContextManager[object]]
@@ -134,13 +142,33 @@ async def _cancel_worker(process: Process) -> AsyncIterator[None]:
             yield
 
 
+def _flusher(process: Process) -> AbstractAsyncContextManager[object]:
+    return running(Flusher(process.store, process.settings, process.pending_sums))
+
+
+def _on_counted(process: Process) -> Callable[[Sequence[KeySum]], None]:
+    return process.pending_sums.add if process.pending_sums is not None else lambda _sums: None
+
+
+def _after_effects(process: Process) -> Callable[[Decision], None]:
+    on_counted = _on_counted(process)
+
+    def decided(decision: Decision) -> None:
+        for effect in decision.effects:
+            if isinstance(effect, CountDeltas):
+                on_counted(effect.sums)
+
+    return decided
+
+
 @contextlib.asynccontextmanager
 async def _event_worker(process: Process) -> AsyncIterator[None]:
     """With the two that follow each of its steps: open pages are sent what is new, and dispatchers are woken."""
     store, settings, signals = process.store, process.settings, process.signals
     waker, announcer = DispatcherWaker(signals), Announcer(store, signals, process.message_cache)
     decider = Decider(store, Templates.load(), settings, message_cache=process.message_cache)
-    worker = EventWorker(store, process.rules, settings, decider, waker.decided, announcer.decided)
+    after_effects = _after_effects(process)
+    worker = EventWorker(store, process.rules, settings, decider, waker.decided, announcer.decided, after_effects)
     async with running(announcer):
         with signals.listen(EVENTS_TOPIC, worker.on_signal):
             async with running(worker):
@@ -186,7 +214,7 @@ def _clock(process: Process) -> AbstractAsyncContextManager[object]:
 # In the order in which they start; they stop in the reverse.
 COMPONENTS_OF_ALL: Sequence[Component] = (_skew_monitor, _channel_refresh)
 COMPONENTS: Mapping[Role, Sequence[Component]] = {
-    Role.WORKER: (_dispatchers, _cancel_worker, _event_worker, _rabbitmq),
+    Role.WORKER: (_dispatchers, _cancel_worker, _flusher, _event_worker, _rabbitmq),
     Role.CLOCK: (_clock,),
     # These two share one HTTP server, which starts after everything else: see _http.
     Role.API: (),
@@ -199,6 +227,9 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
     """What this process answers: the API, streams, or no more than how it is."""
     store, signals, settings, roles = process.store, process.signals, process.settings, process.roles
     intake = Intake(store.share(Share.INGEST), signals, "http") if Role.API in roles else None
+    declared = process.rules.counters | set(settings.targets)
+    is_api = Role.API in roles
+    counters = Counters(store.share(Share.INGEST), declared, _on_counted(process)) if is_api else None
     chat_order = ChatOrder(store, Fanout(signals), settings) if roles & LISTENING else None
     gateway = Gateway(store, signals, settings, process.message_cache) if Role.GATEWAY in roles else None
     online = presence(settings, gateway.open_streams if gateway else None)
@@ -212,13 +243,14 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
         gateway=gateway,
         on_change=partial(announce_read, signals),
         chat_order=chat_order,
+        counters=counters,
         presence=online,
         types=process.rules.types,
         all_jobs=process.jobs,
         is_demo=process.is_demo,
     )
     async with AsyncExitStack() as stack:
-        for part in (process.keys.sign_in, intake, chat_order, gateway, online):
+        for part in (process.keys.sign_in, intake, counters, chat_order, gateway, online):
             if part is not None:
                 await stack.enter_async_context(running(part))
         drain = gateway.drain if gateway else None
@@ -287,7 +319,9 @@ class Service:
     def _process(self, store: Store, keys: Keys) -> Process:
         settings, signals = self._settings, _signals(self._settings)
         jobs = build_jobs(settings, store, signals, self._rules.jobs)
-        return Process(settings, store, signals, self._roles, self._rules, keys, jobs, self._stopping, self._is_demo)
+        pending = PendingSums(settings.redis_url, settings.counter_flush_seconds) if settings.redis_url else None
+        process = Process(settings, store, signals, self._roles, self._rules, keys, jobs, self._stopping, self._is_demo)
+        return replace(process, pending_sums=pending)
 
     async def _run_components(
         self, process: Process, listener: socket.socket | None, on_ready: Callable[[str], None]
@@ -307,6 +341,8 @@ class Service:
     async def _start(self, stack: AsyncExitStack, process: Process, listener: socket.socket | None) -> str | None:
         """Start the components, each to be stopped by the stack; return the address that is served, if any."""
         await stack.enter_async_context(running(process.signals))
+        if process.pending_sums is not None:
+            await stack.enter_async_context(running(process.pending_sums))
         if self._is_demo:
             await demo.refuse_other_members(process.store, self._settings)
         of_roles = [component for role in COMPONENTS if role in self._roles for component in COMPONENTS[role]]

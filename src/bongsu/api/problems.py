@@ -36,6 +36,8 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.TooManyRooms: 409,
     errors.BadChatMessage: 422,
     errors.BadEvent: 422,
+    errors.NoSuchCounter: 404,
+    errors.CounterOverflow: 422,
     errors.NoSuchJob: 404,
     errors.NoSuchDeadLetter: 404,
     errors.NoSuchEvent: 404,
