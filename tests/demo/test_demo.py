@@ -32,7 +32,7 @@ from bongsu.store import Store
 from bongsu.store.chat.rooms import find_rooms
 from bongsu.store.members import find_preferences
 from bongsu.web.shop.routes import VISITORS
-from tests.support.decisions import Clock, add_members, notified_counts, rows, set_preferences
+from tests.support.decisions import Clock, add_members, notified_counts, rows, run_sql, set_preferences
 from tests.support.processes import bongsu, serving
 from tests.test_serve import eventually
 
@@ -170,8 +170,7 @@ async def test_the_traffic_leads_to_notifications(store: Store, settings: Settin
 
 async def test_chat_rooms_are_added_once_also_to_a_store_that_had_none(store: Store) -> None:
     await fill(store)
-    for statement in ("messages", "members", "rooms"):
-        await rows(store, f"DELETE FROM bongsu_chat_{statement} RETURNING 1")
+    await run_sql(store, *(f"DELETE FROM bongsu_chat_{table}" for table in ("messages", "members", "rooms")))
     for _ in range(2):
         assert not await fill(store)
         (counted,) = await rows(store, "SELECT count(*), sum(last_seq) FROM bongsu_chat_rooms")
