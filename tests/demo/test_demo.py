@@ -180,7 +180,7 @@ async def test_chat_rooms_are_added_once_also_to_a_store_that_had_none(store: St
     assert sorted(unread.values()) == [4, 4, 7]
 
 
-def test_any_two_visitors_share_a_room_and_whoever_writes_is_in_it() -> None:
+def test_any_two_visitors_share_a_room_and_senders_are_in_theirs() -> None:
     assert any(set(VISITORS) <= set(room.member_ids) for room in ROOMS)
     for room in ROOMS:
         assert {sender_id for sender_id, _ in room.messages} | set(room.read) <= set(room.member_ids) <= set(NAMES)

@@ -117,7 +117,7 @@ def test_two_members_talk_in_order_and_see_who_types_is_online_and_has_read(shop
         expect(chat.page.locator(".is-pending")).to_have_count(0)
     assert mina.texts == emma.texts
     assert [text for text in emma.texts if text.startswith("emma")] == [f"emma {number}" for number in range(5)]
-    # Both look at the room: nobody is left who has not read it.
+    # Both look at the room, so all messages are read by all.
     expect(mina.page.locator(".beside i")).to_have_count(0)
     mina.page.locator("#chat-who").click()
     expect(mina.page.locator("#chat-members li").filter(has_text="Emma").locator(".is-online")).to_be_visible()

@@ -1,6 +1,6 @@
 /* One room as this page knows it. It knows neither the page nor the socket: frames and answers go in. */
 
-// `typing` comes once a second while someone types.
+// The other page sends `typing` every two seconds while its member types.
 const TYPING_MS = 3_500;
 
 export class Room {

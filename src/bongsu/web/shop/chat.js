@@ -10,7 +10,7 @@ import { at, View } from "./chat-view.js";
 const PAGE = 30;
 const ROOMS_LOADED = 20;
 const TYPING_MS = 2_000;
-// Nothing says that somebody has come or gone: who is online is read so often while a room is open.
+// No frame announces who comes and goes: while a room is open, who is online is read at this interval.
 const WHO_MS = 10_000;
 const AGAIN_MS = 2_000;
 const NARROW = matchMedia("(max-width: 720px)");
