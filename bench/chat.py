@@ -68,7 +68,7 @@ _found = Found()
 async def contests(ground: Ground) -> AsyncGenerator[Contest, None]:
     global _found  # noqa: PLW0603 (a bench is a pair of functions)
     _found = Found()
-    room_for(LISTENERS + ROOMS * MEMBERS)
+    room_for(2 * LISTENERS + ROOMS * MEMBERS)
     for database in ("PostgreSQL, two instances and Redis", "SQLite, embedded"):
         for rooms, messages in ((ROOMS, MANY), (1, FEW)):
             async with _chat(ground, database, rooms) as chat:

@@ -119,6 +119,9 @@ def test_two_members_talk_in_order_and_see_who_types_is_online_and_has_read(shop
     assert [text for text in emma.texts if text.startswith("emma")] == [f"emma {number}" for number in range(5)]
     # Both look at the room, so all messages are read by all.
     expect(mina.page.locator(".beside i")).to_have_count(0)
+    emma.page.locator("#chat-text").press_sequentially("…")
+    expect(mina.page.locator("#chat-typing")).not_to_be_empty()
+    expect(mina.page.locator("#chat-typing")).to_be_empty()
     mina.page.locator("#chat-who").click()
     expect(mina.page.locator("#chat-members li").filter(has_text="Emma").locator(".is-online")).to_be_visible()
 

@@ -1,7 +1,7 @@
 /* One room as this page knows it. It knows neither the page nor the socket: frames and answers go in. */
 
 // The other page sends `typing` every two seconds while its member types.
-const TYPING_MS = 3_500;
+const TYPING_MS = 3_000;
 
 export class Room {
   name = "";

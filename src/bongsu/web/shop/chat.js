@@ -28,12 +28,13 @@ export class Chat {
   #readSent = new Map();
   #drawing = 0;
   #reloading = 0;
+  #isTyping = false;
 
   constructor(names) {
     this.#view = new View(names);
     this.#listen();
     setInterval(() => this.#readMembers(), WHO_MS);
-    setInterval(() => this.#open?.typing.length && this.#draw(), 1_000);
+    setInterval(() => this.#forgetTyping(), 1_000);
   }
 
   /** Be this member from now on. */
@@ -286,6 +287,13 @@ export class Chat {
     if (room?.seq == null || !this.#isSeen || document.visibilityState !== "visible" || !this.#view.isAtEnd) return;
     if (room.seq <= Math.max(room.readSeq, this.#readSent.get(room) ?? 0)) return;
     if (this.#connection.send({ op: "read", roomId: room.id, seq: room.seq })) this.#readSent.set(room, room.seq);
+  }
+
+  /** Who has stopped typing says nothing more. */
+  #forgetTyping() {
+    const isTyping = [...this.#rooms.values()].some((room) => room.typing.length);
+    if (isTyping || this.#isTyping) this.#draw();
+    this.#isTyping = isTyping;
   }
 
   #tell(text) {
