@@ -50,8 +50,8 @@ class Counts:
     messages: int = 0
     # Messages whose seq was not one more than that of the last.
     inversions: int = 0
-    # Of each delivery, the seconds from the send.
-    delays: list[float] = field(default_factory=list)
+    # Of each delivery, when the message was due, and when it came.
+    deliveries: list[tuple[float, float]] = field(default_factory=list)
 
 
 class Talkers:
@@ -172,7 +172,7 @@ class Talkers:
             counts.inversions += seq != talker.seq + 1
             talker.seq = seq
             if first and number >= first:
-                counts.delays.append(now - self._began[number])
+                counts.deliveries.append((self._began[number], now))
         if b'"op":"error"' in data or b'"op":"bye"' in data:
             raise OutOfStep(data.decode(errors="replace")[-500:])
         talker.rest = data[max(end, len(data) - _TAIL) :]
