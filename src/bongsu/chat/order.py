@@ -113,10 +113,13 @@ class ChatOrder(GroupCommit[NewMessage, Stored | NotAMember]):
 
     async def _store_messages(self, sends: Sequence[NewMessage]) -> Sequence[Stored | NotAMember]:
         results = await self._add_messages(sends)
-        new = [result for result in results if isinstance(result, Stored) and result.is_new]
-        telemetry.CHAT_MESSAGES.inc(len(new))
-        for stored in new:
-            self._fanout.sent(stored.message, stored.changes)
+        new: dict[UUID, list[Stored]] = {}
+        for result in results:
+            if isinstance(result, Stored) and result.is_new:
+                new.setdefault(result.message.room_id, []).append(result)
+        for stored in new.values():
+            telemetry.CHAT_MESSAGES.inc(len(stored))
+            self._fanout.sent([one.message for one in stored], stored[0].changes)
         return results
 
     async def _add_messages(self, sends: Sequence[NewMessage]) -> Sequence[Stored | NotAMember]:
