@@ -11,7 +11,20 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import campaign, claim, dispatch, event, fanout, ground, ingest, live, publish, rabbitmq, recommend
+from bench import (
+    campaign,
+    chat,
+    claim,
+    dispatch,
+    event,
+    fanout,
+    ground,
+    ingest,
+    live,
+    publish,
+    rabbitmq,
+    recommend,
+)
 from bench.ground import Ground
 from bench.measure import QUICK_ROUNDS, ROUNDS, Contest
 from bench.report import RESULTS, Report, write_readme
@@ -45,6 +58,7 @@ BENCHES = {
     "recommend": Bench(recommend.TITLE, recommend.contests),
     "rabbitmq": Bench(rabbitmq.TITLE, rabbitmq.contests),
     "live": Bench(live.TITLE, live.contests, live.notes),
+    "chat": Bench(chat.TITLE, chat.contests, chat.notes),
 }
 
 

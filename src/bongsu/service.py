@@ -282,7 +282,7 @@ class Service:
     ) -> None:
         """With `listens`, roles that answer no requests still answer how they are."""
         self._is_demo = is_demo
-        self._settings = settings = demo.with_daily_limit(settings) if is_demo else settings
+        self._settings = settings = demo.with_demo_limits(settings) if is_demo else settings
         self._roles = roles
         self._listens = listens or bool(roles & LISTENING)
         self._rules = catalogue(settings, demo.with_buttons(settings, app) if is_demo else app)

@@ -222,14 +222,19 @@ class LiveRooms(Loop):
             _send_to(others, signal.data, is_best_effort=signal.kind == kinds.TYPING)
 
     def _on_message(self, room: LiveRoom, signal: RoomSignal) -> None:
+        frames = signal.frames()
         if signal.seq == room.seq + 1 and signal.changes <= room.changes:
-            self._send_message(room, signal.seq, signal.data)
+            self._send_messages(room, frames)
             if room.ahead:
                 self._send_ahead(room)
-        elif signal.seq > room.seq:
-            if len(room.ahead) < AHEAD_LIMIT:
-                room.ahead[signal.seq] = signal
-            self._wait(room)
+        elif signal.seq + len(frames) - 1 > room.seq:
+            for seq, data in enumerate(frames, signal.seq):
+                if seq > room.seq and len(room.ahead) < AHEAD_LIMIT:
+                    room.ahead[seq] = signal._replace(seq=seq, data=data)
+            # The store may have been read up to some of them.
+            self._send_ahead(room)
+            if room.ahead:
+                self._wait(room)
 
     def _on_change(self, room: LiveRoom, signal: RoomSignal) -> None:
         if signal.changes == room.changes + 1 and room.seq >= signal.seq:
@@ -257,6 +262,15 @@ class LiveRooms(Loop):
             _write(stream, stream.connection.wire.chat(False, frame))
             self._of[stream].discard(room)
             self._drop(stream, room)
+
+    def _send_messages(self, room: LiveRoom, frames: Sequence[bytes]) -> None:
+        """The next messages, in one write to each reader if all are to have all of them."""
+        if room.paused or room.sent:
+            for data in frames:
+                self._send_message(room, room.seq + 1, data)
+        else:
+            _send_to(room.readers, *frames, is_message=True)
+            room.seq += len(frames)
 
     def _send_message(self, room: LiveRoom, seq: int, data: bytes) -> None:
         _send_to(room.live(seq), data, is_message=True)
@@ -425,8 +439,8 @@ def _send_all(stream: Stream, frames: Iterable[bytes]) -> None:
     _write(stream, b"".join(stream.connection.wire.chat(False, data) for data in frames))
 
 
-def _send_to(streams: Iterable[Stream], data: bytes, *, is_message: bool = False, is_best_effort: bool = False) -> None:
-    """Encoded once for each wire. What is best effort is not sent to slow readers."""
+def _send_to(streams: Iterable[Stream], *frames: bytes, is_message: bool = False, is_best_effort: bool = False) -> None:
+    """Encoded once for each wire, one write for each reader. What is best effort is not sent to slow readers."""
     wire, frame = None, b""
     encoded: dict[object, bytes] = {}
     for stream in streams:
@@ -434,7 +448,7 @@ def _send_to(streams: Iterable[Stream], data: bytes, *, is_message: bool = False
         if connection.wire is not wire:
             wire = connection.wire
             if wire not in encoded:
-                encoded[wire] = wire.chat(is_message, data)
+                encoded[wire] = b"".join(wire.chat(is_message, data) for data in frames)
             frame = encoded[wire]
         if not frame:
             continue

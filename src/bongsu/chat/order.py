@@ -146,10 +146,13 @@ class ChatOrder(GroupCommit[NewMessage, Stored | NotAMember]):
 async def store_messages(store: Store, fanout: Fanout, sends: Sequence[NewMessage]) -> Sequence[Stored | NotAMember]:
     """Store them in one transaction, in the order given; then announce those that are new."""
     results = await store.run(lambda tx: statements.add_messages(tx, sends))
-    new = [result for result in results if isinstance(result, Stored) and result.is_new]
-    telemetry.CHAT_MESSAGES.inc(len(new))
-    for stored in new:
-        fanout.sent(stored.message, stored.changes)
+    new: dict[UUID, list[Stored]] = {}
+    for result in results:
+        if isinstance(result, Stored) and result.is_new:
+            new.setdefault(result.message.room_id, []).append(result)
+    for stored in new.values():
+        telemetry.CHAT_MESSAGES.inc(len(stored))
+        fanout.sent([one.message for one in stored], stored[0].changes)
     return results
 
 
