@@ -62,6 +62,8 @@ class NoticeType:
     pace_per_minute: int | None = None
     # None: each notice is a notification of its own.
     digest: Digest | None = None
+    # Whether it counts towards the daily cap, and is not sent over it. What is critical does neither.
+    is_capped: bool = True
 
 
 @dataclass(frozen=True)
