@@ -17,6 +17,7 @@ from bongsu.api.http_protocol import HttpLimits
 from bongsu.api.server import bind, serving
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.order import ChatOrder
+from bongsu.chat.push import ChatPush
 from bongsu.clock.scheduler import build_clock
 from bongsu.clock.skew import SkewMonitor
 from bongsu.decide.step import Decider
@@ -29,7 +30,8 @@ from bongsu.desk.jobs import build_jobs
 from bongsu.ingress.intake import Intake
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
-from bongsu.live.presence import presence
+from bongsu.live.member_state import OpenStreams
+from bongsu.live.presence import Presence, presence
 from bongsu.model.job import Job
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue
@@ -102,6 +104,9 @@ class Process(Runtime):
     jobs: Sequence[Job]
     stopping: asyncio.Event
     is_demo: bool
+    presence: Presence
+    # The gateway's, if there is one in this process.
+    open_streams: OpenStreams
     # Dispatchers send from it and gateways stream from it; the decider fills it.
     message_cache: MessageCache = field(default_factory=MessageCache)
 
@@ -143,14 +148,24 @@ async def _event_worker(process: Process) -> AsyncIterator[None]:
                 yield
 
 
+def _presence(process: Process) -> AbstractAsyncContextManager[object]:
+    return running(process.presence)
+
+
+def _chat_push(process: Process) -> AbstractAsyncContextManager[object]:
+    if not process.settings.chat_push_seconds:
+        return contextlib.nullcontext()
+    return running(ChatPush(process.store, process.signals, process.presence, process.settings))
+
+
 def _clock(process: Process) -> AbstractAsyncContextManager[object]:
     return running(build_clock(process.settings, process.store, process.jobs))
 
 
 # In the order in which they start; they stop in the reverse.
-COMPONENTS_OF_ALL: Sequence[Component] = (_skew_monitor, _channel_refresh)
+COMPONENTS_OF_ALL: Sequence[Component] = (_skew_monitor, _channel_refresh, _presence)
 COMPONENTS: Mapping[Role, Sequence[Component]] = {
-    Role.WORKER: (_dispatchers, _cancel_worker, _event_worker),
+    Role.WORKER: (_dispatchers, _cancel_worker, _event_worker, _chat_push),
     Role.CLOCK: (_clock,),
     # These two share one HTTP server, which starts after everything else: see _http.
     Role.API: (),
@@ -164,8 +179,8 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
     store, signals, settings, roles = process.store, process.signals, process.settings, process.roles
     intake = Intake(store.share(Share.INGEST), signals, "http") if Role.API in roles else None
     chat_order = ChatOrder(store, Fanout(signals), settings) if roles & LISTENING else None
-    gateway = Gateway(store, signals, settings, process.message_cache) if Role.GATEWAY in roles else None
-    online = presence(settings, gateway.open_streams if gateway else None)
+    is_gateway = Role.GATEWAY in roles
+    gateway = Gateway(store, signals, settings, process.message_cache, process.open_streams) if is_gateway else None
     app = build_api(
         store,
         intake,
@@ -176,13 +191,13 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
         gateway=gateway,
         on_change=partial(announce_read, signals),
         chat_order=chat_order,
-        presence=online,
+        presence=process.presence,
         types=process.rules.types,
         all_jobs=process.jobs,
         is_demo=process.is_demo,
     )
     async with AsyncExitStack() as stack:
-        for part in (process.keys.sign_in, intake, chat_order, gateway, online):
+        for part in (process.keys.sign_in, intake, chat_order, gateway):
             if part is not None:
                 await stack.enter_async_context(running(part))
         drain = gateway.drain if gateway else None
@@ -251,7 +266,12 @@ class Service:
     def _process(self, store: Store, keys: Keys) -> Process:
         settings, signals = self._settings, _signals(self._settings)
         jobs = build_jobs(settings, store, signals, self._rules.jobs)
-        return Process(settings, store, signals, self._roles, self._rules, keys, jobs, self._stopping, self._is_demo)
+        streams = OpenStreams()
+        online = presence(settings, streams if Role.GATEWAY in self._roles else None)
+        is_demo = self._is_demo
+        return Process(
+            settings, store, signals, self._roles, self._rules, keys, jobs, self._stopping, is_demo, online, streams
+        )
 
     async def _run_components(
         self, process: Process, listener: socket.socket | None, on_ready: Callable[[str], None]

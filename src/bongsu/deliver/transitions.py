@@ -7,6 +7,7 @@ import random
 from binascii import b2a_base64
 from dataclasses import replace
 
+from bongsu.deliver.chat_contents import Withheld
 from bongsu.model import Guarantee, Platform
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
 from bongsu.runtime.backoff import doubling
@@ -63,6 +64,14 @@ def result_without_sending(claimed: ClaimedDelivery, content: MessageContent | N
 def result_of_cancelled(claimed: ClaimedDelivery, content: MessageContent) -> DeliveryResult:
     """One that was claimed, waited for its turn to be sent, and was cancelled before it came."""
     return result_without_sending(claimed._replace(is_cancelled=True), content)
+
+
+def result_of_withheld(claimed: ClaimedDelivery, withheld: Withheld) -> DeliveryResult:
+    """One that was claimed although there is nothing to say any more. If it was SENDING before, it may have arrived."""
+    is_first = claimed.status != DeliveryStatus.SENDING
+    status, code = (DeliveryStatus.CANCELLED, withheld.code) if is_first else (DeliveryStatus.UNKNOWN, "ABANDONED")
+    bulk = claimed.message_id if withheld.is_bulk else None
+    return DeliveryResult(claimed.delivery_id, claimed.epoch, status, code, None, is_attempt=False, bulk_message=bulk)
 
 
 def given_back(claimed: ClaimedDelivery) -> DeliveryResult:

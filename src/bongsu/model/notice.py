@@ -10,6 +10,9 @@ from typing import Any
 
 from bongsu.model.audience import Audience
 
+# The type of pushes about chat messages. What they say is found out when they are sent.
+CHAT_MESSAGE = "CHAT_MESSAGE"
+
 
 class Priority(StrEnum):
     """The order of sending: HIGH before NORMAL before LOW. A low one is delayed, not starved."""

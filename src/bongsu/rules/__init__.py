@@ -1,6 +1,7 @@
 """Rules: pure functions from an Event to the Notices to be sent."""
 
 from bongsu.rules.booking import booking
+from bongsu.rules.chat import chat
 from bongsu.rules.commerce import commerce
 from bongsu.rules.direct import CRITICAL_DIRECT, DIRECT, direct
 from bongsu.rules.engine import App, Rule, Rules
@@ -14,5 +15,5 @@ __all__ = ["CRITICAL_DIRECT", "DIRECT", "App", "Rule", "Rules", "catalogue", "lo
 
 def catalogue(settings: Settings, app: Rules | None = None) -> Rules:
     """All rules: the built-in ones and those of the user's app."""
-    known = Rules(commerce(settings), social, booking, recommend, app or Rules())
+    known = Rules(commerce(settings), social, booking, recommend, chat, app or Rules())
     return Rules(known, direct(known.types))

@@ -186,7 +186,8 @@ DECIDE_INTO_TABLE = f"{_INSERT_DECIDED}{DECIDE}"
 CREATE_DECIDED = """
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_decided (
         notice_index integer, member_id text COLLATE "C", message_id bigint, notification_id bigint, channels integer,
-        rank integer, due timestamptz, day integer, is_critical boolean, is_capped boolean, reason text) ON COMMIT DELETE ROWS"""
+        rank integer, due timestamptz, day integer, is_critical boolean, is_capped boolean, reason text)
+    ON COMMIT DELETE ROWS"""
 # Plans by the values: given the first and last of many members, the planner sees whether their rows lie so close together
 # that reading them in a row is faster than looking up each.
 PREPARE_DECIDED = "SET LOCAL plan_cache_mode = force_custom_plan"
