@@ -33,8 +33,8 @@ ROOMS = 20
 LEASE_SECONDS = 30.0
 # Members of an event: few enough that it is an ordinary one, and that senders hardly wait for the room's lock.
 MEMBERS = 1_000
-# How long a room rests after a look: so it makes a hundred pushes a second on average at most. Looking at a member is a tenth
-# of a push. A room of ten hardly rests, a busy one with ten thousand absent members does for 110 seconds.
+# How long a room rests after a look, so that it makes a hundred pushes a second on average at most. Looking at a member is a
+# tenth of a push. A room of ten hardly rests, a busy one with ten thousand absent members does for 110 seconds.
 SECONDS_PER_PUSH = 0.01
 SECONDS_PER_CANDIDATE = 0.001
 # When connected members who have not read are looked at again: by then a dead connection was closed, or its entry expired.
@@ -61,9 +61,12 @@ class ChatPush(Loop):
         async with self._store.single() as tx:
             rooms = await pushes.claim_rooms(tx, self._wait_seconds, ROOMS, LEASE_SECONDS, WORTH)
         for room in rooms:
-            with contextlib.suppress(_OvertakenError):
-                await self._look(room)
+            await self._look_unless_overtaken(room)
         return len(rooms)
+
+    async def _look_unless_overtaken(self, room: RoomToLookAt) -> None:
+        with contextlib.suppress(_OvertakenError):
+            await self._look(room)
 
     async def _look(self, room: RoomToLookAt) -> None:
         """Publish who is to be pushed to. If this process dies, another goes on when the lease ends, with those who are
