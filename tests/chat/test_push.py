@@ -12,13 +12,14 @@ from bongsu.chat.push import MEMBERS
 from bongsu.cli.why_view import row_sentences
 from bongsu.desk.erase import Erasures
 from bongsu.desk.why import look
-from bongsu.model import Preferences, QuietHours, TypePreference
+from bongsu.model import Priority
 from bongsu.rules.chat import UNREAD
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.chat import pushes
 from bongsu.store.desk import history
 from bongsu.store.desk.history import Filters, Status
+from bongsu.store.ranks import rank_of
 from tests.support.chat import Chat
 from tests.support.chat_push import Pushing, room_of
 from tests.support.decisions import rows, set_preferences
@@ -139,8 +140,8 @@ async def test_what_was_not_pushed_about_for_a_day_is_no_news(pushing: Pushing) 
 
 async def test_members_switch_the_type_or_everything_off(pushing: Pushing) -> None:
     room = await room_of(pushing, "ann", "bob", "cho", "dan")
-    await set_preferences(pushing.store, "bob", Preferences(enabled=False))
-    await set_preferences(pushing.store, "cho", Preferences(types={"CHAT_MESSAGE": TypePreference(enabled=False)}))
+    await set_preferences(pushing.store, "bob", enabled=False)
+    await set_preferences(pushing.store, "cho", types={"CHAT_MESSAGE": {"enabled": False}})
     await pushing.chat.send(room, "ann", "hi")
     assert await pushing.pushed() == {"dan": ONE.format("hi")}
     view = await look(pushing.store, pushing.settings, "cho", None, 10)
@@ -165,7 +166,7 @@ async def test_pushes_about_chat_need_no_room_under_the_daily_cap_and_take_none(
 
 async def test_a_night_of_messages_is_one_push_in_the_morning_with_what_is_unread_then(pushing: Pushing) -> None:
     room = await room_of(pushing, "ann", "bob")
-    await set_preferences(pushing.store, "bob", Preferences(quiet_hours=QuietHours(start="00:00", end="23:59")))
+    await set_preferences(pushing.store, "bob", quiet_hours={"start": "00:00", "end": "23:59"})
     for number in range(3):
         await pushing.chat.send(room, "ann", f"night {number}")
         await pushing.look()
@@ -327,6 +328,7 @@ async def test_a_room_with_many_absent_members_is_one_event_for_a_thousand_and_t
     await pushing.chat.send(room, "bob", "more")
     assert await pushing.push.tick() == 0
     await pushing.decide()
-    assert await rows(pushing.store, "SELECT DISTINCT rank FROM bongsu_deliveries") == [(5,)]
+    ((rank,),) = await rows(pushing.store, "SELECT DISTINCT rank FROM bongsu_deliveries")
+    assert rank == rank_of(Priority.HIGH, is_critical=False, is_bulk=True)
     ((pushed,),) = await rows(pushing.store, "SELECT count(*) FROM bongsu_deliveries")
     assert pushed == count + 1

@@ -17,7 +17,7 @@ from bongsu.model.job import Job
 from bongsu.settings import Settings
 from bongsu.store import Transaction
 from bongsu.store import retention as statements
-from bongsu.store.chat.removal import delete_old_messages
+from bongsu.store.chat.removal import delete_empty_rooms, delete_old_messages
 from bongsu.store.retention import Deleted
 
 # Rows that one transaction looks at and deletes: tens of milliseconds, for which others wait on SQLite.
@@ -74,6 +74,8 @@ def _parts(settings: Settings, run: Run, batch: int) -> Mapping[str, Part]:
         "runs": lambda tx, after: statements.delete_runs(tx, after, before(kept.runs), before(kept.audit), batch),
         "cancellations": lambda tx, _after: statements.delete_cancellations(tx, before(kept.audit), batch),
         "chat": lambda tx, after: delete_old_messages(tx, after, before(kept.chat), batch) if kept.chat else _nothing(),
+        # Nobody can read them. As long as notifications, so that a member removed by mistake can be added again.
+        "rooms": lambda tx, after: delete_empty_rooms(tx, after, before(kept.notifications), batch),
     }
 
 

@@ -45,10 +45,12 @@ CLAIM = in_both(
         f"""
     WITH due AS MATERIALIZED (
         SELECT r.room_id FROM bongsu_chat_rooms AS r {d.index_hint("bongsu_chat_rooms_push")}
-        WHERE r.push_due IS NOT NULL AND r.push_due <= {d.after("-CAST($1 AS double precision)")} ORDER BY r.push_due LIMIT $2 {d.skip_locked})
+        WHERE r.push_due IS NOT NULL AND r.push_due <= {d.after("-CAST($1 AS double precision)")}
+        ORDER BY r.push_due LIMIT $2 {d.skip_locked})
     UPDATE bongsu_chat_rooms SET push_epoch = push_epoch + 1, push_due = {d.after("$3")}
     WHERE room_id IN (SELECT due.room_id FROM due)
-    RETURNING room_id, name, last_seq, push_seq, push_epoch, last_sent_at < {d.after("-CAST($4 AS double precision)")} AS is_stale"""
+    RETURNING room_id, name, last_seq, push_seq, push_epoch,
+              last_sent_at < {d.after("-CAST($4 AS double precision)")} AS is_stale"""
     )
 )
 
