@@ -13,7 +13,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from bongsu.chat import live_rooms
+from bongsu.chat import live_room, live_rooms
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.order import ChatOrder
 from bongsu.chat.rooms import as_room_id

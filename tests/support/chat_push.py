@@ -69,7 +69,7 @@ class Pushing:
                 await add_device(tx, member_id)
 
     async def look(self) -> None:
-        """All rooms that are marked, whatever they wait for."""
+        """At all rooms that are marked, once, whatever they wait for."""
         await set_columns(self.store, "chat_rooms", "push_due IS NOT NULL", push_due=timedelta(seconds=-1))
         while await self.push.tick():
             pass

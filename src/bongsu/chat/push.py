@@ -30,7 +30,6 @@ from bongsu.store.chat.pushes import RoomToLookAt
 
 # Rooms claimed at a time. Each takes some milliseconds, so all are done long before the lease ends.
 ROOMS = 20
-LEASE_SECONDS = 30.0
 # Members of an event: few enough that it is an ordinary one, and that senders hardly wait for the room's lock.
 MEMBERS = 1_000
 # How long a room rests after a look, so that it makes a hundred pushes a second on average at most. Looking at a member is a
@@ -56,10 +55,11 @@ class ChatPush(Loop):
         self._signals = signals
         self._presence = presence
         self._wait_seconds = settings.chat_push_seconds
+        self._lease_seconds = settings.lease_seconds
 
     async def tick(self) -> int:
         async with self._store.single() as tx:
-            rooms = await pushes.claim_rooms(tx, self._wait_seconds, ROOMS, LEASE_SECONDS, WORTH)
+            rooms = await pushes.claim_rooms(tx, self._wait_seconds, ROOMS, self._lease_seconds, WORTH)
         for room in rooms:
             await self._look_unless_overtaken(room)
         return len(rooms)
