@@ -19,6 +19,7 @@ from bongsu.chat.fanout import Fanout
 from bongsu.chat.intake import ChatAnnouncer, ChatIntake, decode_chat_message
 from bongsu.chat.order import BATCH_LIMIT as CHAT_BATCH_LIMIT
 from bongsu.chat.order import ChatOrder
+from bongsu.chat.push import ChatPush
 from bongsu.clock.scheduler import build_clock
 from bongsu.clock.skew import SkewMonitor
 from bongsu.counters.calls import Counters
@@ -38,7 +39,8 @@ from bongsu.ingress.intake import Intake
 from bongsu.ingress.rabbitmq import require_driver
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
-from bongsu.live.presence import presence
+from bongsu.live.member_state import OpenStreams
+from bongsu.live.presence import Presence, presence
 from bongsu.model.job import Job
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue
@@ -112,6 +114,9 @@ class Process(Runtime):
     jobs: Sequence[Job]
     stopping: asyncio.Event
     is_demo: bool
+    presence: Presence
+    # The gateway's, if there is one in this process.
+    open_streams: OpenStreams
     # Dispatchers send from it and gateways stream from it; the decider fills it.
     message_cache: MessageCache = field(default_factory=MessageCache)
     # The pending sums of counters in Redis, if there is one.
@@ -207,14 +212,24 @@ async def _rabbitmq(process: Process) -> AsyncIterator[None]:
         yield
 
 
+def _presence(process: Process) -> AbstractAsyncContextManager[object]:
+    return running(process.presence)
+
+
+def _chat_push(process: Process) -> AbstractAsyncContextManager[object]:
+    if not process.settings.chat_push_seconds:
+        return contextlib.nullcontext()
+    return running(ChatPush(process.store, process.signals, process.presence, process.settings))
+
+
 def _clock(process: Process) -> AbstractAsyncContextManager[object]:
     return running(build_clock(process.settings, process.store, process.jobs))
 
 
 # In the order in which they start; they stop in the reverse.
-COMPONENTS_OF_ALL: Sequence[Component] = (_skew_monitor, _channel_refresh)
+COMPONENTS_OF_ALL: Sequence[Component] = (_skew_monitor, _channel_refresh, _presence)
 COMPONENTS: Mapping[Role, Sequence[Component]] = {
-    Role.WORKER: (_dispatchers, _cancel_worker, _flusher, _event_worker, _rabbitmq),
+    Role.WORKER: (_dispatchers, _cancel_worker, _flusher, _event_worker, _chat_push, _rabbitmq),
     Role.CLOCK: (_clock,),
     # These two share one HTTP server, which starts after everything else: see _http.
     Role.API: (),
@@ -231,8 +246,8 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
     is_api = Role.API in roles
     counters = Counters(store.share(Share.INGEST), declared, _on_counted(process)) if is_api else None
     chat_order = ChatOrder(store, Fanout(signals), settings) if roles & LISTENING else None
-    gateway = Gateway(store, signals, settings, process.message_cache) if Role.GATEWAY in roles else None
-    online = presence(settings, gateway.open_streams if gateway else None)
+    is_gateway = Role.GATEWAY in roles
+    gateway = Gateway(store, signals, settings, process.message_cache, process.open_streams) if is_gateway else None
     app = build_api(
         store,
         intake,
@@ -244,13 +259,13 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
         on_change=partial(announce_read, signals),
         chat_order=chat_order,
         counters=counters,
-        presence=online,
+        presence=process.presence,
         types=process.rules.types,
         all_jobs=process.jobs,
         is_demo=process.is_demo,
     )
     async with AsyncExitStack() as stack:
-        for part in (process.keys.sign_in, intake, counters, chat_order, gateway, online):
+        for part in (process.keys.sign_in, intake, counters, chat_order, gateway):
             if part is not None:
                 await stack.enter_async_context(running(part))
         drain = gateway.drain if gateway else None
@@ -319,9 +334,21 @@ class Service:
     def _process(self, store: Store, keys: Keys) -> Process:
         settings, signals = self._settings, _signals(self._settings)
         jobs = build_jobs(settings, store, signals, self._rules.jobs)
-        pending = PendingSums(settings.redis_url, settings.counter_flush_seconds) if settings.redis_url else None
-        process = Process(settings, store, signals, self._roles, self._rules, keys, jobs, self._stopping, self._is_demo)
-        return replace(process, pending_sums=pending)
+        streams = OpenStreams()
+        return Process(
+            settings,
+            store,
+            signals,
+            self._roles,
+            self._rules,
+            keys,
+            jobs,
+            self._stopping,
+            self._is_demo,
+            presence(settings, streams if Role.GATEWAY in self._roles else None),
+            streams,
+            pending_sums=PendingSums(settings.redis_url, settings.counter_flush_seconds) if settings.redis_url else None,
+        )
 
     async def _run_components(
         self, process: Process, listener: socket.socket | None, on_ready: Callable[[str], None]

@@ -262,6 +262,8 @@ class Settings(BaseModel):
     # A message is held, sent to every reader and shown as one.
     chat_max_bytes: int = Field(4096, ge=1, le=1_048_576)
     chat_rate: Count = 20
+    # Long enough for readers who are there to read, short enough that a push is news. 0: no pushes.
+    chat_push_seconds: float = Field(5, ge=0, le=3_600, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _sign_in_is_complete(self) -> Settings:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from bongsu.chat import live_rooms
+from bongsu.chat import live_room, live_rooms
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.order import ChatOrder
 from bongsu.chat.rooms import as_room_id
@@ -297,7 +297,7 @@ async def test_messages_that_are_sent_during_a_resume_come_after_it_once(
 async def test_a_reader_that_takes_nothing_of_what_it_missed_is_closed_with_4408(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_rooms, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(live_room, "STALLED_SECONDS", 0.2)
     room = await new_room(live, "a", "b")
     order = ChatOrder(live.store, Fanout(live.signals), live.settings)
     async with running(order):

@@ -270,6 +270,13 @@ SAMPLES = {
         for sample in _samples()
     ],
     "POST_COMMENT": _samples(),
+    # When it is decided, and when it is sent.
+    "CHAT_MESSAGE": [
+        sample | {"room": "여행", "count": count, "others": count - 1} | said
+        for count in (1, 12_000)
+        for said in ({}, {"sender": "m-1", "message": "안녕"})
+        for sample in _samples()
+    ],
     "VOTE_CLOSED": _samples(memberIds=["m-2"]),
     "RESERVATION_CONFIRMED": _samples(),
 }
