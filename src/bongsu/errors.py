@@ -239,6 +239,19 @@ class SourceLoginRefused(SourceError):
     """The source refuses the login, or the user may not do that. Correct the user and password in its URL, or its rights."""
 
 
+class OutboxMissing(SourceError):
+    """Create it with `bongsu migrate --outbox URL` and the URL of that database, or with the SQL of
+    docs/howto/outbox-sql.md."""
+
+
+class OutboxTooOld(SourceError):
+    """The relay needs SKIP LOCKED: MariaDB 10.6, MySQL 8.0.1 or PostgreSQL 9.5, or newer."""
+
+
+class DriverMissing(SourceError):
+    """Install it where the workers run; `pip install 'bongsu[mysql]'` brings PyMySQL."""
+
+
 class SourceNotConfigured(BongsuError):
     """Set BONGSU_OUTBOX_URLS for `outbox`, BONGSU_RABBITMQ_URL for `rabbitmq`, as for the workers."""
 

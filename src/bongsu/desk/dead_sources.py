@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from bongsu.desk.dead_filter import System
 from bongsu.desk.dead_letters import DeadLetterSource
+from bongsu.desk.outbox_dead_letters import OutboxDeadLetters
 from bongsu.desk.stored_dead_letters import StoreDeadLetters
 from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
@@ -15,4 +16,6 @@ from bongsu.store import Store
 def dead_letter_sources(settings: Settings, store: Store, signals: Signals) -> Mapping[System, DeadLetterSource]:
     """The store and those that the settings name. Nothing is connected until it is used."""
     sources: dict[System, DeadLetterSource] = {System.STORE: StoreDeadLetters(store, signals)}
+    if settings.outboxes:
+        sources[System.OUTBOX] = OutboxDeadLetters(settings.outboxes)
     return sources
