@@ -93,12 +93,18 @@ class BadEvent(BongsuError):
 
 class NotATransaction(BongsuError):
     """publish() writes inside a transaction of yours. Pass an open SQLAlchemy Session, AsyncSession, Connection or
-    AsyncConnection, a psycopg 3, asyncpg, sqlite3 or aiosqlite connection, or Django's connection."""
+    AsyncConnection, a psycopg 3, asyncpg, sqlite3, aiosqlite, PyMySQL, mysqlclient, aiomysql or asyncmy connection, or
+    Django's connection."""
 
 
 class NoTransactionOpen(BongsuError):
     """The connection is in autocommit mode with no transaction open, so the event would not commit or roll back with
     your own rows. Begin a transaction first."""
+
+
+class NothingToPublishTo(BongsuError):
+    """Run `bongsu migrate` if this database is Bongsu's store. In a database of your own create the outbox, with
+    `bongsu migrate --outbox URL` or the SQL of docs/howto/outbox-sql.md."""
 
 
 class BadKey(BongsuError):
