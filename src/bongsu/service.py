@@ -35,8 +35,10 @@ from bongsu.deliver.waking import DispatcherWaker
 from bongsu.desk.cancel import CancelWorker
 from bongsu.desk.jobs import build_jobs
 from bongsu.ingress.consumer import Consumer
+from bongsu.ingress.decode import decode_event
 from bongsu.ingress.intake import Intake
 from bongsu.ingress.rabbitmq import require_driver
+from bongsu.ingress.relay import Relay, open_outbox
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
 from bongsu.live.member_state import OpenStreams
@@ -222,6 +224,22 @@ def _chat_push(process: Process) -> AbstractAsyncContextManager[object]:
     return running(ChatPush(process.store, process.signals, process.presence, process.settings))
 
 
+@contextlib.asynccontextmanager
+async def _relays(process: Process) -> AsyncIterator[None]:
+    """One Consumer for each outbox, so that one that is away keeps no other waiting. They share an intake."""
+    outboxes = process.settings.outboxes
+    if not outboxes:
+        yield
+        return
+    async with AsyncExitStack() as stack:
+        intake = Intake(process.store.share(Share.INGEST), process.signals, "outbox")
+        await stack.enter_async_context(running(intake))
+        for name, url in outboxes:
+            relay = Relay(name, open_outbox(url))
+            await stack.enter_async_context(running(Consumer(relay, decode_event, intake.accept_in_turn)))
+        yield
+
+
 def _clock(process: Process) -> AbstractAsyncContextManager[object]:
     return running(build_clock(process.settings, process.store, process.jobs))
 
@@ -229,7 +247,7 @@ def _clock(process: Process) -> AbstractAsyncContextManager[object]:
 # In the order in which they start; they stop in the reverse.
 COMPONENTS_OF_ALL: Sequence[Component] = (_skew_monitor, _channel_refresh, _presence)
 COMPONENTS: Mapping[Role, Sequence[Component]] = {
-    Role.WORKER: (_dispatchers, _cancel_worker, _flusher, _event_worker, _chat_push, _rabbitmq),
+    Role.WORKER: (_dispatchers, _cancel_worker, _flusher, _event_worker, _chat_push, _rabbitmq, _relays),
     Role.CLOCK: (_clock,),
     # These two share one HTTP server, which starts after everything else: see _http.
     Role.API: (),
