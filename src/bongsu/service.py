@@ -43,6 +43,7 @@ from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
 from bongsu.live.member_state import OpenStreams
 from bongsu.live.presence import Presence, presence
+from bongsu.model import Event
 from bongsu.model.job import Job
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue
@@ -56,12 +57,14 @@ from bongsu.runtime.signals import LocalSignals, Signals
 from bongsu.runtime.topics import CANCELLATIONS_TOPIC, EVENTS_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Share, Store, check, migrate
+from bongsu.store.chat.messages import NewMessage
 from bongsu.store.core.availability import Check, abort_unresponsive_store, wait_for_store
 from bongsu.store.core.dead_claims import release_dead_claims
 from bongsu.store.core.private_files import exposed_files
 from bongsu.store.counters import KeySum
 from bongsu.store.members.channels import declare_channels, load_channels
 from bongsu.store.messages.content import MessageCache
+from bongsu.store.outbox import NewEvent
 
 _log = telemetry.log("bongsu")
 
@@ -205,10 +208,12 @@ async def _rabbitmq(process: Process) -> AsyncIterator[None]:
         stack.push_async_callback(broker.close)
         for part in (
             intake,
-            Consumer(source(topology.NOTIFICATIONS), decode_message, intake.accept_in_turn),
-            Consumer(source(topology.AGGREGATES), decode_message, intake.accept_in_turn),
-            Consumer(source(topology.CHAT_PERSIST), decode_chat_message, chat.accept, limit=CHAT_BATCH_LIMIT),
-            Consumer(source(topology.CHAT_FANOUT), decode_chat_message, announcer.accept, limit=CHAT_BATCH_LIMIT),
+            Consumer[Event | NewEvent](source(topology.NOTIFICATIONS), decode_message, intake.accept_in_turn),
+            Consumer[Event | NewEvent](source(topology.AGGREGATES), decode_message, intake.accept_in_turn),
+            Consumer[NewMessage](source(topology.CHAT_PERSIST), decode_chat_message, chat.accept, limit=CHAT_BATCH_LIMIT),
+            Consumer[NewMessage](
+                source(topology.CHAT_FANOUT), decode_chat_message, announcer.accept, limit=CHAT_BATCH_LIMIT
+            ),
         ):
             await stack.enter_async_context(running(part))
         yield
