@@ -239,7 +239,7 @@ def test_counters_behave_like_their_model(kind: str, request: pytest.FixtureRequ
         run_state_machine_as_test(
             CounterMachine,
             settings=settings(
-                max_examples=examples(15), stateful_step_count=20, deadline=None, suppress_health_check=checks
+                max_examples=examples(8), stateful_step_count=20, deadline=None, suppress_health_check=checks
             ),
         )
     finally:
