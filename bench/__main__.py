@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import campaign, claim, dispatch, event, fanout, ground, ingest, live, publish, recommend
+from bench import campaign, claim, counters, dispatch, event, fanout, ground, ingest, live, publish, recommend
 from bench.ground import Ground
 from bench.measure import QUICK_ROUNDS, ROUNDS, Contest
 from bench.report import RESULTS, Report, write_readme
@@ -43,6 +43,7 @@ BENCHES = {
     "event": Bench(event.TITLE, event.contests),
     "campaign": Bench(campaign.TITLE, campaign.contests, campaign.notes),
     "recommend": Bench(recommend.TITLE, recommend.contests),
+    "counters": Bench(counters.TITLE, counters.contests),
     "live": Bench(live.TITLE, live.contests, live.notes),
 }
 
