@@ -15,6 +15,7 @@ from bench import (
     campaign,
     chat,
     claim,
+    counters,
     dispatch,
     event,
     fanout,
@@ -57,6 +58,7 @@ BENCHES = {
     "campaign": Bench(campaign.TITLE, campaign.contests, campaign.notes),
     "recommend": Bench(recommend.TITLE, recommend.contests),
     "rabbitmq": Bench(rabbitmq.TITLE, rabbitmq.contests),
+    "counters": Bench(counters.TITLE, counters.contests),
     "live": Bench(live.TITLE, live.contests, live.notes),
     "chat": Bench(chat.TITLE, chat.contests, chat.notes),
 }

@@ -23,8 +23,9 @@ METHODS = {"get", "put", "post", "patch", "delete"}
 # Without a verb, because these are what the field calls them.
 NOUNS = {"Liveness", "Readiness"}
 VERBS = {
-    "Add", "Archive", "Begin", "Cancel", "Change", "Count", "Create", "Delete", "Edit", "End", "Erase", "Find", "List", "Mark", "Mute",
-    "Read", "Record", "Register", "Remove", "Replay", "Run", "Send", "Set", "Show", "Stream", "Unarchive", "Unmute",
+    "Add", "Archive", "Begin", "Cancel", "Change", "Count", "Create", "Delete", "Edit", "End", "Erase", "Find", "List",
+    "Mark", "Mute", "Read", "Record", "Register", "Remove", "Replay", "Run", "Send", "Set", "Show", "Stream", "Unarchive",
+    "Unmute",
 }  # fmt: skip
 
 

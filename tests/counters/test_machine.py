@@ -238,9 +238,7 @@ def test_counters_behave_like_their_model(kind: str, request: pytest.FixtureRequ
     try:
         run_state_machine_as_test(
             CounterMachine,
-            settings=settings(
-                max_examples=examples(15), stateful_step_count=20, deadline=None, suppress_health_check=checks
-            ),
+            settings=settings(max_examples=examples(8), stateful_step_count=20, deadline=None, suppress_health_check=checks),
         )
     finally:
         loop.run_until_complete(around.__aexit__(None, None, None))

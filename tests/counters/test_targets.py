@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,7 +17,9 @@ from tests.support.decisions import rows, run_sql
 
 PLAIN = "UPDATE posts SET comment_count = comment_count + :delta WHERE id = :key"
 # Not one plain UPDATE: it is run for each key.
-OTHER = "INSERT INTO posts (id, comment_count) VALUES (:key, :delta) ON CONFLICT (id) DO UPDATE SET comment_count = posts.comment_count + :delta"
+OTHER = """
+    INSERT INTO posts (id, comment_count) VALUES (:key, :delta)
+    ON CONFLICT (id) DO UPDATE SET comment_count = posts.comment_count + :delta"""
 
 
 def with_targets(settings: Settings, **targets: str) -> Settings:

@@ -61,6 +61,7 @@ class Target:
 
 async def read_target(store: Store, counter: str, text: str) -> Target:
     """Raises BadCounterTarget if the database does not take the statement."""
+    text = text.strip()
     try:
         async with store.transaction() as tx:
             types = await _find_types(tx, text) if tx.dialect is POSTGRES else {"key": "text", "delta": "integer"}
