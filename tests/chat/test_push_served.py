@@ -56,7 +56,7 @@ def run(settings: Settings, simulator: Simulator, client: httpx.Client, reader: 
         eventually(lambda: sorted(bodies(simulator)), ["cho"])
         # By then the room was looked at, and bob left out.
         history = client.get("/api/admin/history", params={"type": "CHAT_MESSAGE"}).json()["items"]
-        assert [(row["userId"], row["status"]) for row in history] in ([("cho", "SENT")], [("cho", "PENDING")])
+        assert [(row["memberId"], row["status"]) for row in history] in ([("cho", "SENT")], [("cho", "PENDING")])
     # Gone now: the next message reaches bob too.
     eventually(lambda: online(client, room, "bob"), False)
     send(client, room, "ann", "again")
