@@ -10,16 +10,21 @@ import pytest
 
 from bongsu.chat.push import MEMBERS
 from bongsu.cli.why_view import row_sentences
+from bongsu.deliver.channels.callback import GuardedSender
+from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
+from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.desk.erase import Erasures
 from bongsu.desk.why import look
 from bongsu.model import Priority
 from bongsu.rules.chat import UNREAD
+from bongsu.runtime.loop import running
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.chat import pushes
 from bongsu.store.desk import history
 from bongsu.store.desk.history import Filters, Status
 from bongsu.store.ranks import rank_of
+from tests.deliver.test_cancelled_sends import OneAtATime, until_all_ended
 from tests.support.chat import Chat
 from tests.support.chat_push import Pushing, room_of
 from tests.support.decisions import rows, set_preferences
@@ -232,6 +237,31 @@ async def test_a_room_that_was_muted_or_left_meanwhile_is_not_pushed(pushing: Pu
     await pushing.chat.rooms.remove(None, room, "bob")
     assert await pushing.deliver() == []
     assert await codes(pushing.store) == [("CANCELLED", "MUTED"), ("CANCELLED", "LEFT_ROOM")]
+
+
+async def test_what_waits_for_its_turn_is_not_sent_when_it_is_read_or_its_message_deleted(pushing: Pushing) -> None:
+    room = await room_of(pushing, "ann", "bob", "cho", "dan")
+    await pushing.chat.send(room, "ann", "first", "second")
+    await pushing.look()
+    await pushing.decide()
+    await set_columns(pushing.store, "deliveries", due=timedelta(seconds=-1))
+    sender = OneAtATime()
+    dispatcher = Dispatcher(pushing.store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), pushing.settings)
+    async with running(dispatcher), asyncio.timeout(60):
+        await sender.has_begun.wait()
+        begun = sender.sent[0].member_id
+        reader, other = sorted({"bob", "cho", "dan"} - {begun})
+        await pushing.chat.rooms.mark_read(reader, room, 2)
+        await pushing.chat.order.delete(room, "ann", 2)
+        claimed_again = "SELECT 1 FROM bongsu_deliveries WHERE member_id = $1 AND epoch > 1 AND status = 'SENDING'"
+        while not await rows(pushing.store, claimed_again, other):
+            await asyncio.sleep(0)
+        sender.may_answer.set()
+        await until_all_ended(pushing.store, dispatcher)
+    said = {one.member_id: one.body for one in sender.sent}
+    assert said == {begun: MANY.format("second", 2), other: MANY.format("first", 2)}
+    found = await rows(pushing.store, "SELECT code FROM bongsu_deliveries WHERE member_id = $1", reader)
+    assert [row["code"] for row in found] == ["READ"]
 
 
 async def test_an_erased_sender_is_not_pushed_and_an_erased_member_gets_nothing(pushing: Pushing) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from bongsu.model import Channel, Guarantee, Listed
-from bongsu.rules import catalogue
-from bongsu.settings import Settings
 from tests.rules.events import said, the_one
 
 ROOM = "0190c2f5-7a8b-7c3d-9e4f-1234567890ab"
@@ -35,10 +33,10 @@ def test_many_members_of_one_room_are_bulk() -> None:
 
 
 def test_an_event_without_members_gives_nothing() -> None:
-    assert catalogue(Settings()).detect(unread()) == []
+    assert unread() == []
 
 
 @pytest.mark.parametrize("ref_id", [None, "trip", "0190c2f5"])
 def test_what_is_not_the_id_of_a_room_is_an_error_that_names_it(ref_id: str | None) -> None:
     with pytest.raises(ValueError, match="refId must be the id of a chat room"):
-        catalogue(Settings()).detect(unread("a", ref_id=ref_id))
+        unread("a", ref_id=ref_id)

@@ -13,6 +13,7 @@ look. What a push says is read when it is sent (deliver/chat_contents.py).
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from uuid import uuid5
@@ -56,8 +57,16 @@ class ChatPush(Loop):
         self._presence = presence
         self._wait_seconds = settings.chat_push_seconds
         self._lease_seconds = settings.lease_seconds
+        self._looks_from = 0.0
+
+    async def start(self) -> None:
+        """Those who were connected to this process before it was restarted come back first."""
+        self._looks_from = time.monotonic() + self._wait_seconds
+        await super().start()
 
     async def tick(self) -> int:
+        if time.monotonic() < self._looks_from:
+            return 0
         async with self._store.single() as tx:
             rooms = await pushes.claim_rooms(tx, self._wait_seconds, ROOMS, self._lease_seconds, WORTH)
         for room in rooms:
