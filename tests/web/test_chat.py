@@ -38,9 +38,10 @@ class Chat:
     """The chat in one tab, by what a visitor sees of it."""
 
     page: Page
-    # The sockets that the page has opened, and the ops of frames that it is not sent.
+    # The sockets that the page has opened; the ops of frames that get lost on the way to the page, and from it.
     sockets: list[WebSocketRoute] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)
+    lost_from_page: set[str] = field(default_factory=set)
 
     @classmethod
     def enter(cls, shop: Site, member: str, room: str = "") -> Chat:
@@ -54,6 +55,7 @@ class Chat:
     def _connect(self, socket: WebSocketRoute) -> None:
         server = socket.connect_to_server()
         server.on_message(lambda frame: None if json.loads(frame)["op"] in self.lost else socket.send(frame))
+        socket.on_message(lambda frame: None if json.loads(frame)["op"] in self.lost_from_page else server.send(frame))
         self.sockets.append(socket)
 
     def open(self, room: str) -> Chat:
@@ -185,13 +187,18 @@ def test_what_was_sent_while_the_connection_was_broken_comes_in_order_and_once(s
     expect(jack.message("is it there?")).to_have_class("message is-own is-first is-pending")
     minjae.say("it is")
     minjae.has_sent("it is")
-    jack.break_off()
+    # And one that the server was never sent.
+    jack.lost_from_page = {"send"}
+    jack.say("on its way")
+    expect(jack.page.locator(".is-pending")).to_have_count(2)
     jack.lost.clear()
+    jack.lost_from_page.clear()
+    jack.break_off()
     for chat in (jack, minjae):
-        expect(chat.message("it is")).to_have_count(1)
+        chat.has_sent("on its way")
         chat.has_sent("is it there?")
     assert len(jack.sockets) == 2
-    assert jack.texts == minjae.texts == ["before", "is it there?", "it is"]
+    assert jack.texts == minjae.texts == ["before", "is it there?", "it is", "on its way"]
     jack.say("after")
     expect(minjae.message("after")).to_have_count(1)
 
