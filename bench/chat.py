@@ -91,7 +91,7 @@ async def notes(ground: Ground) -> dict[str, str]:
     return {
         "Messages a second, from the first send until every member has all of them": "\n".join(lines),
         f"From the send to the reader, at {PACE} messages a second": await _delays(ground),
-        f"Whose processor time, one message to {LISTENERS:,} listeners": await _shares(ground),
+        f"Whose processor time, one of {BURST} messages to {LISTENERS:,} listeners": await _shares(ground),
         f"Profile of {PROFILED} such messages, our service": await _profile(ground),
         "Order": order,
     }
