@@ -124,7 +124,9 @@ def test_two_members_talk_in_order_and_see_who_types_is_online_and_has_read(shop
     emma.page.locator("#chat-text").press_sequentially("…")
     expect(mina.page.locator("#chat-typing")).not_to_be_empty()
     expect(mina.page.locator("#chat-typing")).to_be_empty()
+    expect(mina.messages.last).to_be_in_viewport()
     mina.page.locator("#chat-who").click()
+    expect(mina.messages.last).to_be_in_viewport()
     expect(mina.page.locator("#chat-members li").filter(has_text="Emma").locator(".is-online")).to_be_visible()
 
 
