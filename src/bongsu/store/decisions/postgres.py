@@ -241,6 +241,8 @@ def _apply(decided: str, is_notified: str, bounds: Callable[[str], str], materia
     WITH decided AS {materialized} (SELECT * FROM {decided}),
     notified AS {materialized} (SELECT * FROM decided AS n WHERE {is_notified}),
     -- Counts the unread in the inbox, and towards the cap of the member's day what is not critical. Never goes back a day.
+    -- All rows of a member have the same day. To group by it as well tells the planner of more than the 200 groups that it
+    -- expects of one column without statistics: with so few it would look up each member instead of reading a range.
     members AS (
         UPDATE bongsu_members AS m
         SET unread = m.unread + given.unread,
@@ -248,8 +250,8 @@ def _apply(decided: str, is_notified: str, bounds: Callable[[str], str], materia
                                                 ELSE 0 END,
             capped_day = CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_day ELSE given.day END
         FROM (SELECT n.member_id, count(*) FILTER (WHERE n.channels & {_IN_APP} <> 0) AS unread,
-                     count(*) FILTER (WHERE NOT n.is_critical) AS counted, max(n.day) AS day
-              FROM notified AS n GROUP BY n.member_id) AS given
+                     count(*) FILTER (WHERE NOT n.is_critical) AS counted, n.day
+              FROM notified AS n GROUP BY n.member_id, n.day) AS given
         WHERE m.member_id = given.member_id{bounds("m")}),
     notifications AS (
         INSERT INTO bongsu_notifications (notification_id, member_id, message_id, channels, created_at)
