@@ -91,7 +91,7 @@ async def notes(ground: Ground) -> dict[str, str]:
     return {
         "Messages a second, from the first send until every member has all of them": "\n".join(lines),
         f"From the send to the reader, at {PACE} messages a second": await _delays(ground),
-        f"Whose processor time, one message to {LISTENERS:,} listeners": await _shares(ground),
+        f"Whose processor time, one of {BURST} messages to {LISTENERS:,} listeners": await _shares(ground),
         f"Profile of {PROFILED} such messages, our service": await _profile(ground),
         "Order": order,
     }
@@ -206,6 +206,10 @@ async def _crowds(ground: Ground) -> AsyncGenerator[Contest, None]:
                         f"one room with {LISTENERS:,} listeners, {BURST} messages", against, "delivery", Measure.SPEED,
                         theirs.send, ours.send, turns=TURNS, units_a_turn=BURST * LISTENERS, budget=budget,
                     )  # fmt: skip
+                    yield Contest(
+                        f"one room with {LISTENERS:,} listeners, one message", against, "delivery", Measure.SPEED,
+                        theirs.send_one, ours.send_one, turns=BURST, units_a_turn=LISTENERS,
+                    )  # fmt: skip
 
 
 @dataclass
@@ -215,10 +219,14 @@ class OurCrowd:
     server: Server
     people: Talkers
 
-    async def send(self) -> float:
+    async def send_one(self) -> float:
+        """It waits for the commit, alone."""
+        return await self.send(1)
+
+    async def send(self, messages: int = BURST) -> float:
         def send() -> float:
             with cores.clients():
-                return self.people.pour(BURST, writers=1)
+                return self.people.pour(messages, writers=1)
 
         seconds = await _in_thread(send)
         _count(self.people)
@@ -232,14 +240,17 @@ class TheirCrowd:
     server: Server
     people: Talkers
 
-    async def send(self) -> float:
+    async def send_one(self) -> float:
+        return await self.send(1)
+
+    async def send(self, messages: int = BURST) -> float:
         (members,) = self.people.rooms.values()
-        requests = [self._request(number) for number in range(members[0].seq + 1, members[0].seq + 1 + BURST)]
+        requests = [self._request(number) for number in range(members[0].seq + 1, members[0].seq + 1 + messages)]
         clients = [await Client.connect(self.server.port) for _ in requests]
 
         def wait() -> float:
             with cores.clients():
-                return self.people.until_all_have(BURST)
+                return self.people.until_all_have(messages)
 
         waiting = asyncio.create_task(_in_thread(wait))
         await asyncio.sleep(0)

@@ -38,9 +38,10 @@ class Chat:
     """The chat in one tab, by what a visitor sees of it."""
 
     page: Page
-    # The sockets that the page has opened, and the ops of frames that it is not sent.
+    # The sockets that the page has opened; the ops of frames that get lost on the way to the page, and from it.
     sockets: list[WebSocketRoute] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)
+    lost_from_page: set[str] = field(default_factory=set)
 
     @classmethod
     def enter(cls, shop: Site, member: str, room: str = "") -> Chat:
@@ -54,6 +55,7 @@ class Chat:
     def _connect(self, socket: WebSocketRoute) -> None:
         server = socket.connect_to_server()
         server.on_message(lambda frame: None if json.loads(frame)["op"] in self.lost else socket.send(frame))
+        socket.on_message(lambda frame: None if json.loads(frame)["op"] in self.lost_from_page else server.send(frame))
         self.sockets.append(socket)
 
     def open(self, room: str) -> Chat:
@@ -108,6 +110,7 @@ def test_two_members_talk_in_order_and_see_who_types_is_online_and_has_read(shop
     expect(emma.message("안녕하세요")).to_have_count(1)
     emma.page.locator("#chat-text").press_sequentially("Hi")
     expect(mina.page.locator("#chat-typing")).to_have_text("Emma님이 입력하고 있어요")
+    expect(mina.page.locator("#chat-typing")).to_be_empty()
     emma.page.locator("#chat-text").press("Enter")
     for number in range(5):
         mina.say(f"mina {number}")
@@ -119,10 +122,9 @@ def test_two_members_talk_in_order_and_see_who_types_is_online_and_has_read(shop
     assert [text for text in emma.texts if text.startswith("emma")] == [f"emma {number}" for number in range(5)]
     # Both look at the room, so all messages are read by all.
     expect(mina.page.locator(".beside i")).to_have_count(0)
-    emma.page.locator("#chat-text").press_sequentially("…")
-    expect(mina.page.locator("#chat-typing")).not_to_be_empty()
-    expect(mina.page.locator("#chat-typing")).to_be_empty()
+    expect(mina.messages.last).to_be_in_viewport()
     mina.page.locator("#chat-who").click()
+    expect(mina.messages.last).to_be_in_viewport()
     expect(mina.page.locator("#chat-members li").filter(has_text="Emma").locator(".is-online")).to_be_visible()
 
 
@@ -185,13 +187,18 @@ def test_what_was_sent_while_the_connection_was_broken_comes_in_order_and_once(s
     expect(jack.message("is it there?")).to_have_class("message is-own is-first is-pending")
     minjae.say("it is")
     minjae.has_sent("it is")
-    jack.break_off()
+    # And one that the server was never sent.
+    jack.lost_from_page = {"send"}
+    jack.say("on its way")
+    expect(jack.page.locator(".is-pending")).to_have_count(2)
     jack.lost.clear()
+    jack.lost_from_page.clear()
+    jack.break_off()
     for chat in (jack, minjae):
-        expect(chat.message("it is")).to_have_count(1)
+        chat.has_sent("on its way")
         chat.has_sent("is it there?")
     assert len(jack.sockets) == 2
-    assert jack.texts == minjae.texts == ["before", "is it there?", "it is"]
+    assert jack.texts == minjae.texts == ["before", "is it there?", "it is", "on its way"]
     jack.say("after")
     expect(minjae.message("after")).to_have_count(1)
 

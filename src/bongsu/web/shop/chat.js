@@ -350,7 +350,9 @@ export class Chat {
     else if (act === "here") this.#connection.open();
     else if (act === "mute") this.#toggleMute();
     else if (act === "members") {
+      const isAtEnd = this.#view.isAtEnd;
       at("chat-members").hidden = !at("chat-members").hidden;
+      if (isAtEnd) this.#view.scrollToEnd();
       at("chat-who").setAttribute("aria-expanded", String(!at("chat-members").hidden));
       this.#readMembers();
     } else if (act === "older") this.#older();
