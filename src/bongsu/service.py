@@ -34,6 +34,7 @@ from bongsu.ingress.rabbitmq import require_driver
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
 from bongsu.live.presence import presence
+from bongsu.model import Event
 from bongsu.model.job import Job
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue
@@ -52,6 +53,7 @@ from bongsu.store.core.dead_claims import release_dead_claims
 from bongsu.store.core.private_files import exposed_files
 from bongsu.store.members.channels import declare_channels, load_channels
 from bongsu.store.messages.content import MessageCache
+from bongsu.store.outbox import NewEvent
 
 _log = telemetry.log("bongsu")
 
@@ -170,8 +172,8 @@ async def _rabbitmq(process: Process) -> AsyncIterator[None]:
         stack.push_async_callback(broker.close)
         for part in (
             intake,
-            Consumer(source(topology.NOTIFICATIONS), decode_message, intake.accept_in_turn),
-            Consumer(source(topology.AGGREGATES), decode_message, intake.accept_in_turn),
+            Consumer[Event | NewEvent](source(topology.NOTIFICATIONS), decode_message, intake.accept_in_turn),
+            Consumer[Event | NewEvent](source(topology.AGGREGATES), decode_message, intake.accept_in_turn),
             Consumer(source(topology.CHAT_PERSIST), decode_chat_message, chat.accept, limit=CHAT_BATCH_LIMIT),
             Consumer(source(topology.CHAT_FANOUT), decode_chat_message, announcer.accept, limit=CHAT_BATCH_LIMIT),
         ):
