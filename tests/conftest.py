@@ -17,6 +17,7 @@ from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.support.long_runs import LONG_FILES
+from tests.support.mariadb import MariadbServer, find_mariadb
 from tests.support.quick import is_quick
 from tests.support.rabbitmq import RabbitServer, find_rabbitmq
 from tests.support.servers import (
@@ -77,6 +78,17 @@ def _no_deadlocks() -> Iterator[None]:
 def postgres(_no_deadlocks: None) -> Iterator[PostgresServer]:
     try:
         server = find_postgres()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariadbServer]:
+    """Started by the first test that needs it."""
+    try:
+        server = find_mariadb()
     except ServerMissing as missing:
         pytest.skip(str(missing))
     yield server

@@ -93,12 +93,18 @@ class BadEvent(BongsuError):
 
 class NotATransaction(BongsuError):
     """publish() writes inside a transaction of yours. Pass an open SQLAlchemy Session, AsyncSession, Connection or
-    AsyncConnection, a psycopg 3, asyncpg, sqlite3 or aiosqlite connection, or Django's connection."""
+    AsyncConnection, a psycopg 3, asyncpg, sqlite3, aiosqlite, PyMySQL, mysqlclient, aiomysql or asyncmy connection, or
+    Django's connection."""
 
 
 class NoTransactionOpen(BongsuError):
     """The connection is in autocommit mode with no transaction open, so the event would not commit or roll back with
     your own rows. Begin a transaction first."""
+
+
+class NothingToPublishTo(BongsuError):
+    """Run `bongsu migrate` if this database is Bongsu's store. In a database of your own create the outbox, with
+    `bongsu migrate --outbox URL` or the SQL of docs/howto/outbox-sql.md."""
 
 
 class BadKey(BongsuError):
@@ -255,8 +261,18 @@ class DeadLettersBusy(SourceError):
     """Another list or replay reads these dead letters now. Try again in a moment."""
 
 
-class ExtraMissing(BongsuError):
-    """Install it into the same environment and start again."""
+class OutboxMissing(SourceError):
+    """Create it with `bongsu migrate --outbox URL` and the URL of that database, or with the SQL of
+    docs/howto/outbox-sql.md."""
+
+
+class OutboxTooOld(SourceError):
+    """The relay needs SKIP LOCKED: MariaDB 10.6, MySQL 8.0.1 or PostgreSQL 9.5, or newer."""
+
+
+class DriverMissing(SourceError):
+    """Install it where the workers run: `pip install 'bongsu[mysql]'` brings PyMySQL, `pip install 'bongsu[rabbitmq]'`
+    aio-pika."""
 
 
 class SourceNotConfigured(BongsuError):

@@ -29,8 +29,10 @@ from bongsu.deliver.waking import DispatcherWaker
 from bongsu.desk.cancel import CancelWorker
 from bongsu.desk.jobs import build_jobs
 from bongsu.ingress.consumer import Consumer
+from bongsu.ingress.decode import decode_event
 from bongsu.ingress.intake import Intake
 from bongsu.ingress.rabbitmq import require_driver
+from bongsu.ingress.relay import Relay, open_outbox
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
 from bongsu.live.presence import presence
@@ -150,6 +152,22 @@ async def _event_worker(process: Process) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
+async def _relays(process: Process) -> AsyncIterator[None]:
+    """One Consumer for each outbox, so that one that is away keeps no other waiting. They share an intake."""
+    outboxes = process.settings.outboxes
+    if not outboxes:
+        yield
+        return
+    async with AsyncExitStack() as stack:
+        intake = Intake(process.store.share(Share.INGEST), process.signals, "outbox")
+        await stack.enter_async_context(running(intake))
+        for name, url in outboxes:
+            relay = Relay(name, open_outbox(url))
+            await stack.enter_async_context(running(Consumer(relay, decode_event, intake.accept_in_turn)))
+        yield
+
+
+@contextlib.asynccontextmanager
 async def _rabbitmq(process: Process) -> AsyncIterator[None]:
     """One Consumer for each work queue, on one connection. Both that take events share an intake."""
     if not process.settings.rabbitmq_url:
@@ -188,7 +206,7 @@ def _clock(process: Process) -> AbstractAsyncContextManager[object]:
 # In the order in which they start; they stop in the reverse.
 COMPONENTS_OF_ALL: Sequence[Component] = (_skew_monitor, _channel_refresh)
 COMPONENTS: Mapping[Role, Sequence[Component]] = {
-    Role.WORKER: (_dispatchers, _cancel_worker, _event_worker, _rabbitmq),
+    Role.WORKER: (_dispatchers, _cancel_worker, _event_worker, _relays, _rabbitmq),
     Role.CLOCK: (_clock,),
     # These two share one HTTP server, which starts after everything else: see _http.
     Role.API: (),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from bongsu.desk.dead_filter import System
 from bongsu.desk.dead_letters import DeadLetterSource
+from bongsu.desk.outbox_dead_letters import OutboxDeadLetters
 from bongsu.desk.stored_dead_letters import StoreDeadLetters
 from bongsu.ingress.rabbitmq import require_driver
 from bongsu.runtime.signals import Signals
@@ -21,4 +22,6 @@ def dead_letter_sources(settings: Settings, store: Store, signals: Signals) -> M
         from bongsu.desk.rabbitmq_dead_letters import RabbitDeadLetters  # noqa: PLC0415 (the driver is an extra)
 
         sources[System.RABBITMQ] = RabbitDeadLetters(settings)
+    if settings.outboxes:
+        sources[System.OUTBOX] = OutboxDeadLetters(settings.outboxes)
     return sources

@@ -27,6 +27,7 @@ from bongsu.errors import (
     StoreTooOld,
 )
 from bongsu.ingress.rabbitmq import require_driver
+from bongsu.ingress.relay import open_outbox
 from bongsu.model import utc_now
 from bongsu.model.channels import Address, ChannelSpec, describe_channel, names_with_deliveries
 from bongsu.model.outcome import Sender
@@ -74,7 +75,7 @@ async def examine(app_name: str | None = None) -> list[Finding]:
         ("kafka", _kafka),
         ("rabbitmq", _rabbitmq),
     ]
-    findings += [await _run(name, check, settings) for name, check in parts]
+    findings += [await _run(name, check, settings) for name, check in (*parts, *_outboxes(settings))]
     # Now that the store was read, its channels are known.
     for spec in _channels_to_check(rules):
         findings.append(await _run(spec.label, partial(_channel, spec, rules.senders.get(spec.name)), settings))
@@ -231,6 +232,18 @@ async def _rabbitmq(settings: Settings) -> str:
     finally:
         await broker.close()
     return "\n".join([f"{broker.location} answers", *found])
+
+
+def _outboxes(settings: Settings) -> list[tuple[str, Check]]:
+    return [(f"outbox {name}", partial(_outbox, url)) for name, url in settings.outboxes]
+
+
+async def _outbox(url: str, _settings: Settings) -> str:
+    outbox = open_outbox(url)
+    try:
+        return await outbox.check()
+    finally:
+        await outbox.close()
 
 
 async def _jobs(settings: Settings) -> str:

@@ -35,7 +35,8 @@ REASON_LIMIT = 500
 class Received:
     """A message as its source has delivered it."""
 
-    body: bytes
+    # Rejected if the source knows already that it cannot be decoded.
+    body: bytes | Rejected
     # The source's own: what it needs to acknowledge or reject the message.
     handle: Any = None
     # Whether the source knows that it has delivered the message before.
@@ -176,7 +177,9 @@ class Consumer(Loop, Generic[_T]):
                 await asyncio.sleep(0)  # others have their turn
         return decoded, rejected
 
-    async def _decode_one(self, body: bytes) -> _T | Rejected:
+    async def _decode_one(self, body: bytes | Rejected) -> _T | Rejected:
+        if isinstance(body, Rejected):
+            return body
         if len(body) > LINE_LIMIT:
             return Rejected([Mistake((), f"is longer than {LINE_LIMIT} bytes")])
         return await decode_apart(self._decode, body)
