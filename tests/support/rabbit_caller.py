@@ -65,10 +65,11 @@ class Caller:
 
     async def until(self, queue: str, count: int) -> None:
         """Until so many are in the dead-letter queue."""
-        await until(lambda: self._has(queue, count))
 
-    async def _has(self, queue: str, count: int) -> bool:
-        return len(await self.read(queue)) == count
+        async def has_so_many() -> bool:
+            return await self.depth(queue) == count
+
+        await until(has_so_many)
 
 
 async def until(is_so: Callable[[], Any]) -> None:

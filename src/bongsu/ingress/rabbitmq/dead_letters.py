@@ -57,14 +57,14 @@ class DeadLetterReader:
         self._channel = channel
         self._queue = queue
         # Messages that were read and will return.
-        self.held = 0
+        self._held: dict[int, None] = {}
 
     async def next(self) -> DeadMessage | None:
         with self._broker.errors_named():
             delivered = await self._channel.basic_get(self._queue.dead_letters)
-        if isinstance(delivered.delivery, Basic.GetEmpty):
+        if isinstance(delivered.delivery, Basic.GetEmpty) or delivered.delivery_tag is None:
             return None
-        self.held += 1
+        self._held[delivered.delivery_tag] = None
         return _read(self._queue, delivered)
 
     async def prepare_replay(self) -> None:
@@ -80,16 +80,20 @@ class DeadLetterReader:
             for message, is_confirmed in zip(messages, confirmed, strict=True):
                 if is_confirmed and message.delivered.delivery_tag is not None:
                     await self._channel.basic_ack(message.delivered.delivery_tag)
-                    self.held -= 1
+                    del self._held[message.delivered.delivery_tag]
         return sum(confirmed)
 
     async def close(self) -> None:
-        """What was read returns to its place a moment after the channel is closed: wait, so that the next reader has it."""
+        """Return what was read, in its order: when a channel closes, the broker returns it in any. That takes a moment: wait, so
+        that the next reader has it."""
+        with self._broker.errors_named():
+            for tag in self._held:
+                await self._channel.basic_nack(tag, requeue=True)
         await close_channel(self._channel)
         channel = await self._broker.channel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RETURN_SECONDS):
-                while await _depth(self._broker, channel, self._queue) < self.held:  # noqa: ASYNC110 (there is no signal)
+                while await _depth(self._broker, channel, self._queue) < len(self._held):  # noqa: ASYNC110 (there is no signal)
                     await asyncio.sleep(RETURN_POLL_SECONDS)
 
     async def _publish(self, message: DeadMessage, mark: str) -> bool:
