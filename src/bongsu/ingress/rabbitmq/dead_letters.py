@@ -84,8 +84,8 @@ class DeadLetterReader:
         return sum(confirmed)
 
     async def close(self) -> None:
-        """Return what was read, in its order: when a channel closes, the broker returns it in any. That takes a moment: wait, so
-        that the next reader has it."""
+        """Return what was read, in its order: when a channel closes, the broker returns it in any. That takes a moment:
+        wait, so that the next reader has it."""
         with self._broker.errors_named():
             for tag in self._held:
                 await self._channel.basic_nack(tag, requeue=True)
@@ -93,7 +93,8 @@ class DeadLetterReader:
         channel = await self._broker.channel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RETURN_SECONDS):
-                while await _depth(self._broker, channel, self._queue) < len(self._held):  # noqa: ASYNC110 (there is no signal)
+                while await _depth(self._broker, channel, self._queue) < len(self._held):  # noqa: ASYNC110 (there is no
+                signal)
                     await asyncio.sleep(RETURN_POLL_SECONDS)
 
     async def _publish(self, message: DeadMessage, mark: str) -> bool:
