@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from aiormq.abc import DeliveredMessage
-from aiormq.exceptions import DeliveryError
+from aiormq.exceptions import AMQPError
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -280,19 +280,19 @@ async def test_after_a_crash_of_the_broker_the_consumer_goes_on_and_says_so_once
 
             await until(is_away)
             await asyncio.to_thread(rabbit_server.start)
-            async with calling(rabbitmq_url) as caller:
-                # A queue whose replica has not started yet refuses it.
-                await until(lambda: is_confirmed(caller, after))
-                await recorder.until(2)
+            # A queue that has no leader yet refuses it.
+            await until(lambda: is_confirmed(rabbitmq_url, after))
+            await recorder.until(2)
     assert recorder.refs() == ["before", "after"]
     said = [line["event"] for line in lines if line["event"].endswith(("is away", "is back"))]
     assert said == ["RabbitMQ is away", "RabbitMQ is back"]
 
 
-async def is_confirmed(caller: Caller, message: dict[str, Any]) -> bool:
-    with contextlib.suppress(DeliveryError):
-        await caller.publish(message)
-        return True
+async def is_confirmed(url: str, message: dict[str, Any]) -> bool:
+    with contextlib.suppress(AMQPError, OSError):
+        async with calling(url) as caller:
+            await caller.publish(message)
+            return True
     return False
 
 

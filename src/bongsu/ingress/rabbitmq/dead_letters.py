@@ -93,8 +93,7 @@ class DeadLetterReader:
         channel = await self._broker.channel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RETURN_SECONDS):
-                while await _depth(self._broker, channel, self._queue) < len(self._held):  # noqa: ASYNC110 (there is no
-                signal)
+                while await _depth(self._broker, channel, self._queue) < len(self._held):  # noqa: ASYNC110 (no signal)
                     await asyncio.sleep(RETURN_POLL_SECONDS)
 
     async def _publish(self, message: DeadMessage, mark: str) -> bool:
