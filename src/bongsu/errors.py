@@ -274,10 +274,6 @@ class DeadLettersBusy(SourceError):
     """Another list or replay reads these dead letters now. Try again in a moment."""
 
 
-class ExtraMissing(BongsuError):
-    """Install it into the same environment and start again."""
-
-
 class OutboxMissing(SourceError):
     """Create it with `bongsu migrate --outbox URL` and the URL of that database, or with the SQL of
     docs/howto/outbox-sql.md."""
@@ -288,7 +284,8 @@ class OutboxTooOld(SourceError):
 
 
 class DriverMissing(SourceError):
-    """Install it where the workers run; `pip install 'bongsu[mysql]'` brings PyMySQL."""
+    """Install it where the workers run: `pip install 'bongsu[mysql]'` brings PyMySQL, `pip install 'bongsu[rabbitmq]'`
+    aio-pika."""
 
 
 class SourceNotConfigured(BongsuError):

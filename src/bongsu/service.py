@@ -252,7 +252,7 @@ def _clock(process: Process) -> AbstractAsyncContextManager[object]:
 # In the order in which they start; they stop in the reverse.
 COMPONENTS_OF_ALL: Sequence[Component] = (_skew_monitor, _channel_refresh, _presence)
 COMPONENTS: Mapping[Role, Sequence[Component]] = {
-    Role.WORKER: (_dispatchers, _cancel_worker, _flusher, _event_worker, _chat_push, _rabbitmq, _relays),
+    Role.WORKER: (_dispatchers, _cancel_worker, _flusher, _event_worker, _chat_push, _relays, _rabbitmq),
     Role.CLOCK: (_clock,),
     # These two share one HTTP server, which starts after everything else: see _http.
     Role.API: (),

@@ -22,7 +22,7 @@ def event(event_type: str, **fields: Any) -> dict[str, Any]:
 
 
 def chat_event(room_id: UUID | str, sender_id: str, text: str) -> dict[str, Any]:
-    payload = {"message": text, "clientMessageId": text}
+    payload = {"message": text, "clientMessageId": text[:100]}
     return event("chat.message_sent", actorId=sender_id, refId=str(room_id), payload=payload)
 
 
@@ -54,7 +54,8 @@ class Caller:
         return found.message_count or 0
 
     async def read(self, queue: str) -> list[DeliveredMessage]:
-        """What is in the queue, which stays as it was; for a work queue this counts as a delivery."""
+        """What is in the queue, which stays as it was; for a work queue this counts as a delivery.
+        Not of one with a single active consumer, which gives messages to that alone."""
         channel = await self.channel.connection.channel()
         found = []
         while not isinstance((message := await channel.basic_get(queue)).delivery, Basic.GetEmpty):
@@ -64,10 +65,11 @@ class Caller:
 
     async def until(self, queue: str, count: int) -> None:
         """Until so many are in the dead-letter queue."""
-        await until(lambda: self._has(queue, count))
 
-    async def _has(self, queue: str, count: int) -> bool:
-        return len(await self.read(queue)) == count
+        async def has_so_many() -> bool:
+            return await self.depth(queue) == count
+
+        await until(has_so_many)
 
 
 async def until(is_so: Callable[[], Any]) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from bongsu.errors import ExtraMissing
+from bongsu.errors import DriverMissing
 
 
 def require_driver() -> None:
-    """Before the other modules of this package are imported. Raises ExtraMissing."""
+    """Before the other modules of this package are imported. Raises DriverMissing."""
     if find_spec("aiormq") is None:
-        raise ExtraMissing("BONGSU_RABBITMQ_URL needs the extra `rabbitmq`: pip install 'bongsu[rabbitmq]'")
+        raise DriverMissing("BONGSU_RABBITMQ_URL needs aio-pika")

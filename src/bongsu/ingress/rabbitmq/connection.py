@@ -18,6 +18,7 @@ from aiormq.exceptions import (
     ChannelPreconditionFailed,
     ConnectionNotAllowed,
     IncompatibleProtocolError,
+    InvalidFrameError,
     ProbableAuthenticationError,
 )
 from pamqp.exceptions import PAMQPException
@@ -111,6 +112,9 @@ class Broker:
             return SourceLoginRefused(f"{where}: {words}")
         if isinstance(error, IncompatibleProtocolError):
             return SourceAway(f"{where} does not speak AMQP 0-9-1")
+        if isinstance(error, InvalidFrameError) and "OpenOk" in words:
+            # The driver hides what the broker says then.
+            return SourceLoginRefused(f"{where}: there is no such virtual host, or the user may not use it")
         found = SourceAway(f"{where} does not answer: {words}")
         if self._connection is None or self._connection.is_closed:
             self._report(found)

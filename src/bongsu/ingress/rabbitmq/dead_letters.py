@@ -26,6 +26,9 @@ from bongsu.ingress.rabbitmq.topology import WorkQueue, declare
 # How long a reader waits for another one. A list takes less than a second, a replay of thousands a few.
 LOCK_SECONDS = 10.0
 LOCK_POLL_SECONDS = 0.1
+# Returning takes the broker some milliseconds. After so long something else reads the queue, or it was deleted.
+RETURN_SECONDS = 5.0
+RETURN_POLL_SECONDS = 0.01
 # Which replay has returned the message last: it does not replay it again if it fails again.
 MARK = "x-bongsu-replay"
 # Headers that the broker writes. A replayed message begins anew.
@@ -53,11 +56,16 @@ class DeadLetterReader:
         self._broker = broker
         self._channel = channel
         self._queue = queue
+        # Messages that were read and will return.
+        self._held: dict[int, None] = {}
 
     async def next(self) -> DeadMessage | None:
         with self._broker.errors_named():
             delivered = await self._channel.basic_get(self._queue.dead_letters)
-        return None if isinstance(delivered.delivery, Basic.GetEmpty) else _read(self._queue, delivered)
+        if isinstance(delivered.delivery, Basic.GetEmpty) or delivered.delivery_tag is None:
+            return None
+        self._held[delivered.delivery_tag] = None
+        return _read(self._queue, delivered)
 
     async def prepare_replay(self) -> None:
         """Make sure that the work queue is there, as the consumers declare it."""
@@ -72,7 +80,21 @@ class DeadLetterReader:
             for message, is_confirmed in zip(messages, confirmed, strict=True):
                 if is_confirmed and message.delivered.delivery_tag is not None:
                     await self._channel.basic_ack(message.delivered.delivery_tag)
+                    del self._held[message.delivered.delivery_tag]
         return sum(confirmed)
+
+    async def close(self) -> None:
+        """Return what was read, in its order: when a channel closes, the broker returns it in any. That takes a moment:
+        wait, so that the next reader has it."""
+        with self._broker.errors_named():
+            for tag in self._held:
+                await self._channel.basic_nack(tag, requeue=True)
+        await close_channel(self._channel)
+        channel = await self._broker.channel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RETURN_SECONDS):
+                while await _depth(self._broker, channel, self._queue) < len(self._held):  # noqa: ASYNC110 (no signal)
+                    await asyncio.sleep(RETURN_POLL_SECONDS)
 
     async def _publish(self, message: DeadMessage, mark: str) -> bool:
         properties = message.delivered.header.properties
@@ -96,25 +118,27 @@ async def read_dead_letters(url: str, queue: WorkQueue) -> AsyncIterator[DeadLet
     """None if nothing has declared the queue yet. Raises SourceError; DeadLettersBusy while another one reads them."""
     broker = Broker(url, is_quiet=True)
     try:
-        channel = await _lock(broker, queue)
+        await _lock(broker, queue)
         if await _exists(broker, queue):
-            yield DeadLetterReader(broker, channel, queue)
+            reader = DeadLetterReader(broker, await broker.channel(confirms=True), queue)
+            yield reader
+            await reader.close()
         else:
             yield None
-        await close_channel(channel)
     finally:
         await broker.close()
 
 
-async def _lock(broker: Broker, queue: WorkQueue) -> AbstractChannel:
+async def _lock(broker: Broker, queue: WorkQueue) -> None:
+    """Until the connection ends."""
     try:
         async with asyncio.timeout(LOCK_SECONDS):
             while True:
-                channel = await broker.channel(confirms=True)
+                channel = await broker.channel()
                 try:
                     with broker.errors_named(ChannelLockedResource):
                         await channel.queue_declare(f"bongsu.reads.{queue.dead_letters}", exclusive=True, auto_delete=True)
-                    return channel
+                    return
                 except ChannelLockedResource:
                     await asyncio.sleep(LOCK_POLL_SECONDS)
     except TimeoutError:
@@ -124,12 +148,18 @@ async def _lock(broker: Broker, queue: WorkQueue) -> AbstractChannel:
 async def _exists(broker: Broker, queue: WorkQueue) -> bool:
     channel = await broker.channel()
     try:
-        with broker.errors_named(ChannelNotFoundEntity):
-            await channel.queue_declare(queue.dead_letters, passive=True)
+        await _depth(broker, channel, queue)
     except ChannelNotFoundEntity:
         return False
     await close_channel(channel)
     return True
+
+
+async def _depth(broker: Broker, channel: AbstractChannel, queue: WorkQueue) -> int:
+    """Messages that no reader has. Raises ChannelNotFoundEntity."""
+    with broker.errors_named(ChannelNotFoundEntity):
+        found = await channel.queue_declare(queue.dead_letters, passive=True)
+    return found.message_count or 0
 
 
 def _read(queue: WorkQueue, delivered: DeliveredMessage) -> DeadMessage:

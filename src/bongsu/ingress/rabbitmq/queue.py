@@ -25,6 +25,8 @@ from bongsu.runtime import telemetry
 PREFETCH = 1_000
 # How long an empty queue is waited for before the Consumer has its turn.
 WAIT_SECONDS = 1.0
+# To declare a queue and consume it.
+OPEN_SECONDS = 10.0
 # How often the depth of the queue is asked for, for the metrics.
 DEPTH_SECONDS = 10.0
 
@@ -108,11 +110,13 @@ class QueueSource:
         self._channel = channel = await self._broker.channel()
         self._is_consuming = False
         with self._broker.errors_named():
-            await declare(channel, self._queue)
-            await channel.basic_qos(prefetch_count=self._prefetch)
-            channel.on_consumer_cancel_callbacks.add(self._on_cancel)
-            channel.closing.add_done_callback(lambda _: self._arrived.set())
-            await channel.basic_consume(self.name, self._on_message)
+            # A queue that has no leader yet, after a crash of the broker, may keep a request waiting.
+            async with asyncio.timeout(OPEN_SECONDS):
+                await declare(channel, self._queue)
+                await channel.basic_qos(prefetch_count=self._prefetch)
+                channel.on_consumer_cancel_callbacks.add(self._on_cancel)
+                channel.closing.add_done_callback(lambda _: self._arrived.set())
+                await channel.basic_consume(self.name, self._on_message)
             self._is_consuming = True
 
     def _on_cancel(self, _frame: object) -> None:

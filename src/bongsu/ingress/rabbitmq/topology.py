@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from aiormq.abc import AbstractChannel
@@ -60,8 +60,8 @@ class WorkQueue:
     is_ordered: bool = False
 
     @property
-    def arguments(self) -> dict[str, str | int | bool]:
-        arguments: dict[str, str | int | bool] = {
+    def arguments(self) -> dict[str, Any]:
+        arguments: dict[str, Any] = {
             "x-queue-type": "quorum",
             "x-delivery-limit": DELIVERY_LIMIT,
             # The default exchange, which routes by the name of the queue.
@@ -76,7 +76,7 @@ class WorkQueue:
         return arguments
 
     @property
-    def dead_letter_arguments(self) -> dict[str, str | int | bool]:
+    def dead_letter_arguments(self) -> dict[str, Any]:
         return {"x-queue-type": "quorum", "x-delivery-limit": NO_DELIVERY_LIMIT}
 
 
