@@ -45,6 +45,7 @@ BEYOND_SCHEMA = (
     "contains a NUL character",  # anywhere in a payload
     "is the eventId of number",
     "give afterSeq or beforeSeq, not both",
+    "send `unread` or `archived`, not both",
     "lies in the past: it would never be sent",
     "lies before sendAt: it would never be sent",
     "Input should be a valid integer",  # 1.0: an integer to a schema, and a float to every strict reader
