@@ -33,8 +33,8 @@ CHECKS = [
     checks.positive_data_acceptance,
 ]
 EXAMPLES = examples(8)
-# Requests against the schema are refused before the store is read, alike on both, and take most of the time to draw. Of the two
-# stores PostgreSQL takes fewer values. `make chaos` tries both.
+# Requests against the schema are refused before the store is read, alike on both, and take most of the time to draw.
+# Of the two stores PostgreSQL takes fewer values. `make chaos` tries both.
 RUNS = [
     ("sqlite", GenerationMode.POSITIVE),
     ("postgresql", GenerationMode.POSITIVE),
