@@ -24,9 +24,11 @@ LONG_FILES = {
 SERVER_FIXTURES = {
     "postgres", "postgres_url", "redis_server", "running_simulator", "simulator", "browser",
     "mail_server", "sms_gateway", "rabbit_server", "rabbitmq_url", "environment", "postgresql_onlooker",
+    "mail_server", "sms_gateway", "environment", "postgresql_onlooker", "postgresql_outbox_onlooker", "mariadb",
+    "mysql_outbox_onlooker",
 }  # fmt: skip
 # In the parameters that a test's name ends with.
-SERVER_WORDS = ("postgresql", "redis")
+SERVER_WORDS = ("postgresql", "redis", "mysql", "mariadb")
 # A module that imports one of these starts servers or processes of its own.
 STARTERS = (
     subprocess, processes.bongsu, processes.serving, processes.forks, Scripted,
