@@ -110,7 +110,8 @@ def _row(body: bytes) -> Row | Any:
     event = decode_message(body)
     assert isinstance(event, NewEvent)
     return (
-        event.event_id, event.event_type, event.occurred_at, event.actor_id, event.target_id, event.ref_id, event.payload_text
+        event.event_id, event.event_type, event.occurred_at, event.actor_id, event.target_id, event.ref_id,
+        event.payload_text,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ LONG_FILES = {
 SERVER_FIXTURES = {
     "postgres", "postgres_url", "redis_server", "running_simulator", "simulator", "browser",
     "mail_server", "sms_gateway", "rabbit_server", "rabbitmq_url", "environment", "postgresql_onlooker",
-    "mail_server", "sms_gateway", "environment", "postgresql_onlooker", "postgresql_outbox_onlooker", "mariadb",
+    "postgresql_outbox_onlooker", "mariadb",
     "mysql_outbox_onlooker",
 }  # fmt: skip
 # In the parameters that a test's name ends with.
