@@ -90,7 +90,7 @@ class OutboxOnlooker:
         return self._fetch(f"SELECT {columns} FROM bongsu_outbox WHERE event_id = '{{}}'", event.event_id)
 
     def _fetch(self, text: str, value: object = None) -> list[Any]:
-        """A connection of its own each time, so that it sees what was committed. The values are ids, which need no quotes."""
+        """On a new connection, so that it sees what was committed. The values are ids, which need no quotes."""
         with (
             contextlib.closing(connect_plainly(self.place)) as connection,
             contextlib.closing(connection.cursor()) as cursor,

@@ -1,5 +1,5 @@
 """A real MariaDB on loopback, in the way of tests/support/servers.py: the one named in TEST_MYSQL_URL, one on the usual
-port, or one of our own, for which Debian's package is installed if we may. A MySQL 8 that is named there is tested the same way.
+port, or one of our own, for which Debian's package is installed if we may. A MySQL 8 may be named too.
 """
 
 from __future__ import annotations

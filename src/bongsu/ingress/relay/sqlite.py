@@ -109,6 +109,8 @@ class SqliteOutbox:
         self._path = Path(unquote(urlsplit(url).path.removeprefix("/")))
         self.location = f"sqlite:///{self._path}"
         self._thread: DriverThread[_Connection] = self._new_thread()
+        # Which file is open.
+        self._file: tuple[int, int] | None = None
 
     async def create(self) -> bool:
         self._path.touch(mode=0o600)
@@ -152,19 +154,28 @@ class SqliteOutbox:
 
     async def _run(self, call: Callable[..., _T], *arguments: Any) -> _T:
         try:
+            if self._file is not None and self._identify() != self._file:
+                raise OSError("the file was replaced")
             return await self._thread.run(call, *arguments)
         except (sqlite3.Error, OSError) as error:
             await self._thread.disconnect()
+            self._file = None
             raise as_source_error(_kind_of(error), self.location, error) from error
 
     def _new_thread(self) -> DriverThread[_Connection]:
         return DriverThread(self._open, "bongsu-relay-sqlite")
+
+    def _identify(self) -> tuple[int, int]:
+        """An open file that was removed or replaced can still be read, and would never have new rows."""
+        status = self._path.stat()
+        return status.st_dev, status.st_ino
 
     def _open(self) -> _Connection:
         """In the thread. A file that is not there is not created: it would be an empty outbox for ever."""
         uri = f"file:{quote(str(self._path.absolute()))}?mode=rw"
         connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         # Text that is not UTF-8 makes a row that cannot be an event, not a batch that cannot be read.
+        self._file = self._identify()
         connection.text_factory = lambda text: text.decode(errors="replace")
         return connection
 
