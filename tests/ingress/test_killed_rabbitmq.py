@@ -212,7 +212,7 @@ async def test_a_service_starts_without_its_broker_and_heals(
     rabbit_server.crash()
     try:
         with serving(environment) as served, served.client(**KEY) as client:
-            away = await asyncio.to_thread(served.wait_for, "RabbitMQ is away")
+            away = await asyncio.to_thread(served.wait_for, "source is away")
             assert "guest" not in str(away)
             accepted = client.post("/api/events", json={"eventType": "x"})
             assert accepted.status_code == 202, "other work goes on"
@@ -221,14 +221,14 @@ async def test_a_service_starts_without_its_broker_and_heals(
             assert "RabbitMQ at 127.0.0.1" in found.stdout + found.stderr
             assert client.get("/api/admin/dead", params={"source": "rabbitmq"}).status_code == 503
             await asyncio.to_thread(rabbit_server.start)
-            await asyncio.to_thread(served.wait_for, "RabbitMQ is back")
+            await asyncio.to_thread(served.wait_for, "source is back")
             one = event("post.liked", actorId="a", targetId="b", refId="1")
             await publish(rabbitmq_url, one)
             await asyncio.to_thread(eventually, lambda: status(client, one["eventId"]), 200)
             found = bongsu("doctor", environment=environment)
-            assert "notification_queue: 0 waiting" in found.stdout
+            assert "notification_queue answers: 0 waiting" in found.stdout
             assert served.terminate() == 0
-            assert [line["event"] for line in served.lines].count("RabbitMQ is away") == 1
+            assert [line["event"] for line in served.lines].count("source is away") == 1
     finally:
         await asyncio.to_thread(rabbit_server.start)
 
@@ -240,7 +240,7 @@ def status(client: httpx.Client, event_id: str) -> int:
 def test_a_login_that_is_refused_is_one_line_without_the_password(migrated: dict[str, str], rabbitmq_url: str) -> None:
     environment = {**migrated, "BONGSU_RABBITMQ_URL": rabbitmq_url.replace("guest:guest", "guest:a-secret")}
     with serving(environment) as served:
-        line = served.wait_for("RabbitMQ is away")
+        line = served.wait_for("source is away")
         assert "Correct the user and password" in line["error"]
         assert served.terminate() == 0
         assert "a-secret" not in str(served.lines)

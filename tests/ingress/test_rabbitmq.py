@@ -276,7 +276,7 @@ async def test_after_a_crash_of_the_broker_the_consumer_goes_on_and_says_so_once
             rabbit_server.crash()
 
             async def is_away() -> bool:
-                return any(line["event"] == "RabbitMQ is away" for line in lines)
+                return any(line["event"] == "source is away" for line in lines)
 
             await until(is_away)
             await asyncio.to_thread(rabbit_server.start)
@@ -285,7 +285,7 @@ async def test_after_a_crash_of_the_broker_the_consumer_goes_on_and_says_so_once
             await recorder.until(2)
     assert recorder.refs() == ["before", "after"]
     said = [line["event"] for line in lines if line["event"].endswith(("is away", "is back"))]
-    assert said == ["RabbitMQ is away", "RabbitMQ is back"]
+    assert said == ["source is away", "source is back"]
 
 
 async def is_confirmed(url: str, message: dict[str, Any]) -> bool:
@@ -369,7 +369,7 @@ async def test_a_refused_login_names_the_cure_and_not_the_password(rabbitmq_url:
         await broker.channel()
     assert "Correct the user and password" in str(refused.value)
     assert "a-secret" not in f"{refused.value}{lines}"
-    assert [line["event"] for line in lines] == ["RabbitMQ is away"]
+    assert [line["event"] for line in lines] == ["source is away"]
 
 
 async def test_an_unknown_virtual_host_is_named(rabbitmq_url: str) -> None:

@@ -231,7 +231,7 @@ async def _rabbitmq(settings: Settings) -> str:
         found = [await QueueSource(broker, queue).check() for queue in QUEUES]
     finally:
         await broker.close()
-    return "\n".join([f"{broker.location} answers", *found])
+    return "\n".join([broker.location, *found])
 
 
 def _outboxes(settings: Settings) -> list[tuple[str, Check]]:

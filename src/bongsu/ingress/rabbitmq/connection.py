@@ -42,7 +42,7 @@ for name in ("aiormq", "aio_pika"):
 
 
 class Broker:
-    """Connects when a channel is asked for. Says in the log once that RabbitMQ is away, and once that it is back."""
+    """Connects when a channel is asked for. Logs once that RabbitMQ is away, and once that it is back."""
 
     def __init__(self, url: str, *, is_quiet: bool = False) -> None:
         """Raises BadSettings for a URL that the driver cannot use. With `is_quiet` the error says it, and no log line."""
@@ -51,7 +51,7 @@ class Broker:
         self.location = f"{self._url.host}:{self._url.port}{self._url.path}"
         self._connection: aiormq.abc.AbstractConnection | None = None
         self._connecting = asyncio.Lock()
-        self._outage = Outage(_log, "RabbitMQ", self.location)
+        self._outage = Outage(_log, "source", f"RabbitMQ {self.location}")
 
     async def channel(self, *, confirms: bool = False) -> AbstractChannel:
         """A channel of the caller's own, to be closed by `close_channel`. Raises SourceError."""

@@ -102,7 +102,7 @@ class QueueSource:
                 depth, dead = await self._depths(channel)
         finally:
             await close_channel(channel)
-        return f"{self.name}: {depth} waiting, {dead} in {self._queue.dead_letters}"
+        return f"{self.name} answers: {depth} waiting, {dead} in {self._queue.dead_letters}"
 
     async def _open(self) -> None:
         """Declare the queue and consume it. What an earlier channel had is delivered again on this one."""
