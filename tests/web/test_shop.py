@@ -133,3 +133,12 @@ def test_every_button_reaches_every_visitor() -> None:
         assert any(device.push_consent for device in person.devices.values()) or person.member.phone, visitor
         assert set(person.preferences.types) <= {"FOLLOW"}, visitor
     assert all(product.price for product in PRODUCTS.values())
+
+
+async def test_a_comment_of_a_button_is_counted_and_shown(settings: Settings, store: Store) -> None:
+    rules = catalogue(settings, with_buttons(settings))
+    event = event_of(Pressed(button=Button.COMMENT, member_id="mina", target_id="emma"))
+    async with counting(store, settings, rules) as counts:
+        counts.rules = rules
+        await counts.publish(event)
+        assert await counts.value("post-emma-1") == 1
