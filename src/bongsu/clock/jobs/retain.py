@@ -33,7 +33,7 @@ Part = Callable[[Transaction, Any], Awaitable[Deleted]]
 def retain_job(settings: Settings, batch: int = BATCH) -> Job:
     return Job(
         "retain",
-        "Deletes what is older than it is kept: notifications, deliveries, events, suppressions, runs, counts, audits, chat.",
+        "Deletes what is older than it is kept: notifications, deliveries, events, suppressions, runs, audits, chat.",
         partial(_retain, settings, batch),
         settings.retention_cron,
         # A machine that is off at night does it when it is on.
