@@ -170,6 +170,10 @@ class BadCounterTarget(BongsuError):
     """Correct BONGSU_COUNTER_TARGETS: each statement is tried against the store with the rights Bongsu has."""
 
 
+class NotFlushed(BongsuError):
+    """Start a process with the role worker, or look for `counter target` in its log. Nothing is lost, and GET is exact."""
+
+
 class WrongKind(BongsuError):
     """The key is valid, but of the other kind: server calls take an API key, member calls a member token."""
 

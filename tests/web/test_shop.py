@@ -133,3 +133,22 @@ def test_every_button_reaches_every_visitor() -> None:
         assert any(device.push_consent for device in person.devices.values()) or person.member.phone, visitor
         assert set(person.preferences.types) <= {"FOLLOW"}, visitor
     assert all(product.price for product in PRODUCTS.values())
+
+
+def test_a_comment_made_in_one_tab_is_counted_in_another(shop: Site) -> None:
+    here, there = enter(shop, "seoyeon"), enter(shop, "haeun")
+    counts = "async () => (await (await fetch('/demo/counts')).json()).emma"
+    for bell in (here, there):
+        bell.page.locator("#target").select_option("emma")
+    before: int = there.page.evaluate(counts)
+    here.page.locator('[data-button="comment"]').click()
+    there.page.wait_for_function(
+        "(before) => Number(document.getElementById('comments').textContent.replace(/\\D/g, '')) > before", arg=before
+    )
+
+
+def test_a_pressed_comment_counts_as_any_other() -> None:
+    event = event_of(Pressed(button=Button.COMMENT, member_id="mina", target_id="emma"))
+    settings = Settings()
+    (delta,) = catalogue(settings, with_buttons(settings)).evaluate(event).deltas
+    assert (delta.counter, delta.key, delta.delta) == ("comments", "post-emma-1", 1)

@@ -135,6 +135,13 @@ async function press(button, productId) {
   toast(texts.done[button](product?.name, target.name));
 }
 
+// How many comments the post of the chosen member has, also those of other pages: the counter `comments`.
+async function showComments() {
+  const counts = document.hidden ? null : await fetch("/demo/counts").then((answer) => (answer.ok ? answer.json() : null)).catch(() => null);
+  if (counts) at("comments").textContent = `💬 ${counts[at("target").value] ?? 0}`;
+}
+setInterval(showComments, 1_000);
+
 let fading = 0;
 function toast(text) {
   clearTimeout(fading);
