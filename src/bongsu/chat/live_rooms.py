@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
 from uuid import UUID
 
@@ -22,14 +22,14 @@ import orjson
 from bongsu.chat import signals as kinds
 from bongsu.chat.fanout import changed_frame, message_frame
 from bongsu.chat.signals import RoomSignal, read_signal
-from bongsu.errors import StoreError
+from bongsu.errors import NotInRoom, StoreError
 from bongsu.live.member_state import OpenStreams, Stream
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.signals import Signals
 from bongsu.runtime.topics import room_topic
 from bongsu.store import Store, Transaction
-from bongsu.store.chat import ChatMessage, messages
 from bongsu.store.chat import live as statements
+from bongsu.store.chat import messages
 from bongsu.store.chat.live import RoomState
 
 # How long a signal may be late. After that the store is read. Shorter → reads that bring nothing new.
@@ -43,6 +43,11 @@ ROOMS = 100
 PAGE = 200
 # A reader that is sent what it missed and takes nothing for this long has stalled.
 STALLED_SECONDS = 30.0
+# Bytes written at once to a reader that is sent what it missed: far fewer than what a reader counts as stalled for, because
+# others write to it too.
+PIECE_BYTES = 128 * 1024
+# Changes that wait for a reader that is sent what it missed. One for which more would wait is closed, and resumes.
+LATER_LIMIT = 1_000
 # Writes to readers before other tasks run.
 PIECE = 1_000
 
@@ -54,6 +59,7 @@ class LiveRoom:
         "ahead",
         "changes",
         "is_behind",
+        "is_reading",
         "is_subscribed",
         "is_suspect",
         "paused",
@@ -81,10 +87,16 @@ class LiveRoom:
         # A change came too early. Somebody may not be in the room any more.
         self.is_behind = False
         self.is_suspect = False
+        # Changes are being read from the store. A message that a signal brings meanwhile may have the text from before one.
+        self.is_reading = False
         # The seq at which it began to wait for signals that are late.
         self.waiting_since: int | None = None
         self.is_subscribed = False
         self.subscription = contextlib.ExitStack()
+
+    def may_send(self, changes: int) -> bool:
+        """Whether a message that was committed after so many changes may be sent, if it is next."""
+        return changes <= self.changes and not self.is_reading
 
     def live(self, seq: int) -> Iterator[Stream]:
         """The readers that are to be sent this message."""
@@ -222,7 +234,7 @@ class LiveRooms(Loop):
             _send_to(others, signal.data, is_best_effort=signal.kind == kinds.TYPING)
 
     def _on_message(self, room: LiveRoom, signal: RoomSignal) -> None:
-        if signal.seq == room.seq + 1 and signal.changes <= room.changes:
+        if signal.seq == room.seq + 1 and room.may_send(signal.changes):
             self._send_message(room, signal.seq, signal.data)
             if room.ahead:
                 self._send_ahead(room)
@@ -232,7 +244,7 @@ class LiveRooms(Loop):
             self._wait(room)
 
     def _on_change(self, room: LiveRoom, signal: RoomSignal) -> None:
-        if signal.changes == room.changes + 1 and room.seq >= signal.seq:
+        if signal.changes == room.changes + 1 and room.seq >= signal.seq and not room.is_reading:
             self._send_change(room, signal.data)
             room.changes = signal.changes
             self._send_ahead(room)
@@ -268,10 +280,12 @@ class LiveRooms(Loop):
         _send_to((stream for stream in room.readers if stream not in room.paused), data)
         for stream, later in room.paused.items():
             later.append(stream.connection.wire.chat(False, data))
+            if len(later) > LATER_LIMIT:
+                stream.connection.cut()
 
     def _send_ahead(self, room: LiveRoom) -> None:
         """Send the messages that waited for this."""
-        while (signal := room.ahead.get(room.seq + 1)) is not None and signal.changes <= room.changes:
+        while (signal := room.ahead.get(room.seq + 1)) is not None and room.may_send(signal.changes):
             self._send_message(room, signal.seq, signal.data)
         if room.ahead:
             room.ahead = {seq: signal for seq, signal in room.ahead.items() if seq > room.seq}
@@ -309,7 +323,11 @@ class LiveRooms(Loop):
                 await self._read_rooms([room for room in rooms if room.readers])
         except StoreError:
             self._to_check.update(dict.fromkeys(members))
-            self._marked.update(dict.fromkeys(room for room in rooms if room.readers))
+            for room in rooms:
+                if room.readers:
+                    # What was known of it may have been cleared by the read that failed.
+                    room.is_suspect = True
+                    self._marked[room] = None
             raise
         return len(members) + len(rooms)
 
@@ -334,25 +352,41 @@ class LiveRooms(Loop):
 
     async def _read_room(self, tx: Transaction, room: LiveRoom, state: RoomState) -> None:
         """Send what is missing up to the state that was read before: a later change is announced later."""
-        changed: list[ChatMessage] = []
         if room.is_suspect or room.is_behind or state.changes > room.changes:
             room.is_suspect = room.is_behind = False
             asked = {stream.member_id for stream in room.readers}
             self._remove_members(room, asked - await statements.find_members_among(tx, room.room_id, asked))
-            changed = await _find_changed(tx, room.room_id, room.seq)
+        room.is_reading = state.changes > room.changes
+        try:
+            if room.is_reading:
+                await self._send_changed(tx, room)
+            await self._send_new(tx, room, state)
+        finally:
+            room.is_reading = False
+            self._send_ahead(room)
+
+    async def _send_changed(self, tx: Transaction, room: LiveRoom) -> None:
+        key = messages.FIRST_CHANGE
+        while True:
+            found, key = await messages.find_changed(tx, room.room_id, room.seq, PAGE, key)
+            for number, message in enumerate(found, 1):
+                self._send_change(room, orjson.dumps(changed_frame(message)))
+                await _give_way(room, number)
+            if len(found) < PAGE:
+                return
+
+    async def _send_new(self, tx: Transaction, room: LiveRoom, state: RoomState) -> None:
         found = await messages.find_after(tx, room.room_id, room.seq, PAGE) if state.last_seq > room.seq else []
-        for message in changed:
-            self._send_change(room, orjson.dumps(changed_frame(message)))
-        room.changes = max(room.changes, state.changes)
         for number, message in enumerate(found, 1):
             # Signals may have brought it meanwhile.
             if room.seq < message.seq <= state.last_seq:
                 self._send_message(room, message.seq, orjson.dumps(message_frame(message)))
-            if number * len(room.readers) % PIECE < len(room.readers):
-                await asyncio.sleep(0)
-        self._send_ahead(room)
-        if found and room.seq < state.last_seq:
+            await _give_way(room, number)
+        if len(found) == PAGE and room.seq < state.last_seq:
             self._mark(room)
+        else:
+            # Not before: signals about messages of the next page may have texts from before a change.
+            room.changes = max(room.changes, state.changes)
 
     # --- resuming -----------------------------------------------------------------------------------------------------
 
@@ -361,55 +395,78 @@ class LiveRooms(Loop):
 
         The state is one that the store had after the member's right to read was checked.
         """
+        if stream not in self._of:
+            # It could not be served, or has ended.
+            return after
         if not self.is_reader(stream, state.room_id):
             self._enter(stream, state)
         room = self._rooms[state.room_id]
-        room.paused.setdefault(stream, [])
+        # Another resume of this reader ends when it sees that this list is not its own.
+        later: list[bytes] = []
+        room.paused[stream] = later
         room.sent.pop(stream, None)
         try:
-            return await self._resume(stream, room, min(after, state.last_seq))
+            return await self._resume(stream, room, min(after, state.last_seq), later)
         finally:
-            room.paused.pop(stream, None)
+            if room.paused.get(stream) is later:
+                del room.paused[stream]
 
-    async def _resume(self, stream: Stream, room: LiveRoom, after: int) -> int:
-        async with self._store.read() as tx:
-            changed = await _find_changed(tx, room.room_id, after)
-        await _send_missed(stream, (orjson.dumps(changed_frame(message)) for message in changed))
-        while stream in room.readers and not stream.connection.is_ended:
+    async def _resume(self, stream: Stream, room: LiveRoom, after: int, later: list[bytes]) -> int:
+        await self._resume_changes(stream, room, after, later)
+        while room.paused.get(stream) is later and not stream.connection.is_ended:
             sent_before = room.seq
-            async with self._store.read() as tx:
+            async with self._reading(stream, room) as tx:
                 found = await messages.find_after(tx, room.room_id, after, PAGE)
-            if stream not in room.readers:
-                break
-            _send_all(stream, (orjson.dumps(message_frame(message)) for message in found))
+            frames = (orjson.dumps(message_frame(message)) for message in found)
+            await _send_missed(stream, room, frames, is_message=True)
             # What others were sent before the read, and is not there, was removed by retention.
             after = found[-1].seq if found else max(after, sent_before)
             # Nothing else runs between this and the end of the pause.
-            if after >= room.seq and len(found) < PAGE:
-                _write(stream, b"".join(room.paused[stream]))
+            if room.paused.get(stream) is later and after >= room.seq and len(found) < PAGE:
+                _write(stream, b"".join(later))
                 if after > room.seq:
                     room.sent[stream] = after
                 break
-            await _drain(stream)
         return after
 
+    async def _resume_changes(self, stream: Stream, room: LiveRoom, after: int, later: list[bytes]) -> None:
+        key = messages.FIRST_CHANGE
+        while room.paused.get(stream) is later and not stream.connection.is_ended:
+            async with self._reading(stream, room) as tx:
+                changed, key = await messages.find_changed(tx, room.room_id, after, PAGE, key)
+            await _send_missed(stream, room, (orjson.dumps(changed_frame(message)) for message in changed))
+            if len(changed) < PAGE:
+                return
 
-async def _find_changed(tx: Transaction, room_id: UUID, seq: int) -> list[ChatMessage]:
-    """All messages up to a seq that have changed since."""
-    changed: list[ChatMessage] = []
-    key = messages.FIRST_CHANGE
-    while True:
-        found, key = await messages.find_changed(tx, room_id, seq, PAGE, key)
-        changed += found
-        if len(found) < PAGE:
-            return changed
+    @contextlib.asynccontextmanager
+    async def _reading(self, stream: Stream, room: LiveRoom) -> AsyncIterator[Transaction]:
+        """Read what is sent to one member. Raises NotInRoom if they were removed before the end of it: the signal about
+        that may be late, and what was read may have been stored after it."""
+        async with self._store.read() as tx:
+            yield tx
+            if not await statements.find_members_among(tx, room.room_id, [stream.member_id]):
+                self._remove_members(room, {stream.member_id})
+                raise NotInRoom("You are not in this room")
 
 
-async def _send_missed(stream: Stream, frames: Iterable[bytes]) -> None:
-    remaining = iter(frames)
-    while piece := list(islice(remaining, PAGE)):
-        _send_all(stream, piece)
+async def _give_way(room: LiveRoom, number: int) -> None:
+    """Let other tasks run after every PIECE writes, when so many frames were written to all readers."""
+    if number * len(room.readers) % PIECE < len(room.readers):
+        await asyncio.sleep(0)
+
+
+async def _send_missed(stream: Stream, room: LiveRoom, frames: Iterable[bytes], *, is_message: bool = False) -> None:
+    """In pieces, each when the reader has taken the one before it. A reader who has left is sent no more."""
+    wire = stream.connection.wire
+    encoded = [frame for data in frames if (frame := wire.chat(is_message, data))]
+    while encoded and stream in room.readers:
+        count, size = 0, 0
+        while count < len(encoded) and size < PIECE_BYTES:
+            size += len(encoded[count])
+            count += 1
         await _drain(stream)
+        stream.connection.write(b"".join(encoded[:count]))
+        del encoded[:count]
 
 
 async def _drain(stream: Stream) -> None:
@@ -419,10 +476,6 @@ async def _drain(stream: Stream) -> None:
             await stream.connection.drain()
     except TimeoutError:
         stream.connection.cut()
-
-
-def _send_all(stream: Stream, frames: Iterable[bytes]) -> None:
-    _write(stream, b"".join(stream.connection.wire.chat(False, data) for data in frames))
 
 
 def _send_to(streams: Iterable[Stream], data: bytes, *, is_message: bool = False, is_best_effort: bool = False) -> None:
