@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 
 from bongsu.chat.signals import RoomSignal
 from bongsu.live.member_state import Stream
@@ -16,6 +15,11 @@ from bongsu.store.chat.live import RoomState
 
 # Messages of one room that are read or sent at a time.
 PAGE = 200
+# Bytes written at once to a reader that is sent what it missed: far fewer than what a reader counts as stalled for, because
+# others write to it too.
+PIECE_BYTES = 128 * 1024
+# Changes that wait for a reader that is sent what it missed. One for which more would wait is closed, and resumes.
+LATER_LIMIT = 1_000
 # A reader that is sent what it missed and takes nothing for this long has stalled.
 STALLED_SECONDS = 30.0
 
@@ -27,6 +31,7 @@ class LiveRoom:
         "ahead",
         "changes",
         "is_behind",
+        "is_reading",
         "is_subscribed",
         "is_suspect",
         "paused",
@@ -54,10 +59,16 @@ class LiveRoom:
         # A change came too early. Somebody may not be in the room any more.
         self.is_behind = False
         self.is_suspect = False
+        # Changes are being read from the store. A message that a signal brings meanwhile may have the text from before one.
+        self.is_reading = False
         # The seq at which it began to wait for signals that are late.
         self.waiting_since: int | None = None
         self.is_subscribed = False
         self.subscription = contextlib.ExitStack()
+
+    def may_send(self, changes: int) -> bool:
+        """Whether a message that was committed after so many changes may be sent, if it is next."""
+        return changes <= self.changes and not self.is_reading
 
     def live(self, seq: int) -> Iterator[Stream]:
         """The readers that are to be sent this message."""
@@ -84,20 +95,29 @@ class LiveRoom:
         send_to((stream for stream in self.readers if stream not in self.paused), data)
         for stream, later in self.paused.items():
             later.append(stream.connection.wire.chat(False, data))
+            if len(later) > LATER_LIMIT:
+                stream.connection.cut()
 
     def send_ahead(self) -> None:
         """Send the messages that waited for this."""
-        while (signal := self.ahead.get(self.seq + 1)) is not None and signal.changes <= self.changes:
+        while (signal := self.ahead.get(self.seq + 1)) is not None and self.may_send(signal.changes):
             self.send_message(signal.seq, signal.data)
         if self.ahead:
             self.ahead = {seq: signal for seq, signal in self.ahead.items() if seq > self.seq}
 
 
-async def send_missed(stream: Stream, frames: Iterable[bytes]) -> None:
-    remaining = iter(frames)
-    while piece := list(islice(remaining, PAGE)):
-        send_all(stream, piece)
+async def send_missed(stream: Stream, room: LiveRoom, frames: Iterable[bytes], *, is_message: bool = False) -> None:
+    """In pieces, each when the reader has taken the one before it. A reader who has left is sent no more."""
+    wire = stream.connection.wire
+    encoded = [frame for data in frames if (frame := wire.chat(is_message, data))]
+    while encoded and stream in room.readers:
+        count, size = 0, 0
+        while count < len(encoded) and size < PIECE_BYTES:
+            size += len(encoded[count])
+            count += 1
         await drain(stream)
+        stream.connection.write(b"".join(encoded[:count]))
+        del encoded[:count]
 
 
 async def drain(stream: Stream) -> None:
@@ -107,10 +127,6 @@ async def drain(stream: Stream) -> None:
             await stream.connection.drain()
     except TimeoutError:
         stream.connection.cut()
-
-
-def send_all(stream: Stream, frames: Iterable[bytes]) -> None:
-    write(stream, b"".join(stream.connection.wire.chat(False, data) for data in frames))
 
 
 def send_to(streams: Iterable[Stream], *frames: bytes, is_message: bool = False, is_best_effort: bool = False) -> None:

@@ -11,8 +11,9 @@ was committed before it, whether or not the signal about that has come.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
 from uuid import UUID
 
@@ -20,16 +21,16 @@ import orjson
 
 from bongsu.chat import signals as kinds
 from bongsu.chat.fanout import changed_frame, message_frame
-from bongsu.chat.live_room import PAGE, LiveRoom, drain, send_all, send_missed, send_to, write
+from bongsu.chat.live_room import PAGE, LiveRoom, send_missed, send_to, write
 from bongsu.chat.signals import RoomSignal, read_signal
-from bongsu.errors import StoreError
+from bongsu.errors import NotInRoom, StoreError
 from bongsu.live.member_state import OpenStreams, Stream
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.signals import Signals
 from bongsu.runtime.topics import room_topic
 from bongsu.store import Store, Transaction
-from bongsu.store.chat import ChatMessage, messages
 from bongsu.store.chat import live as statements
+from bongsu.store.chat import messages
 from bongsu.store.chat.live import RoomState
 
 # How long a signal may be late. After that the store is read. Shorter → reads that bring nothing new.
@@ -173,7 +174,7 @@ class LiveRooms(Loop):
 
     def _on_message(self, room: LiveRoom, signal: RoomSignal) -> None:
         frames = signal.frames()
-        if signal.seq == room.seq + 1 and signal.changes <= room.changes:
+        if signal.seq == room.seq + 1 and room.may_send(signal.changes):
             room.send_messages(frames)
             if room.ahead:
                 room.send_ahead()
@@ -187,7 +188,7 @@ class LiveRooms(Loop):
                 self._wait(room)
 
     def _on_change(self, room: LiveRoom, signal: RoomSignal) -> None:
-        if signal.changes == room.changes + 1 and room.seq >= signal.seq:
+        if signal.changes == room.changes + 1 and room.seq >= signal.seq and not room.is_reading:
             room.send_change(signal.data)
             room.changes = signal.changes
             room.send_ahead()
@@ -246,7 +247,11 @@ class LiveRooms(Loop):
                 await self._read_rooms([room for room in rooms if room.readers])
         except StoreError:
             self._to_check.update(dict.fromkeys(members))
-            self._marked.update(dict.fromkeys(room for room in rooms if room.readers))
+            for room in rooms:
+                if room.readers:
+                    # What was known of it may have been cleared by the read that failed.
+                    room.is_suspect = True
+                    self._marked[room] = None
             raise
         return len(members) + len(rooms)
 
@@ -274,25 +279,41 @@ class LiveRooms(Loop):
 
     async def _read_room(self, tx: Transaction, room: LiveRoom, state: RoomState) -> None:
         """Send what is missing up to the state that was read before: a later change is announced later."""
-        changed: list[ChatMessage] = []
         if room.is_suspect or room.is_behind or state.changes > room.changes:
             room.is_suspect = room.is_behind = False
             asked = {stream.member_id for stream in room.readers}
             self._remove_members(room, asked - await statements.find_members_among(tx, room.room_id, asked))
-            changed = await _find_changed(tx, room.room_id, room.seq)
+        room.is_reading = state.changes > room.changes
+        try:
+            if room.is_reading:
+                await self._send_changed(tx, room)
+            await self._send_new(tx, room, state)
+        finally:
+            room.is_reading = False
+            room.send_ahead()
+
+    async def _send_changed(self, tx: Transaction, room: LiveRoom) -> None:
+        key = messages.FIRST_CHANGE
+        while True:
+            found, key = await messages.find_changed(tx, room.room_id, room.seq, PAGE, key)
+            for number, message in enumerate(found, 1):
+                room.send_change(orjson.dumps(changed_frame(message)))
+                await _give_way(room, number)
+            if len(found) < PAGE:
+                return
+
+    async def _send_new(self, tx: Transaction, room: LiveRoom, state: RoomState) -> None:
         found = await messages.find_after(tx, room.room_id, room.seq, PAGE) if state.last_seq > room.seq else []
-        for message in changed:
-            room.send_change(orjson.dumps(changed_frame(message)))
-        room.changes = max(room.changes, state.changes)
         for number, message in enumerate(found, 1):
             # Signals may have brought it meanwhile.
             if room.seq < message.seq <= state.last_seq:
                 room.send_message(message.seq, orjson.dumps(message_frame(message)))
-            if number * len(room.readers) % PIECE < len(room.readers):
-                await asyncio.sleep(0)
-        room.send_ahead()
-        if found and room.seq < state.last_seq:
+            await _give_way(room, number)
+        if len(found) == PAGE and room.seq < state.last_seq:
             self._mark(room)
+        else:
+            # Not before: signals about messages of the next page may have texts from before a change.
+            room.changes = max(room.changes, state.changes)
 
     # --- resuming -----------------------------------------------------------------------------------------------------
 
@@ -301,45 +322,61 @@ class LiveRooms(Loop):
 
         The state is one that the store had after the member's right to read was checked.
         """
+        if stream not in self._of:
+            # It could not be served, or has ended.
+            return after
         if not self.is_reader(stream, state.room_id):
             self._enter(stream, state)
         room = self._rooms[state.room_id]
-        room.paused.setdefault(stream, [])
+        # Another resume of this reader ends when it sees that this list is not its own.
+        later: list[bytes] = []
+        room.paused[stream] = later
         room.sent.pop(stream, None)
         try:
-            return await self._resume(stream, room, min(after, state.last_seq))
+            return await self._resume(stream, room, min(after, state.last_seq), later)
         finally:
-            room.paused.pop(stream, None)
+            if room.paused.get(stream) is later:
+                del room.paused[stream]
 
-    async def _resume(self, stream: Stream, room: LiveRoom, after: int) -> int:
-        async with self._store.read() as tx:
-            changed = await _find_changed(tx, room.room_id, after)
-        await send_missed(stream, (orjson.dumps(changed_frame(message)) for message in changed))
-        while stream in room.readers and not stream.connection.is_ended:
+    async def _resume(self, stream: Stream, room: LiveRoom, after: int, later: list[bytes]) -> int:
+        await self._resume_changes(stream, room, after, later)
+        while room.paused.get(stream) is later and not stream.connection.is_ended:
             sent_before = room.seq
-            async with self._store.read() as tx:
+            async with self._reading(stream, room) as tx:
                 found = await messages.find_after(tx, room.room_id, after, PAGE)
-            if stream not in room.readers:
-                break
-            send_all(stream, (orjson.dumps(message_frame(message)) for message in found))
+            frames = (orjson.dumps(message_frame(message)) for message in found)
+            await send_missed(stream, room, frames, is_message=True)
             # What others were sent before the read, and is not there, was removed by retention.
             after = found[-1].seq if found else max(after, sent_before)
             # Nothing else runs between this and the end of the pause.
-            if after >= room.seq and len(found) < PAGE:
-                write(stream, b"".join(room.paused[stream]))
+            if room.paused.get(stream) is later and after >= room.seq and len(found) < PAGE:
+                write(stream, b"".join(later))
                 if after > room.seq:
                     room.sent[stream] = after
                 break
-            await drain(stream)
         return after
 
+    async def _resume_changes(self, stream: Stream, room: LiveRoom, after: int, later: list[bytes]) -> None:
+        key = messages.FIRST_CHANGE
+        while room.paused.get(stream) is later and not stream.connection.is_ended:
+            async with self._reading(stream, room) as tx:
+                changed, key = await messages.find_changed(tx, room.room_id, after, PAGE, key)
+            await send_missed(stream, room, (orjson.dumps(changed_frame(message)) for message in changed))
+            if len(changed) < PAGE:
+                return
 
-async def _find_changed(tx: Transaction, room_id: UUID, seq: int) -> list[ChatMessage]:
-    """All messages up to a seq that have changed since."""
-    changed: list[ChatMessage] = []
-    key = messages.FIRST_CHANGE
-    while True:
-        found, key = await messages.find_changed(tx, room_id, seq, PAGE, key)
-        changed += found
-        if len(found) < PAGE:
-            return changed
+    @contextlib.asynccontextmanager
+    async def _reading(self, stream: Stream, room: LiveRoom) -> AsyncIterator[Transaction]:
+        """Read what is sent to one member. Raises NotInRoom if they were removed before the end of it: the signal about
+        that may be late, and what was read may have been stored after it."""
+        async with self._store.read() as tx:
+            yield tx
+            if not await statements.find_members_among(tx, room.room_id, [stream.member_id]):
+                self._remove_members(room, {stream.member_id})
+                raise NotInRoom("You are not in this room")
+
+
+async def _give_way(room: LiveRoom, number: int) -> None:
+    """Let other tasks run after every PIECE writes, when so many frames were written to all readers."""
+    if number * len(room.readers) % PIECE < len(room.readers):
+        await asyncio.sleep(0)
