@@ -82,7 +82,7 @@ async def talking(live: Live, *member_ids: str) -> AsyncIterator[list[Talker]]:
 @contextlib.asynccontextmanager
 async def calling(live: Live, member_id: str | None = None) -> AsyncIterator[httpx.AsyncClient]:
     headers = api_headers(live.settings) if member_id is None else bearer(live.settings, member_id)
-    async with httpx.AsyncClient(base_url=f"{live.address}/api/chat", headers=headers) as caller:
+    async with httpx.AsyncClient(base_url=f"{live.address}/api/chat", headers=headers, timeout=60) as caller:
         yield caller
 
 
@@ -319,7 +319,7 @@ async def test_a_reader_that_takes_nothing_of_what_it_missed_is_closed_with_4408
 
 async def test_streams_have_chat_events_without_an_id_whatever_the_preferences(live: Live) -> None:
     room = await new_room(live, "a", "b")
-    async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "b")) as caller:
+    async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "b"), timeout=60) as caller:
         answer = await caller.put("/api/preferences", json={"enabled": False})
         assert answer.status_code < 300
     async with live.open("b") as page, talking(live, "a") as (a,):
