@@ -127,8 +127,8 @@ class _RabbitDaemon(_Daemon):
         (home / "definitions.json").write_text(json.dumps(_definitions()))
         (home / "rabbitmq.conf").write_text(
             "loopback_users = none\nvm_memory_high_watermark.absolute = 1GB\ndisk_free_limit.absolute = 50MB\n"
-            f"load_definitions = {home}/definitions.json\nlog.console = true\nlog.console.level = warning\nlog.file =
-            false\n"
+            f"load_definitions = {home}/definitions.json\n"
+            "log.console = true\nlog.console.level = warning\nlog.file = false\n"
         )
 
     def command(self, home: Path) -> Sequence[str | Path]:
