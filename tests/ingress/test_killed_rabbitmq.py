@@ -75,8 +75,9 @@ async def test_killed_consumers_store_each_message_once_and_chat_in_order(
 
 @pytest.mark.parametrize("seed", seeds(1))
 async def test_what_the_broker_had_confirmed_before_it_was_killed_is_stored_once(
-    rabbit_server: RabbitServer, rabbitmq_url: str, store: Store, seed: int
+    rabbit_server: RabbitServer, store: Store, seed: int
 ) -> None:
+    rabbitmq_url = rabbit_server.fresh_url()
     dice = random.Random(seed)
     events = [event(dice.choice(["post.liked", "comment.created"]), refId=str(number)) for number in range(400)]
     confirmed: list[str] = []
@@ -205,9 +206,8 @@ def dead_events(client: httpx.Client) -> list[str]:
     return [item["eventId"] for item in client.get("/api/admin/dead", params={"source": "rabbitmq"}).json()["items"]]
 
 
-async def test_a_service_starts_without_its_broker_and_heals(
-    migrated: dict[str, str], rabbit_server: RabbitServer, rabbitmq_url: str
-) -> None:
+async def test_a_service_starts_without_its_broker_and_heals(migrated: dict[str, str], rabbit_server: RabbitServer) -> None:
+    rabbitmq_url = rabbit_server.fresh_url()
     environment = {**migrated, "BONGSU_RABBITMQ_URL": rabbitmq_url}
     rabbit_server.crash()
     try:

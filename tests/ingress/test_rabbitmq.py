@@ -255,9 +255,8 @@ async def test_an_ordered_queue_has_one_consumer_and_another_takes_over_in_order
     assert first.accepted + second.accepted == chat
 
 
-async def test_after_a_crash_of_the_broker_the_consumer_goes_on_and_says_so_once(
-    rabbit_server: RabbitServer, rabbitmq_url: str
-) -> None:
+async def test_after_a_crash_of_the_broker_the_consumer_goes_on_and_says_so_once(rabbit_server: RabbitServer) -> None:
+    rabbitmq_url = rabbit_server.fresh_url()
     recorder, after = Recorder(), event("x", refId="after")
     with capture_logs() as lines:
         async with contextlib.AsyncExitStack() as stack:

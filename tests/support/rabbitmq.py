@@ -8,6 +8,9 @@ declares. Start one server per process, and keep the tests that use it in few fi
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import json
 import os
 import shutil
 import signal
@@ -17,6 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import aio_pika
@@ -27,6 +31,7 @@ from tests.support.servers import (
     ENVIRONMENT,
     MEMORY_DIRECTORY,
     ServerMissing,
+    ServerNotOurs,
     _Account,
     _Daemon,
     _free_port,
@@ -38,6 +43,8 @@ from tests.support.servers import (
 
 # The script that runs the server as we are. The one in PATH wants to be root or the account `rabbitmq`.
 SCRIPT = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+# Virtual hosts for tests that kill the server.
+FRESH = [f"fresh-{number}" for number in range(12)]
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 
 
@@ -66,6 +73,17 @@ def _installed_script() -> str | None:
 class RabbitServer(_Server):
     """After `crash` and `start` it has the messages that it had confirmed."""
 
+    def __init__(self, url: str, daemon: _Daemon | None = None) -> None:
+        super().__init__(url, daemon)
+        self._unused = list(FRESH)
+
+    def fresh_url(self) -> str:
+        """Of a virtual host that no test has used, for a test that kills the server: RabbitMQ 3.10 does not find a queue
+        again that was deleted and declared shortly before it was killed."""
+        if not self.owned:
+            raise ServerNotOurs(f"{ServerNotOurs.__doc__}")
+        return f"{self.url}{self._unused.pop()}"
+
     def empty(self) -> None:
         """Delete the queues and exchanges of Bongsu, so that a test begins with none."""
         _run(_delete_all(self.url))
@@ -78,6 +96,19 @@ async def _delete_all(url: str) -> None:
             await channel.queue_delete(queue.dead_letters)
         for exchange in EXCHANGES:
             await channel.exchange_delete(exchange)
+
+
+def _definitions() -> dict[str, Any]:
+    """The account that is usual, and some virtual hosts."""
+    salt = os.urandom(4)
+    password = base64.b64encode(salt + hashlib.sha256(salt + b"guest").digest()).decode()
+    hosts = ["/", *FRESH]
+    everything = {"user": "guest", "configure": ".*", "write": ".*", "read": ".*"}
+    return {
+        "users": [{"name": "guest", "password_hash": password, "tags": "administrator"}],
+        "vhosts": [{"name": host} for host in hosts],
+        "permissions": [{"vhost": host, **everything} for host in hosts],
+    }
 
 
 class _RabbitDaemon(_Daemon):
@@ -93,8 +124,10 @@ class _RabbitDaemon(_Daemon):
 
     def prepare(self, home: Path) -> None:
         (home / "enabled_plugins").write_text("[].\n")
+        (home / "definitions.json").write_text(json.dumps(_definitions()))
         (home / "rabbitmq.conf").write_text(
             "loopback_users = none\nvm_memory_high_watermark.absolute = 1GB\ndisk_free_limit.absolute = 50MB\n"
+            f"load_definitions = {home}/definitions.json\n"
             "log.console = true\nlog.console.level = warning\nlog.file = false\n"
         )
 
