@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from websockets.sync.client import connect
 
@@ -29,7 +30,7 @@ def test_the_longest_message_that_is_allowed_fits_into_a_frame(migrated: dict[st
         ) as socket:
             socket.send(json.dumps({**about, "clientMessageId": "long", "message": "\x01" * size}))
             socket.send(json.dumps({**about, "clientMessageId": "longer", "message": "\x01" * (size + 1)}))
-            answers = {}
+            answers: dict[str, Any] = {}
             while len(answers) < 2:
                 frame = json.loads(socket.recv())
                 if frame["op"] in ("ack", "error"):

@@ -243,7 +243,7 @@ async def test_a_ping_brings_what_no_signal_has(live: Live, monkeypatch: pytest.
         await b.until("message", roomId=other, seq=1)
 
 
-@pytest.mark.parametrize("page", [live_rooms.PAGE, 3])
+@pytest.mark.parametrize("page", [live_room.PAGE, 3])
 async def test_resume_sends_what_came_and_changed_then_what_is_new(
     live: Live, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
