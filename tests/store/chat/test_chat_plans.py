@@ -30,6 +30,14 @@ async def fill(store: Store) -> UUID:
         )  # fmt: skip
         for _ in range(ROOMS):
             await add_chat_room(tx, "m-1")
+        # All can be pushed to, and were pushed to before.
+        name = Sql("'m-' || CAST(number AS text)")
+        number = Sql("number + 0")
+        await add_many(tx, "members", MEMBERS, member_id=name)
+        await add_many(tx, "devices", MEMBERS, member_id=name, token=name)
+        await add_many(tx, "digests", MEMBERS, notification_id=number, member_id=name, type="CHAT_MESSAGE", key=str(room))
+        ids = {"notification_id": number, "member_id": name, "message_id": number}
+        await add_many(tx, "deliveries", MEMBERS, **ids, status="SUCCESS")
     await keep_statistics(store)
     return room
 
