@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import campaign, claim, dispatch, event, fanout, ground, ingest, live, publish, recommend
+from bench import campaign, claim, dispatch, event, fanout, ground, ingest, live, publish, recommend, sources
 from bench.ground import Ground
 from bench.measure import QUICK_ROUNDS, ROUNDS, Contest
 from bench.report import RESULTS, Report, write_readme
@@ -37,6 +37,7 @@ class Bench:
 BENCHES = {
     "publish": Bench(publish.TITLE, publish.contests),
     "ingest": Bench(ingest.TITLE, ingest.contests, ingest.notes),
+    "sources": Bench(sources.TITLE, sources.contests),
     "claim": Bench(claim.TITLE, claim.contests),
     "fanout": Bench(fanout.TITLE, fanout.contests, fanout.notes),
     "dispatch": Bench(dispatch.TITLE, dispatch.contests, dispatch.notes),
