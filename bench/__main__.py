@@ -25,6 +25,7 @@ from bench import (
     publish,
     rabbitmq,
     recommend,
+    sources,
 )
 from bench.ground import Ground
 from bench.measure import QUICK_ROUNDS, ROUNDS, Contest
@@ -51,6 +52,7 @@ class Bench:
 BENCHES = {
     "publish": Bench(publish.TITLE, publish.contests),
     "ingest": Bench(ingest.TITLE, ingest.contests, ingest.notes),
+    "sources": Bench(sources.TITLE, sources.contests),
     "claim": Bench(claim.TITLE, claim.contests),
     "fanout": Bench(fanout.TITLE, fanout.contests, fanout.notes),
     "dispatch": Bench(dispatch.TITLE, dispatch.contests, dispatch.notes),

@@ -38,7 +38,7 @@ from bongsu.ingress.consumer import Consumer
 from bongsu.ingress.decode import decode_event
 from bongsu.ingress.intake import Intake
 from bongsu.ingress.rabbitmq import require_driver
-from bongsu.ingress.relay import Relay, open_outbox
+from bongsu.ingress.relay import open_relay
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
 from bongsu.live.member_state import OpenStreams
@@ -240,8 +240,8 @@ async def _relays(process: Process) -> AsyncIterator[None]:
         intake = Intake(process.store.share(Share.INGEST), process.signals, "outbox")
         await stack.enter_async_context(running(intake))
         for name, url in outboxes:
-            relay = Relay(name, open_outbox(url))
-            await stack.enter_async_context(running(Consumer(relay, decode_event, intake.accept_in_turn)))
+            consumer = Consumer(open_relay(name, url), decode_event, intake.accept_in_turn)
+            await stack.enter_async_context(running(consumer))
         yield
 
 

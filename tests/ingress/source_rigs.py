@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import pytest
 
 from bongsu.ingress.consumer import Source
-from bongsu.ingress.relay import RejectedFilter, Relay, open_outbox
+from bongsu.ingress.relay import RejectedFilter, open_outbox, open_relay
 from tests.ingress.databases import Place, connect_plainly
 from tests.support.forwarder import Forwarder
 from tests.support.mariadb import MariadbServer
@@ -63,7 +63,7 @@ class OutboxRig:
             connection.commit()
 
     def source(self) -> Source:
-        return Relay("orders", open_outbox(self.url))
+        return open_relay("orders", self.url)
 
     async def waiting(self) -> int:
         with contextlib.closing(connect_plainly(self.place)) as connection:

@@ -79,7 +79,7 @@ def outbox_values(database: str, events: Sequence[Event]) -> list[Any]:
 
 def _naive_text(moment: datetime) -> str:
     """MySQL's datetime has no zone: it is UTC."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
 
 
 def _iso_text(moment: datetime) -> str:

@@ -7,8 +7,15 @@ from urllib.parse import urlsplit
 from bongsu.errors import BadSettings
 from bongsu.ingress.relay.outbox import OutboxDatabase
 from bongsu.ingress.relay.postgres import PostgresOutbox
+from bongsu.ingress.relay.source import Relay
 from bongsu.ingress.relay.sqlite import SqliteOutbox
 from bongsu.settings import check_outbox_url
+
+
+def open_relay(name: str, url: str) -> Relay:
+    """Nothing is connected yet."""
+    outbox = open_outbox(url)
+    return Relay(name, outbox, None if isinstance(outbox, SqliteOutbox) else open_outbox(url))
 
 
 def open_outbox(url: str) -> OutboxDatabase:
