@@ -240,7 +240,7 @@ async def _relays(process: Process) -> AsyncIterator[None]:
         intake = Intake(process.store.share(Share.INGEST), process.signals, "outbox")
         await stack.enter_async_context(running(intake))
         for name, url in outboxes:
-            consumer = Consumer(open_relay(name, url), decode_event, intake.accept_in_turn)
+            consumer = Consumer[Event | NewEvent](open_relay(name, url), decode_event, intake.accept_in_turn)
             await stack.enter_async_context(running(consumer))
         yield
 
