@@ -42,7 +42,7 @@ chaos: $(VENV)/dev.stamp
 		tests/live/test_schedules.py tests/live/test_instances.py tests/live/test_ghosts.py tests/chat/test_socket_instances.py tests/chat/test_killed_push.py \
 		tests/ingress/test_killed_rabbitmq.py tests/decide/test_bulk.py tests/decide/test_shared_keys.py tests/store/messages/test_counts.py tests/store/members/test_channels.py \
 		tests/store/outbox/test_event_machine.py tests/store/deliveries/test_delivery_machine.py \
-		tests/store/inbox/test_inbox_machine.py tests/store/desk/test_cancel_machine.py \
+		tests/store/inbox/test_inbox_machine.py tests/store/desk/test_cancel_machine.py tests/counters/test_machine.py \
 		tests/api/test_document_fuzz.py tests/api/test_request_fuzz.py tests/deliver/channels/email/test_hostile_mails.py
 
 bench: $(VENV)/bench.stamp

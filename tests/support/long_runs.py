@@ -25,6 +25,7 @@ LONG_FILES = (
     "tests/chaos/test_faults.py",
     "tests/test_serve.py",
     "tests/chaos/test_two_workers.py",
+    "tests/chaos/test_counters.py",
     "tests/web/test_bell.py",
     "tests/web/test_bell_states.py",
     "tests/decide/test_killed_workers.py",

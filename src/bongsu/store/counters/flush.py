@@ -10,11 +10,13 @@ from datetime import datetime
 import orjson
 
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Statement, Table, Transaction, fetch_one, only_sqlite, same
+from bongsu.store.core.query import Statement, Table, Transaction, fetch_one, only_postgres, only_sqlite, same
 from bongsu.store.counters import COUNTER_KEY, KeySum, postgres, sqlite
 
 BEGIN_FLUSH = Statement(postgres.BEGIN_FLUSH, sqlite.BEGIN_FLUSH)
 FLUSH = Statement(postgres.FLUSH, sqlite.FIND_APPLIED)
+# See postgres.py.
+PREPARE_LARGE = tuple(map(only_postgres, postgres.PREPARE_LARGE))
 APPLY = only_sqlite(sqlite.APPLY)
 ADD_BATCH = only_sqlite(sqlite.ADD_BATCH)
 DELETE_APPLIED = only_sqlite(sqlite.DELETE_APPLIED)
@@ -58,17 +60,16 @@ async def flush(tx: Transaction, scope: Scope, limit: int, *, with_applied: bool
     begun = await fetch_one(tx, BEGIN_FLUSH(*scope.parameters, limit))
     if begun is None or not begun["is_held"] or begun["until"] is None:
         return None
-    parameters = (*scope.parameters, begun["until"])
+    parameters = (*scope.parameters, begun["until"], with_applied, tx.dialect.time(begun["oldest"]))
     if tx.dialect is POSTGRES:
-        row = await fetch_one(tx, FLUSH(*parameters, with_applied))
+        if begun["is_large"]:
+            await tx.execute(*(statement() for statement in PREPARE_LARGE))
+        (row,) = await tx.fetch(FLUSH(*parameters))
     else:
-        queries = (APPLY(*parameters), ADD_BATCH(*parameters), FLUSH(*parameters, with_applied))
-        row = next(iter(await tx.fetch(*queries)), None)
+        (row,) = await tx.fetch(APPLY(*parameters), ADD_BATCH(*parameters), FLUSH(*parameters))
         await tx.execute(DELETE_APPLIED(*parameters))
-    if row is None:
-        return None
     applied = [KeySum(*entry) for entry in orjson.loads(row["applied"] or "[]")]
-    return Batch(row["batch_id"], int(row["keys"]), int(row["deltas"]), float(row["lag"]), applied)
+    return Batch(row["batch_id"], int(row["keys"]), int(begun["count"]), float(begun["lag"]), applied)
 
 
 async def find_keys(tx: Transaction, counter: str, limit: int) -> list[str]:

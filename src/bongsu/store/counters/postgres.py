@@ -5,6 +5,8 @@ from bongsu.store.core.locks import lock_number
 from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.counters import COUNTER_KEY, KEY_DELTA
 
+# From one counter in so many on, a flush changes a large part of them.
+LARGE_SHARE = 10
 # The advisory lock that one flush at a time holds.
 _FLUSH_LOCK = lock_number("counter flush")
 
@@ -43,19 +45,32 @@ _IN_SCOPE = f"""
          ELSE d.counter = $2 AND d.key IN (SELECT y.key FROM {POSTGRES.table("y", COUNTER_KEY, 3)}) END"""
 
 # Locks out other flushes until the transaction ends, if there is none under way, and returns up to which id the next $4
-# deltas of the scope reach. Rows with smaller ids that are committed later are taken later: a flush takes what it sees.
+# deltas of the scope reach, how many they are and how old. Rows with smaller ids that are committed later are taken later: a
+# flush takes what it sees.
 BEGIN_FLUSH = f"""
-    SELECT pg_try_advisory_xact_lock({_FLUSH_LOCK}) AS is_held,
-           (SELECT max(n.delta_id) FROM (
-                SELECT d.delta_id FROM bongsu_count_deltas AS d WHERE {_IN_SCOPE}
-                ORDER BY d.delta_id LIMIT $4) AS n) AS until"""
+    SELECT pg_try_advisory_xact_lock({_FLUSH_LOCK}) AS is_held, n.until, n.count, n.oldest,
+           CAST(extract(epoch FROM clock_timestamp() - n.oldest) AS double precision) AS lag,
+           n.count * {LARGE_SHARE} > (
+               SELECT reltuples FROM pg_class WHERE oid = CAST('bongsu_counters' AS regclass)) AS is_large
+    FROM (
+        SELECT max(x.delta_id) AS until, count(*) AS count, min(x.created_at) AS oldest FROM (
+            SELECT d.delta_id, d.created_at FROM bongsu_count_deltas AS d WHERE {_IN_SCOPE}
+            ORDER BY d.delta_id LIMIT $4) AS x) AS n"""
 
+# For a flush that changes a large part of all counters: reading them in a row is faster than looking up each, and the
+# planner, which expects few, would look up each. The sums of 100,000 keys fit into this memory.
+PREPARE_LARGE = (
+    "SET LOCAL plan_cache_mode = force_custom_plan",
+    "SET LOCAL enable_nestloop = off",
+    "SET LOCAL work_mem = '64MB'",
+)
 
 # Sums are numeric. Where both sides are far from the limit, bigint is added to bigint, which takes a tenth of the time. What
 # would lead beyond 64 bits is refused when it is added; two that race for the last of the room are stopped here.
 _FAR = 2**62
 _NEW_VALUE = f"""
-    CASE WHEN s.is_far AND c.value BETWEEN {-_FAR} AND {_FAR} THEN c.value + CAST(s.delta AS bigint)
+    CASE WHEN s.delta BETWEEN {-_FAR} AND {_FAR} AND c.value BETWEEN {-_FAR} AND {_FAR}
+         THEN c.value + CAST(s.delta AS bigint)
          ELSE CAST(greatest({SMALLEST}, least({LARGEST}, c.value + s.delta)) AS bigint) END"""
 
 # Applies the deltas of the scope up to id $4 to their counters and deletes them, and adds the batch. Returns the batch, and
@@ -65,35 +80,28 @@ _NEW_VALUE = f"""
 FLUSH = f"""
     WITH taken AS (
         DELETE FROM bongsu_count_deltas AS d WHERE d.delta_id <= $4 AND {_IN_SCOPE}
-        RETURNING d.counter, d.key, d.delta, d.created_at),
-    all_sums AS MATERIALIZED (
-        SELECT t.counter, t.key, sum(t.delta) AS delta, count(*) AS deltas, min(t.created_at) AS oldest
-        FROM taken AS t GROUP BY t.counter, t.key),
+        RETURNING d.counter, d.key, d.delta),
     sums AS MATERIALIZED (
-        SELECT counter, key, delta, delta BETWEEN {-_FAR} AND {_FAR} AS is_far FROM all_sums WHERE delta <> 0),
-    totals AS MATERIALIZED (
-        SELECT count(*) FILTER (WHERE delta <> 0) AS keys, coalesce(sum(delta), 0) AS sum, sum(deltas) AS deltas,
-               min(oldest) AS oldest, clock_timestamp() AS now
-        FROM all_sums),
+        SELECT t.counter, t.key, sum(t.delta) AS delta FROM taken AS t GROUP BY t.counter, t.key HAVING sum(t.delta) <> 0),
     updated AS (
         UPDATE bongsu_counters AS c SET value = {_NEW_VALUE}, changed_at = now()
         FROM sums AS s WHERE c.counter = s.counter AND c.key = s.key
-        RETURNING c.counter, c.key),
+        RETURNING c.counter, c.key, s.delta),
     added AS (
         INSERT INTO bongsu_counters (counter, key, value, changed_at)
         SELECT s.counter, s.key, CAST(greatest({SMALLEST}, least({LARGEST}, s.delta)) AS bigint), now()
         FROM sums AS s
-        WHERE (SELECT count(*) FROM updated) < (SELECT keys FROM totals)
-          AND NOT EXISTS (SELECT 1 FROM updated AS u WHERE u.counter = s.counter AND u.key = s.key)),
+        WHERE (SELECT count(*) FROM updated) < (SELECT count(*) FROM sums)
+          AND NOT EXISTS (SELECT 1 FROM updated AS u WHERE u.counter = s.counter AND u.key = s.key)
+        RETURNING value),
     batch AS (
         INSERT INTO bongsu_count_batches (processed_from, processed_to, keys, sum)
-        SELECT least(totals.now, coalesce(
-                   (SELECT b.processed_to FROM bongsu_count_batches AS b ORDER BY b.batch_id DESC LIMIT 1), totals.oldest)),
-               totals.now, totals.keys, totals.sum
-        FROM totals WHERE totals.deltas > 0
+        SELECT least(clock_timestamp(), coalesce((
+                   SELECT b.processed_to FROM bongsu_count_batches AS b ORDER BY b.batch_id DESC LIMIT 1), $6)),
+               clock_timestamp(), count(*), coalesce(sum(s.delta), 0)
+        FROM sums AS s
         RETURNING batch_id, keys)
-    SELECT batch.batch_id, batch.keys, totals.deltas,
-           CAST(extract(epoch FROM totals.now - totals.oldest) AS double precision) AS lag,
+    SELECT batch.batch_id, batch.keys,
            CASE WHEN CAST($5 AS boolean) THEN (
                SELECT CAST(json_agg(json_build_array(counter, key, delta)) AS text) FROM sums) END AS applied
-    FROM batch CROSS JOIN totals"""
+    FROM batch"""

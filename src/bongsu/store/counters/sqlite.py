@@ -41,17 +41,19 @@ _IN_SCOPE = f"""
          THEN d.counter NOT IN (SELECT x.counter FROM {SQLITE.table("x", COUNTER_KEY, 1)})
          ELSE d.counter = $2 AND d.key IN (SELECT y.key FROM {SQLITE.table("y", COUNTER_KEY, 3)}) END"""
 
-# Up to which id the next $4 deltas of the scope reach. The transaction is the only one that writes.
+# Up to which id the next $4 deltas of the scope reach, how many they are and how old. The transaction is the only one that
+# writes.
 BEGIN_FLUSH = f"""
-    SELECT 1 AS is_held,
-           (SELECT max(n.delta_id) FROM (
-                SELECT d.delta_id FROM bongsu_count_deltas AS d WHERE {_IN_SCOPE}
-                ORDER BY d.delta_id LIMIT $4) AS n) AS until"""
+    SELECT 1 AS is_held, 0 AS is_large, n.until, n.count, n.oldest, ({SQLITE.now} - n.oldest) / 1000000.0 AS lag
+    FROM (
+        SELECT max(x.delta_id) AS until, count(*) AS count, min(x.created_at) AS oldest FROM (
+            SELECT d.delta_id, d.created_at FROM bongsu_count_deltas AS d WHERE {_IN_SCOPE}
+            ORDER BY d.delta_id LIMIT $4) AS x) AS n"""
 
 # The sums by counter of the deltas of the scope up to id $4.
 _SUMS = f"""(
     SELECT d.counter, d.key, sum(d.delta >> 32) + (sum(d.delta {_LOW}) >> 32) AS high,
-           sum(d.delta {_LOW}) {_LOW} AS low, count(*) AS deltas, min(d.created_at) AS oldest
+           sum(d.delta {_LOW}) {_LOW} AS low
     FROM bongsu_count_deltas AS d WHERE d.delta_id <= $4 AND {_IN_SCOPE} GROUP BY d.counter, d.key)"""
 
 
@@ -72,26 +74,22 @@ APPLY = f"""
     WHERE s.high <> 0 OR s.low <> 0
     ON CONFLICT (counter, key) DO UPDATE SET value = excluded.value, changed_at = excluded.changed_at"""
 
-# Adds the batch of the same deltas, if there are any.
+# Adds the batch of the same deltas, of which the oldest is from $6.
 ADD_BATCH = f"""
     INSERT INTO bongsu_count_batches (processed_from, processed_to, keys, sum)
     SELECT min({SQLITE.now}, coalesce(
-               (SELECT b.processed_to FROM bongsu_count_batches AS b ORDER BY b.batch_id DESC LIMIT 1), t.oldest)),
-           {SQLITE.now}, t.keys, {_joined("t.high", "t.low")}
-    FROM (SELECT sum(s.high <> 0 OR s.low <> 0) AS keys, sum(s.high) AS high, sum(s.low) AS low, sum(s.deltas) AS deltas,
-                 min(s.oldest) AS oldest
-          FROM {_SUMS} AS s) AS t
-    WHERE t.deltas > 0"""
+               (SELECT b.processed_to FROM bongsu_count_batches AS b ORDER BY b.batch_id DESC LIMIT 1), $6)),
+           {SQLITE.now}, coalesce(sum(s.high <> 0 OR s.low <> 0), 0),
+           {_joined("coalesce(sum(s.high), 0)", "coalesce(sum(s.low), 0)")}
+    FROM {_SUMS} AS s"""
 
 # The newest batch, and with $5 what the same deltas change as JSON.
 FIND_APPLIED = f"""
-    SELECT b.batch_id, b.keys, t.deltas, (b.processed_to - t.oldest) / 1000000.0 AS lag,
+    SELECT b.batch_id, b.keys,
            CASE WHEN $5 THEN (
                SELECT json_group_array(json_array(s.counter, s.key, {_joined("s.high", "s.low")})) FROM {_SUMS} AS s
                WHERE s.high <> 0 OR s.low <> 0) END AS applied
-    FROM (SELECT sum(s.deltas) AS deltas, min(s.oldest) AS oldest FROM {_SUMS} AS s) AS t
-    CROSS JOIN (SELECT batch_id, keys, processed_to FROM bongsu_count_batches ORDER BY batch_id DESC LIMIT 1) AS b
-    WHERE t.deltas > 0"""
+    FROM bongsu_count_batches AS b ORDER BY b.batch_id DESC LIMIT 1"""
 
 # Deletes the deltas of the scope up to id $4, which are applied.
 DELETE_APPLIED = f"DELETE FROM bongsu_count_deltas AS d WHERE d.delta_id <= $4 AND {_IN_SCOPE}"
