@@ -191,12 +191,12 @@ def test_counts_are_exact_whatever_is_killed_or_emptied(
             with redis.Redis.from_url(own_redis.url) as client:
                 client.flushall()
 
+        def has_sent(calls: int) -> bool:
+            return callers.sent >= calls
+
         faults: list[Callable[[], None]] = [kill, flush_all, own_redis.restart, *[kill] * (TIMES > 1)]
         for number, fault in enumerate(faults):
-            until(
-                lambda number=number: callers.sent >= (number + 1) * CALLS // (len(faults) + 1),
-                f"calls before fault {number}",
-            )  # type: ignore[misc]
+            until(partial(has_sent, (number + 1) * CALLS // (len(faults) + 1)), f"calls before fault {number}")
             fault()
         callers.join()
         until(lambda: read_all(processes[0]) == dict(callers.expected), f"exact: {dict(callers.expected)}")
