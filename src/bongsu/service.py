@@ -8,7 +8,7 @@ import shlex
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from bongsu import demo
@@ -16,7 +16,10 @@ from bongsu.api.app import build_api
 from bongsu.api.http_protocol import HttpLimits
 from bongsu.api.server import bind, serving
 from bongsu.chat.fanout import Fanout
+from bongsu.chat.intake import ChatAnnouncer, ChatIntake, decode_chat_message
+from bongsu.chat.order import BATCH_LIMIT as CHAT_BATCH_LIMIT
 from bongsu.chat.order import ChatOrder
+from bongsu.chat.push import ChatPush
 from bongsu.clock.scheduler import build_clock
 from bongsu.clock.skew import SkewMonitor
 from bongsu.counters.calls import Counters
@@ -31,10 +34,16 @@ from bongsu.deliver.dispatchers import dispatchers
 from bongsu.deliver.waking import DispatcherWaker
 from bongsu.desk.cancel import CancelWorker
 from bongsu.desk.jobs import build_jobs
+from bongsu.ingress.consumer import Consumer
+from bongsu.ingress.decode import decode_event
 from bongsu.ingress.intake import Intake
+from bongsu.ingress.rabbitmq import require_driver
+from bongsu.ingress.relay import open_relay
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
-from bongsu.live.presence import presence
+from bongsu.live.member_state import OpenStreams
+from bongsu.live.presence import Presence, presence
+from bongsu.model import Event
 from bongsu.model.job import Job
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue
@@ -48,12 +57,14 @@ from bongsu.runtime.signals import LocalSignals, Signals
 from bongsu.runtime.topics import CANCELLATIONS_TOPIC, EVENTS_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Share, Store, check, migrate
+from bongsu.store.chat.messages import NewMessage
 from bongsu.store.core.availability import Check, abort_unresponsive_store, wait_for_store
 from bongsu.store.core.dead_claims import release_dead_claims
 from bongsu.store.core.private_files import exposed_files
 from bongsu.store.counters import KeySum
 from bongsu.store.members.channels import declare_channels, load_channels
 from bongsu.store.messages.content import MessageCache
+from bongsu.store.outbox import NewEvent
 
 _log = telemetry.log("bongsu")
 
@@ -108,6 +119,9 @@ class Process(Runtime):
     jobs: Sequence[Job]
     stopping: asyncio.Event
     is_demo: bool
+    presence: Presence
+    # The gateway's, if there is one in this process.
+    open_streams: OpenStreams
     # Dispatchers send from it and gateways stream from it; the decider fills it.
     message_cache: MessageCache = field(default_factory=MessageCache)
     # The pending sums of counters in Redis, if there is one.
@@ -171,14 +185,74 @@ async def _event_worker(process: Process) -> AsyncIterator[None]:
                 yield
 
 
+@contextlib.asynccontextmanager
+async def _rabbitmq(process: Process) -> AsyncIterator[None]:
+    """One Consumer for each work queue, on one connection. Both that take events share an intake."""
+    if not process.settings.rabbitmq_url:
+        yield
+        return
+    require_driver()
+    from bongsu.ingress.rabbitmq import topology  # noqa: PLC0415 (the driver is an extra)
+    from bongsu.ingress.rabbitmq.connection import Broker  # noqa: PLC0415
+    from bongsu.ingress.rabbitmq.envelope import decode_message  # noqa: PLC0415
+    from bongsu.ingress.rabbitmq.queue import QueueSource  # noqa: PLC0415
+
+    broker, store, fanout = Broker(process.settings.rabbitmq_url), process.store.share(Share.INGEST), Fanout(process.signals)
+    intake = Intake(store, process.signals, "rabbitmq")
+    chat, announcer = ChatIntake(store, fanout, process.settings.chat_max_bytes), ChatAnnouncer(fanout)
+
+    def source(queue: topology.WorkQueue) -> QueueSource:
+        return QueueSource(broker, queue)
+
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(broker.close)
+        for part in (
+            intake,
+            Consumer[Event | NewEvent](source(topology.NOTIFICATIONS), decode_message, intake.accept_in_turn),
+            Consumer[Event | NewEvent](source(topology.AGGREGATES), decode_message, intake.accept_in_turn),
+            Consumer[NewMessage](source(topology.CHAT_PERSIST), decode_chat_message, chat.accept, limit=CHAT_BATCH_LIMIT),
+            Consumer[NewMessage](
+                source(topology.CHAT_FANOUT), decode_chat_message, announcer.accept, limit=CHAT_BATCH_LIMIT
+            ),
+        ):
+            await stack.enter_async_context(running(part))
+        yield
+
+
+def _presence(process: Process) -> AbstractAsyncContextManager[object]:
+    return running(process.presence)
+
+
+def _chat_push(process: Process) -> AbstractAsyncContextManager[object]:
+    if not process.settings.chat_push_seconds:
+        return contextlib.nullcontext()
+    return running(ChatPush(process.store, process.signals, process.presence, process.settings))
+
+
+@contextlib.asynccontextmanager
+async def _relays(process: Process) -> AsyncIterator[None]:
+    """One Consumer for each outbox, so that one that is away keeps no other waiting. They share an intake."""
+    outboxes = process.settings.outboxes
+    if not outboxes:
+        yield
+        return
+    async with AsyncExitStack() as stack:
+        intake = Intake(process.store.share(Share.INGEST), process.signals, "outbox")
+        await stack.enter_async_context(running(intake))
+        for name, url in outboxes:
+            consumer = Consumer[Event | NewEvent](open_relay(name, url), decode_event, intake.accept_in_turn)
+            await stack.enter_async_context(running(consumer))
+        yield
+
+
 def _clock(process: Process) -> AbstractAsyncContextManager[object]:
     return running(build_clock(process.settings, process.store, process.jobs))
 
 
 # In the order in which they start; they stop in the reverse.
-COMPONENTS_OF_ALL: Sequence[Component] = (_skew_monitor, _channel_refresh)
+COMPONENTS_OF_ALL: Sequence[Component] = (_skew_monitor, _channel_refresh, _presence)
 COMPONENTS: Mapping[Role, Sequence[Component]] = {
-    Role.WORKER: (_dispatchers, _cancel_worker, _flusher, _event_worker),
+    Role.WORKER: (_dispatchers, _cancel_worker, _flusher, _event_worker, _chat_push, _relays, _rabbitmq),
     Role.CLOCK: (_clock,),
     # These two share one HTTP server, which starts after everything else: see _http.
     Role.API: (),
@@ -195,8 +269,8 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
     is_api = Role.API in roles
     counters = Counters(store.share(Share.INGEST), declared, _on_counted(process)) if is_api else None
     chat_order = ChatOrder(store, Fanout(signals), settings) if roles & LISTENING else None
-    gateway = Gateway(store, signals, settings, process.message_cache) if Role.GATEWAY in roles else None
-    online = presence(settings, gateway.open_streams if gateway else None)
+    is_gateway = Role.GATEWAY in roles
+    gateway = Gateway(store, signals, settings, process.message_cache, process.open_streams) if is_gateway else None
     app = build_api(
         store,
         intake,
@@ -208,13 +282,13 @@ async def _http(process: Process, listener: socket.socket) -> AsyncIterator[str]
         on_change=partial(announce_read, signals),
         chat_order=chat_order,
         counters=counters,
-        presence=online,
+        presence=process.presence,
         types=process.rules.types,
         all_jobs=process.jobs,
         is_demo=process.is_demo,
     )
     async with AsyncExitStack() as stack:
-        for part in (process.keys.sign_in, intake, counters, chat_order, gateway, online):
+        for part in (process.keys.sign_in, intake, counters, chat_order, gateway):
             if part is not None:
                 await stack.enter_async_context(running(part))
         drain = gateway.drain if gateway else None
@@ -246,7 +320,7 @@ class Service:
     ) -> None:
         """With `listens`, roles that answer no requests still answer how they are."""
         self._is_demo = is_demo
-        self._settings = settings = demo.with_daily_limit(settings) if is_demo else settings
+        self._settings = settings = demo.with_demo_limits(settings) if is_demo else settings
         self._roles = roles
         self._listens = listens or bool(roles & LISTENING)
         self._rules = catalogue(settings, demo.with_buttons(settings, app) if is_demo else app)
@@ -283,9 +357,21 @@ class Service:
     def _process(self, store: Store, keys: Keys) -> Process:
         settings, signals = self._settings, _signals(self._settings)
         jobs = build_jobs(settings, store, signals, self._rules.jobs)
-        pending = PendingSums(settings.redis_url, settings.counter_flush_seconds) if settings.redis_url else None
-        process = Process(settings, store, signals, self._roles, self._rules, keys, jobs, self._stopping, self._is_demo)
-        return replace(process, pending_sums=pending)
+        streams = OpenStreams()
+        return Process(
+            settings,
+            store,
+            signals,
+            self._roles,
+            self._rules,
+            keys,
+            jobs,
+            self._stopping,
+            self._is_demo,
+            presence(settings, streams if Role.GATEWAY in self._roles else None),
+            streams,
+            pending_sums=PendingSums(settings.redis_url, settings.counter_flush_seconds) if settings.redis_url else None,
+        )
 
     async def _run_components(
         self, process: Process, listener: socket.socket | None, on_ready: Callable[[str], None]

@@ -12,12 +12,13 @@ import pytest
 from bongsu import App, Delta, Notice
 from bongsu.decide.step import Decider
 from bongsu.desk.cancel import Cancellations
-from bongsu.desk.dead_letters import DeadFilter, StoreDeadLetters
+from bongsu.desk.dead_filter import DeadFilter
 from bongsu.model import Event, Everyone, NoticeType
 from bongsu.runtime.signals import LocalSignals
 from bongsu.store import outbox
 from tests.support.counters import Counting, comment_created, comment_deleted
 from tests.support.decisions import add_members, rows
+from tests.support.replays import dead_letters
 
 LARGEST = 2**63 - 1
 
@@ -192,7 +193,7 @@ async def test_a_dead_letter_counts_when_it_is_replayed_and_once(counts: Countin
     await counts.publish(event)
     assert await statuses(counts) == {"post.loved": "UNHANDLED"}
     counts.rules = known
-    dead = StoreDeadLetters(counts.store, LocalSignals(), 60)
+    dead = dead_letters(counts.store, LocalSignals(), 60)
     for _ in range(2):
         await dead.replay(DeadFilter(type="post.loved"), "test")
         await counts.decide()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -19,8 +18,7 @@ OLD = timedelta(days=-31)
 async def age(counts: Counting) -> None:
     """Everything is a month older than it was."""
     for table, column in (("events", "finished_at"), ("events", "created_at"), ("count_batches", "processed_to")):
-        values: dict[str, Any] = {column: OLD}
-        await set_columns(counts.store, table, **values)
+        await set_columns(counts.store, table, None, **{column: OLD})
     await set_columns(counts.store, "counted_items", "deleted_at IS NOT NULL", deleted_at=OLD)
 
 

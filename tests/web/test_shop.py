@@ -92,7 +92,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_is_not_there_without_demo(sho
 
 
 def test_the_shop_gives_tokens_of_its_own_people_alone_and_to_its_own_page(shop: Site) -> None:
-    with httpx.Client(base_url=f"{shop.address}/demo") as client:
+    with httpx.Client(base_url=f"{shop.address}/demo", timeout=60) as client:
         assert client.post("/visits", json={"memberId": "a-real-person"}).status_code == 422
         assert client.post("/visits", json={"memberId": "mina"}).status_code == 200
         foreign = {"Sec-Fetch-Site": "cross-site"}

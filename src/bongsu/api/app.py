@@ -38,7 +38,8 @@ from bongsu.chat.order import ChatOrder
 from bongsu.chat.rooms import Rooms
 from bongsu.counters.calls import Counters
 from bongsu.desk.cancel import Cancellations
-from bongsu.desk.dead_letters import StoreDeadLetters
+from bongsu.desk.dead_letters import DeadLetters
+from bongsu.desk.dead_sources import dead_letter_sources
 from bongsu.desk.erase import Erasures
 from bongsu.desk.jobs import JobDesk
 from bongsu.ingress.intake import Intake
@@ -98,7 +99,8 @@ def build_api(
         app.include_router(notifications.router(gate, intake, ingest, cancellations.cancel, types or {}))
         app.include_router(history.router(gate, operators))
         app.include_router(admin_events.router(gate, operators, cancellations))
-        dead_letters = StoreDeadLetters(operators, signals or LocalSignals(), settings.lease_seconds)
+        sources = dead_letter_sources(settings, operators, signals or LocalSignals())
+        dead_letters = DeadLetters(operators, sources, settings.lease_seconds)
         app.include_router(dead.router(gate, dead_letters))
         app.include_router(jobs.router(gate, settings, JobDesk(settings, operators, all_jobs)))
     if counters is not None:

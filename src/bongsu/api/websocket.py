@@ -134,6 +134,9 @@ class Socket:
         """Do what the member's frames ask for, until the socket has ended or an `auth` came."""
         chat = ChatSocket(self._chat, stream) if self._chat is not None else None
         while self.auth is None and (given := await self.next_frame()) is not None:
+            if self.connection.is_ended:
+                # What comes behind our last frame cannot be answered.
+                return
             if given["op"] == "auth":
                 self.take_auth(given)
                 continue

@@ -304,4 +304,5 @@ def _paced_notice(notice_index: int, event: EventInProgress) -> PacedNotice | No
 def _notice_row(notice_index: int, notice: Notice, key: int, *, is_bulk: bool) -> NoticeRow:
     kind = notice.type
     rank = rank_of(kind.priority, is_critical=kind.is_critical, is_bulk=is_bulk or notice.bulk)
-    return NoticeRow(notice_index, key, kind.name, to_bits(kind.channels), kind.is_critical, rank)
+    is_capped = kind.is_capped and not kind.is_critical
+    return NoticeRow(notice_index, key, kind.name, to_bits(kind.channels), kind.is_critical, is_capped, rank)

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import urlsplit
 
 import redis.asyncio
 
@@ -28,6 +27,8 @@ from bongsu.errors import (
     StoreTooNew,
     StoreTooOld,
 )
+from bongsu.ingress.rabbitmq import require_driver
+from bongsu.ingress.relay import open_outbox
 from bongsu.model import utc_now
 from bongsu.model.channels import Address, ChannelSpec, describe_channel, names_with_deliveries
 from bongsu.model.outcome import Sender
@@ -80,7 +81,7 @@ async def examine(app_name: str | None = None) -> list[Finding]:
         ("kafka", _kafka),
         ("rabbitmq", _rabbitmq),
     ]
-    findings += [await _run(name, check, settings) for name, check in parts]
+    findings += [await _run(name, check, settings) for name, check in (*parts, *_outboxes(settings))]
     # Now that the store was read, its channels are known.
     for spec in _channels_to_check(rules):
         findings.append(await _run(spec.label, partial(_channel, spec, rules.senders.get(spec.name)), settings))
@@ -224,11 +225,32 @@ async def _kafka(settings: Settings) -> str:
 
 
 async def _rabbitmq(settings: Settings) -> str:
+    """Whether each work queue can be used as the workers use it; declares what is missing."""
     if not settings.rabbitmq_url:
         return "not configured"
-    url = urlsplit(settings.rabbitmq_url)
-    await reach(url.hostname or "localhost", url.port or (5671 if url.scheme == "amqps" else 5672), BrokerUnreachable)
-    return "reachable"
+    require_driver()
+    from bongsu.ingress.rabbitmq.connection import Broker  # noqa: PLC0415 (the driver is an extra)
+    from bongsu.ingress.rabbitmq.queue import QueueSource  # noqa: PLC0415
+    from bongsu.ingress.rabbitmq.topology import QUEUES  # noqa: PLC0415
+
+    broker = Broker(settings.rabbitmq_url, is_quiet=True)
+    try:
+        found = [await QueueSource(broker, queue).check() for queue in QUEUES]
+    finally:
+        await broker.close()
+    return "\n".join([broker.location, *found])
+
+
+def _outboxes(settings: Settings) -> list[tuple[str, Check]]:
+    return [(f"outbox {name}", partial(_outbox, url)) for name, url in settings.outboxes]
+
+
+async def _outbox(url: str, _settings: Settings) -> str:
+    outbox = open_outbox(url)
+    try:
+        return await outbox.check()
+    finally:
+        await outbox.close()
 
 
 async def _counters(settings: Settings) -> str:

@@ -1,6 +1,7 @@
 """Rules: pure functions from an Event to its effects: the Notices to be sent, and the Deltas to be counted."""
 
 from bongsu.rules.booking import booking
+from bongsu.rules.chat import chat
 from bongsu.rules.commerce import commerce
 from bongsu.rules.counting import counting
 from bongsu.rules.direct import CRITICAL_DIRECT, DIRECT, direct
@@ -15,5 +16,5 @@ __all__ = ["CRITICAL_DIRECT", "DIRECT", "App", "Effect", "Effects", "Rule", "Rul
 
 def catalogue(settings: Settings, app: Rules | None = None) -> Rules:
     """All rules: the built-in ones and those of the user's app."""
-    known = Rules(commerce(settings), social, booking, recommend, counting, app or Rules())
+    known = Rules(commerce(settings), social, booking, recommend, counting, chat, app or Rules())
     return Rules(known, direct(known.types))

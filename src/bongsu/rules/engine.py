@@ -98,9 +98,11 @@ class Rules:
         expires_hours: float | None = None,
         pace_per_minute: int | None = None,
         digest: Digest | None = None,
+        capped: bool = True,
     ) -> NoticeType:
         """Declare a notice type, under the name that preferences, history and texts know it by.
 
+        `capped=False`: it is sent however many the member had that day, and takes no room from others.
         A channel of your own must be declared before the types that name it.
         """
         if not TYPE_NAME.fullmatch(name):
@@ -116,6 +118,7 @@ class Rules:
                 hours_of(expires_hours, "expires_hours", least=LEAST_EXPIRY),
                 pace_of(pace_per_minute, "pace_per_minute"),
                 _checked_digest(digest, expires_hours, critical=critical, is_paced=pace_per_minute is not None),
+                capped,
             )
         except ValueError as error:
             raise BadApp(f"Notice type {name}: {error}") from None

@@ -35,7 +35,10 @@ VISITORS = ("mina", "seoyeon", "haeun", "minjae", "emma", "liam", "lucas", "jack
 TOKEN_LIFETIME = timedelta(hours=1)
 # In per cent, at least BONGSU_PRICE_DROP_THRESHOLD (10).
 DROPS = range(10, 45, 5)
-FILES = ("shop.css", "shop.js", "products.svg")
+FILES = (
+    "shop.css", "shop.js", "products.svg", "chat.css", "chat.svg", "chat.js", "chat-connection.js", "chat-room.js",
+    "chat-texts.js", "chat-view.js",
+)  # fmt: skip
 # The page loads nothing from elsewhere. It also shows that the bell works under a strict policy.
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
@@ -78,7 +81,7 @@ def router(keys: Keys, store: Store, intake: Intake) -> APIRouter:
     async def shelf() -> Response:
         visitors = [{"id": key, "name": NAMES[key], "locale": "en" if key in ABROAD else "ko"} for key in VISITORS]
         products = [{"id": key, "name": product.name, "price": product.price} for key, product in PRODUCTS.items()]
-        return JSONResponse({"visitors": visitors, "products": products})
+        return JSONResponse({"visitors": visitors, "products": products, "names": NAMES})
 
     @routes.get("/demo/counts")
     async def counts() -> Response:

@@ -3,7 +3,7 @@
 from bongsu.store.schema.scripts import run_scripts
 
 revision = "r0006"
-down_revision = "r0004"
+down_revision = "r0005"
 
 
 def upgrade() -> None:
