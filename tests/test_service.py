@@ -14,6 +14,8 @@ from bongsu.decide.step import Decider
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.live.announce import Announcer
 from bongsu.live.hub import Hub
+from bongsu.live.member_state import OpenStreams
+from bongsu.live.presence import LocalPresence
 from bongsu.rules import catalogue
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.roles import ALL_ROLES, Role
@@ -30,7 +32,10 @@ def test_the_table_has_every_role() -> None:
 @pytest.fixture
 async def process(store: Store, settings: Settings) -> Process:
     rules, keys = catalogue(settings), Keys.load(settings)
-    return Process(settings, store, LocalSignals(), ALL_ROLES, rules, keys, (), asyncio.Event(), is_demo=False)
+    streams = OpenStreams()
+    online = LocalPresence(streams)
+    stopping = asyncio.Event()
+    return Process(settings, store, LocalSignals(), ALL_ROLES, rules, keys, (), stopping, False, online, streams)
 
 
 async def test_all_who_need_the_content_of_messages_share_one_cache(

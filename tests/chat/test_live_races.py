@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.frames import Frame, Opcode
 
-from bongsu.chat import live_rooms
+from bongsu.chat import live_room, live_rooms
 from bongsu.errors import StoreUnreachable
 from bongsu.settings import Settings
 from bongsu.store import Store
@@ -219,4 +219,4 @@ async def test_what_is_written_at_once_to_a_reader_who_resumes_is_bounded(
         monkeypatch.setattr(type(stream.connection), "write", write)
         await b.do("resume", roomId=room, afterSeq=0)
         await b.until("resumed", seq=60)
-        assert max(sizes) < live_rooms.PIECE_BYTES + 7 * live.settings.chat_max_bytes
+        assert max(sizes) < live_room.PIECE_BYTES + 7 * live.settings.chat_max_bytes

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
 from uuid import UUID
 
@@ -21,6 +21,7 @@ import orjson
 
 from bongsu.chat import signals as kinds
 from bongsu.chat.fanout import changed_frame, message_frame
+from bongsu.chat.live_room import PAGE, LiveRoom, send_missed, send_to, write
 from bongsu.chat.signals import RoomSignal, read_signal
 from bongsu.errors import NotInRoom, StoreError
 from bongsu.live.member_state import OpenStreams, Stream
@@ -39,70 +40,8 @@ AHEAD_LIMIT = 1_000
 # Members checked, and rooms read, before others have their turn.
 MEMBERS = 200
 ROOMS = 100
-# Messages of one room that are read at a time.
-PAGE = 200
-# A reader that is sent what it missed and takes nothing for this long has stalled.
-STALLED_SECONDS = 30.0
-# Bytes written at once to a reader that is sent what it missed: far fewer than what a reader counts as stalled for, because
-# others write to it too.
-PIECE_BYTES = 128 * 1024
-# Changes that wait for a reader that is sent what it missed. One for which more would wait is closed, and resumes.
-LATER_LIMIT = 1_000
 # Writes to readers before other tasks run.
 PIECE = 1_000
-
-
-class LiveRoom:
-    """A room with readers in this process."""
-
-    __slots__ = (
-        "ahead",
-        "changes",
-        "is_behind",
-        "is_reading",
-        "is_subscribed",
-        "is_suspect",
-        "paused",
-        "readers",
-        "room_id",
-        "sent",
-        "seq",
-        "subscription",
-        "waiting_since",
-    )
-
-    def __init__(self, state: RoomState) -> None:
-        self.room_id = state.room_id
-        # Everything up to this seq was sent to the readers, and so many changes were.
-        self.seq = state.last_seq
-        self.changes = state.changes
-        self.readers: dict[Stream, None] = {}
-        # Readers that are being sent what they missed, and the changes that they are sent after it. What is new they read
-        # from the store. As long as that takes: a reader that takes nothing is closed.
-        self.paused: dict[Stream, list[bytes]] = {}
-        # Readers that have been sent more than the others: up to this seq.
-        self.sent: dict[Stream, int] = {}
-        # Messages that came too early, by seq.
-        self.ahead: dict[int, RoomSignal] = {}
-        # A change came too early. Somebody may not be in the room any more.
-        self.is_behind = False
-        self.is_suspect = False
-        # Changes are being read from the store. A message that a signal brings meanwhile may have the text from before one.
-        self.is_reading = False
-        # The seq at which it began to wait for signals that are late.
-        self.waiting_since: int | None = None
-        self.is_subscribed = False
-        self.subscription = contextlib.ExitStack()
-
-    def may_send(self, changes: int) -> bool:
-        """Whether a message that was committed after so many changes may be sent, if it is next."""
-        return changes <= self.changes and not self.is_reading
-
-    def live(self, seq: int) -> Iterator[Stream]:
-        """The readers that are to be sent this message."""
-        if not self.paused and not self.sent:
-            return iter(self.readers)
-        return (one for one in self.readers if one not in self.paused and self.sent.get(one, 0) < seq)
 
 
 class LiveRooms(Loop):
@@ -150,7 +89,7 @@ class LiveRooms(Loop):
         state = RoomState(UUID(signal.frame()["roomId"]), signal.seq, signal.changes)
         for stream in self._open_streams.of(member_id):
             if stream in self._of and not self.is_reader(stream, state.room_id):
-                _write(stream, stream.connection.wire.chat(False, signal.data))
+                write(stream, stream.connection.wire.chat(False, signal.data))
                 self._enter(stream, state)
                 if self._rooms[state.room_id].seq > state.last_seq:
                     self._catch_up(stream, state)
@@ -226,38 +165,43 @@ class LiveRooms(Loop):
         elif signal.kind == kinds.LEFT:
             self._on_left(room, signal)
         elif signal.kind == kinds.READ:
-            _send_to(room.readers, signal.data)
+            send_to(room.readers, signal.data)
         else:
             # The member's own connections know.
             member_id = signal.frame()["memberId"]
             others = [stream for stream in room.readers if stream.member_id != member_id]
-            _send_to(others, signal.data, is_best_effort=signal.kind == kinds.TYPING)
+            send_to(others, signal.data, is_best_effort=signal.kind == kinds.TYPING)
 
     def _on_message(self, room: LiveRoom, signal: RoomSignal) -> None:
+        frames = signal.frames()
         if signal.seq == room.seq + 1 and room.may_send(signal.changes):
-            self._send_message(room, signal.seq, signal.data)
+            room.send_messages(frames)
             if room.ahead:
-                self._send_ahead(room)
-        elif signal.seq > room.seq:
-            if len(room.ahead) < AHEAD_LIMIT:
-                room.ahead[signal.seq] = signal
-            self._wait(room)
+                room.send_ahead()
+        elif signal.seq + len(frames) - 1 > room.seq:
+            for seq, data in enumerate(frames, signal.seq):
+                if seq > room.seq and len(room.ahead) < AHEAD_LIMIT:
+                    room.ahead[seq] = signal._replace(seq=seq, data=data)
+            # The store may have been read up to some of them.
+            room.send_ahead()
+            if room.ahead:
+                self._wait(room)
 
     def _on_change(self, room: LiveRoom, signal: RoomSignal) -> None:
         if signal.changes == room.changes + 1 and room.seq >= signal.seq and not room.is_reading:
-            self._send_change(room, signal.data)
+            room.send_change(signal.data)
             room.changes = signal.changes
-            self._send_ahead(room)
+            room.send_ahead()
         elif signal.changes > room.changes:
             room.is_behind = True
             self._wait(room)
 
     def _on_left(self, room: LiveRoom, signal: RoomSignal) -> None:
         self._remove_members(room, {signal.frame()["memberId"]})
-        _send_to(room.readers, signal.data)
+        send_to(room.readers, signal.data)
         if signal.changes == room.changes + 1:
             room.changes = signal.changes
-            self._send_ahead(room)
+            room.send_ahead()
         elif not signal.changes or signal.changes > room.changes:
             room.is_behind = True
             self._wait(room)
@@ -266,29 +210,9 @@ class LiveRooms(Loop):
         """They have left the room."""
         for stream in [one for one in room.readers if one.member_id in member_ids]:
             frame = orjson.dumps({"op": "left", "roomId": str(room.room_id), "memberId": stream.member_id})
-            _write(stream, stream.connection.wire.chat(False, frame))
+            write(stream, stream.connection.wire.chat(False, frame))
             self._of[stream].discard(room)
             self._drop(stream, room)
-
-    def _send_message(self, room: LiveRoom, seq: int, data: bytes) -> None:
-        _send_to(room.live(seq), data, is_message=True)
-        room.seq = seq
-        if room.sent:
-            room.sent = {stream: sent for stream, sent in room.sent.items() if sent > seq}
-
-    def _send_change(self, room: LiveRoom, data: bytes) -> None:
-        _send_to((stream for stream in room.readers if stream not in room.paused), data)
-        for stream, later in room.paused.items():
-            later.append(stream.connection.wire.chat(False, data))
-            if len(later) > LATER_LIMIT:
-                stream.connection.cut()
-
-    def _send_ahead(self, room: LiveRoom) -> None:
-        """Send the messages that waited for this."""
-        while (signal := room.ahead.get(room.seq + 1)) is not None and room.may_send(signal.changes):
-            self._send_message(room, signal.seq, signal.data)
-        if room.ahead:
-            room.ahead = {seq: signal for seq, signal in room.ahead.items() if seq > room.seq}
 
     def _wait(self, room: LiveRoom) -> None:
         """For signals that are late. If none comes, the room is read."""
@@ -344,7 +268,10 @@ class LiveRooms(Loop):
         async with self._store.read() as tx:
             states = {state.room_id: state for state in await statements.find_states(tx, [room.room_id for room in rooms])}
             for room in rooms:
-                await self._read_room(tx, room, states[room.room_id])
+                # A room that was deleted had no members any more.
+                await self._read_room(
+                    tx, room, states.get(room.room_id) or RoomState(room.room_id, room.seq, room.changes + 1)
+                )
 
     async def _subscribed(self, room: LiveRoom) -> None:
         # If Redis is away, the streams are closed; if it is back, the listener is called.
@@ -363,14 +290,14 @@ class LiveRooms(Loop):
             await self._send_new(tx, room, state)
         finally:
             room.is_reading = False
-            self._send_ahead(room)
+            room.send_ahead()
 
     async def _send_changed(self, tx: Transaction, room: LiveRoom) -> None:
         key = messages.FIRST_CHANGE
         while True:
             found, key = await messages.find_changed(tx, room.room_id, room.seq, PAGE, key)
             for number, message in enumerate(found, 1):
-                self._send_change(room, orjson.dumps(changed_frame(message)))
+                room.send_change(orjson.dumps(changed_frame(message)))
                 await _give_way(room, number)
             if len(found) < PAGE:
                 return
@@ -380,7 +307,7 @@ class LiveRooms(Loop):
         for number, message in enumerate(found, 1):
             # Signals may have brought it meanwhile.
             if room.seq < message.seq <= state.last_seq:
-                self._send_message(room, message.seq, orjson.dumps(message_frame(message)))
+                room.send_message(message.seq, orjson.dumps(message_frame(message)))
             await _give_way(room, number)
         if len(found) == PAGE and room.seq < state.last_seq:
             self._mark(room)
@@ -418,12 +345,12 @@ class LiveRooms(Loop):
             async with self._reading(stream, room) as tx:
                 found = await messages.find_after(tx, room.room_id, after, PAGE)
             frames = (orjson.dumps(message_frame(message)) for message in found)
-            await _send_missed(stream, room, frames, is_message=True)
+            await send_missed(stream, room, frames, is_message=True)
             # What others were sent before the read, and is not there, was removed by retention.
             after = found[-1].seq if found else max(after, sent_before)
             # Nothing else runs between this and the end of the pause.
             if room.paused.get(stream) is later and after >= room.seq and len(found) < PAGE:
-                _write(stream, b"".join(later))
+                write(stream, b"".join(later))
                 if after > room.seq:
                     room.sent[stream] = after
                 break
@@ -434,7 +361,7 @@ class LiveRooms(Loop):
         while room.paused.get(stream) is later and not stream.connection.is_ended:
             async with self._reading(stream, room) as tx:
                 changed, key = await messages.find_changed(tx, room.room_id, after, PAGE, key)
-            await _send_missed(stream, room, (orjson.dumps(changed_frame(message)) for message in changed))
+            await send_missed(stream, room, (orjson.dumps(changed_frame(message)) for message in changed))
             if len(changed) < PAGE:
                 return
 
@@ -453,50 +380,3 @@ async def _give_way(room: LiveRoom, number: int) -> None:
     """Let other tasks run after every PIECE writes, when so many frames were written to all readers."""
     if number * len(room.readers) % PIECE < len(room.readers):
         await asyncio.sleep(0)
-
-
-async def _send_missed(stream: Stream, room: LiveRoom, frames: Iterable[bytes], *, is_message: bool = False) -> None:
-    """In pieces, each when the reader has taken the one before it. A reader who has left is sent no more."""
-    wire = stream.connection.wire
-    encoded = [frame for data in frames if (frame := wire.chat(is_message, data))]
-    while encoded and stream in room.readers:
-        count, size = 0, 0
-        while count < len(encoded) and size < PIECE_BYTES:
-            size += len(encoded[count])
-            count += 1
-        await _drain(stream)
-        stream.connection.write(b"".join(encoded[:count]))
-        del encoded[:count]
-
-
-async def _drain(stream: Stream) -> None:
-    """Wait for a reader that is sent much; one that takes nothing for long is closed, and resumes from where it was."""
-    try:
-        async with asyncio.timeout(STALLED_SECONDS):
-            await stream.connection.drain()
-    except TimeoutError:
-        stream.connection.cut()
-
-
-def _send_to(streams: Iterable[Stream], data: bytes, *, is_message: bool = False, is_best_effort: bool = False) -> None:
-    """Encoded once for each wire. What is best effort is not sent to slow readers."""
-    wire, frame = None, b""
-    encoded: dict[object, bytes] = {}
-    for stream in streams:
-        connection = stream.connection
-        if connection.wire is not wire:
-            wire = connection.wire
-            if wire not in encoded:
-                encoded[wire] = wire.chat(is_message, data)
-            frame = encoded[wire]
-        if not frame:
-            continue
-        if is_best_effort:
-            connection.write_best_effort(frame)
-        else:
-            connection.write(frame)
-
-
-def _write(stream: Stream, frame: bytes) -> None:
-    if frame:
-        stream.connection.write(frame)
