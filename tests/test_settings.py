@@ -94,6 +94,12 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
         ("KAFKA_FORMAT", "xml", "must be 'avro' or 'json'"),
         ("TRANSPORT", "pigeon", "must be 'store' or 'kafka'"),
         ("OUTBOX_URLS", "mysql://shop", "must be name=url, comma separated"),
+        ("OUTBOX_URLS", "shop=oracle://u:hidden@h/d", "has shop, whose URL must begin with mysql:// or mariadb://"),
+        ("OUTBOX_URLS", "shop=mysql://u:hidden@h", "names no database"),
+        ("OUTBOX_URLS", "shop=mysql://h/d", "names no user"),
+        ("OUTBOX_URLS", "shop=mysql://u@h:port/d", "is not a URL"),
+        ("OUTBOX_URLS", "shop=mysql://u@h/d?charset=latin1", "has an option that is not known, charset"),
+        ("OUTBOX_URLS", "a=mysql://u@h/d,a=mysql://u@h/e", "has a name twice"),
         ("CHAT_RATE", "0", "greater than or equal to 1"),
         ("MAX_HEADER_BYTES", "100", "greater than or equal to 4096"),
         ("MAX_HEADERS", "5", "greater than or equal to 20"),
@@ -126,9 +132,9 @@ def test_settings_are_frozen_and_hide_their_secrets() -> None:
 
 
 def test_settings_without_effect_are_accepted_and_named() -> None:
-    given = {"BONGSU_KAFKA_SERVERS": "k:9092", "BONGSU_OUTBOX_URLS": "shop=mysql://u@h/d,pay=postgresql://h/d"}
+    given = {"BONGSU_KAFKA_SERVERS": "k:9092", "BONGSU_RABBITMQ_URL": "amqp://h"}
     settings = Settings.load({**given, "BONGSU_PORT": "1"}, NOWHERE)
-    assert settings.without_effect == ["BONGSU_KAFKA_SERVERS", "BONGSU_OUTBOX_URLS"]
+    assert settings.without_effect == ["BONGSU_KAFKA_SERVERS", "BONGSU_RABBITMQ_URL"]
     assert Settings.load({"BONGSU_PORT": "1"}, NOWHERE).without_effect == []
 
 

@@ -57,11 +57,11 @@ class Relay:
         return ()
 
     async def _next_batch(self, limit: int) -> list[OutboxRow]:
-        if self._reading is not None and self._ahead is not None:
-            rows = await self._reading
+        reading, self._reading = self._reading, None
+        if reading is not None and self._ahead is not None:
+            rows = await reading
             # These rows are locked by the other connection, which settles them; the one before is free.
             self._database, self._ahead = self._ahead, self._database
-            self._reading = None
         else:
             rows = await self._database.lock_batch(limit)
         if self._ahead is not None and len(rows) == limit:
