@@ -11,7 +11,22 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import campaign, claim, dispatch, event, fanout, ground, ingest, live, publish, recommend
+from bench import (
+    campaign,
+    chat,
+    claim,
+    counters,
+    dispatch,
+    event,
+    fanout,
+    ground,
+    ingest,
+    live,
+    publish,
+    rabbitmq,
+    recommend,
+    sources,
+)
 from bench.ground import Ground
 from bench.measure import QUICK_ROUNDS, ROUNDS, Contest
 from bench.report import RESULTS, Report, write_readme
@@ -37,13 +52,17 @@ class Bench:
 BENCHES = {
     "publish": Bench(publish.TITLE, publish.contests),
     "ingest": Bench(ingest.TITLE, ingest.contests, ingest.notes),
+    "sources": Bench(sources.TITLE, sources.contests),
     "claim": Bench(claim.TITLE, claim.contests),
     "fanout": Bench(fanout.TITLE, fanout.contests, fanout.notes),
     "dispatch": Bench(dispatch.TITLE, dispatch.contests, dispatch.notes),
     "event": Bench(event.TITLE, event.contests),
     "campaign": Bench(campaign.TITLE, campaign.contests, campaign.notes),
     "recommend": Bench(recommend.TITLE, recommend.contests),
+    "rabbitmq": Bench(rabbitmq.TITLE, rabbitmq.contests),
+    "counters": Bench(counters.TITLE, counters.contests),
     "live": Bench(live.TITLE, live.contests, live.notes),
+    "chat": Bench(chat.TITLE, chat.contests, chat.notes),
 }
 
 

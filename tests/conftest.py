@@ -17,7 +17,9 @@ from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.support.long_runs import LONG_FILES
+from tests.support.mariadb import MariadbServer, find_mariadb
 from tests.support.quick import is_quick
+from tests.support.rabbitmq import RabbitServer, find_rabbitmq
 from tests.support.servers import (
     PostgresServer,
     RedisServer,
@@ -83,6 +85,17 @@ def postgres(_no_deadlocks: None) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariadbServer]:
+    """Started by the first test that needs it."""
+    try:
+        server = find_mariadb()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     try:
         server = find_redis()
@@ -90,6 +103,23 @@ def redis_server() -> Iterator[RedisServer]:
         pytest.skip(str(missing))
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def rabbit_server() -> Iterator[RabbitServer]:
+    try:
+        server = find_rabbitmq()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def rabbitmq_url(rabbit_server: RabbitServer) -> str:
+    """A broker with none of our queues."""
+    rabbit_server.empty()
+    return rabbit_server.url
 
 
 @pytest.fixture(scope="session")

@@ -93,12 +93,18 @@ class BadEvent(BongsuError):
 
 class NotATransaction(BongsuError):
     """publish() writes inside a transaction of yours. Pass an open SQLAlchemy Session, AsyncSession, Connection or
-    AsyncConnection, a psycopg 3, asyncpg, sqlite3 or aiosqlite connection, or Django's connection."""
+    AsyncConnection, a psycopg 3, asyncpg, sqlite3, aiosqlite, PyMySQL, mysqlclient, aiomysql or asyncmy connection, or
+    Django's connection."""
 
 
 class NoTransactionOpen(BongsuError):
     """The connection is in autocommit mode with no transaction open, so the event would not commit or roll back with
     your own rows. Begin a transaction first."""
+
+
+class NothingToPublishTo(BongsuError):
+    """Run `bongsu migrate` if this database is Bongsu's store. In a database of your own create the outbox, with
+    `bongsu migrate --outbox URL` or the SQL of docs/howto/outbox-sql.md."""
 
 
 class BadKey(BongsuError):
@@ -149,6 +155,23 @@ class BadChatMessage(BongsuError):
 
 class TooManyRooms(BongsuError):
     """Leave a room first: DELETE /api/chat/rooms/{id}/members/{memberId}."""
+
+
+class CounterOverflow(BongsuError):
+    """A counter holds a 64-bit integer. Nothing was counted; send a smaller delta."""
+
+
+class NoSuchCounter(BongsuError):
+    """`comments` is built in. Others are known once a rule has counted them, or when `app.counter` or
+    BONGSU_COUNTER_TARGETS declares them."""
+
+
+class BadCounterTarget(BongsuError):
+    """Correct BONGSU_COUNTER_TARGETS: each statement is tried against the store with the rights Bongsu has."""
+
+
+class NotFlushed(BongsuError):
+    """Start a process with the role worker, or look for `counter target` in its log. Nothing is lost, and GET is exact."""
 
 
 class WrongKind(BongsuError):
@@ -203,8 +226,8 @@ class NoSuchEvent(BongsuError):
 
 
 class ReplayWithoutFilter(BongsuError):
-    """So that not everything is replayed by mistake, name what to replay by at least one of id, kind, state, code, channel,
-    type, userId, eventId, from and to."""
+    """So that not everything is replayed by mistake, name what to replay by at least one of source, id, kind, state, code,
+    channel, type, userId, eventId, queue, from and to."""
 
 
 class NothingToCancel(BongsuError):
@@ -225,6 +248,52 @@ class RedisUnreachable(BongsuError):
 
 class BrokerUnreachable(BongsuError):
     """Start the broker, or correct its setting."""
+
+
+class SourceError(BongsuError):
+    """A source of events (an outbox, a broker) cannot be used now. Nothing is lost: its messages wait there."""
+
+    # Whether the log has it already: a broken connection concerns all that share it.
+    is_reported = False
+
+
+class SourceAway(SourceError):
+    """The source does not answer. Start it, or correct its URL in the settings; its messages wait there."""
+
+
+class SourceLoginRefused(SourceError):
+    """The source refuses the login, or the user may not do that. Correct the user and password in its URL, or its rights."""
+
+
+class SourceDiffers(SourceError):
+    """It exists with other arguments, and RabbitMQ changes none. Empty the queue or exchange that is named, delete it
+    (`rabbitmqctl delete_queue NAME`), and Bongsu declares it again; RabbitMQ must be 3.10 or newer."""
+
+
+class BadCursor(BongsuError):
+    """It is not a cursor of this list: take the one that the previous page ended with, or leave it out to begin anew."""
+
+
+class DeadLettersBusy(SourceError):
+    """Another list or replay reads these dead letters now. Try again in a moment."""
+
+
+class OutboxMissing(SourceError):
+    """Create it with `bongsu migrate --outbox URL` and the URL of that database, or with the SQL of
+    docs/howto/outbox-sql.md."""
+
+
+class OutboxTooOld(SourceError):
+    """The relay needs SKIP LOCKED: MariaDB 10.6, MySQL 8.0.1 or PostgreSQL 9.5, or newer."""
+
+
+class DriverMissing(SourceError):
+    """Install it where the workers run: `pip install 'bongsu[mysql]'` brings PyMySQL, `pip install 'bongsu[rabbitmq]'`
+    aio-pika."""
+
+
+class SourceNotConfigured(BongsuError):
+    """Set BONGSU_OUTBOX_URLS for `outbox`, BONGSU_RABBITMQ_URL for `rabbitmq`, as for the workers."""
 
 
 class BadCredentials(BongsuError):

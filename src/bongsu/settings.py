@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from bongsu.errors import BadSettings
 from bongsu.model.addresses import BadAddressError, mailbox
 from bongsu.model.base import Cron, Zone
+from bongsu.model.counter import is_counter_name
 
 PREFIX = "BONGSU_"
 FILE = Path("bongsu.toml")
@@ -61,9 +62,51 @@ def _addresses(value: str) -> str:
     return value
 
 
+class NamedUrl(NamedTuple):
+    name: str
+    url: str
+
+
+OUTBOX_SCHEMES = ("mysql", "mariadb", "postgresql", "postgres", "sqlite")
+_OUTBOX_OPTIONS = {"ssl_ca", "ssl_cert", "ssl_key"}
+# A comma inside a URL does not begin the next one.
+_NEXT_NAMED_URL = re.compile(r",(?=\s*[\w.-]+=)")
+
+
+def check_outbox_url(url: str) -> str | None:
+    """What is wrong with the URL of a database with an outbox; None if nothing is. The answer does not repeat the URL."""
+    try:
+        _checked_url(url, *OUTBOX_SCHEMES)
+        parts = urlsplit(url)
+    except (PydanticCustomError, ValueError) as error:
+        return error.message() if isinstance(error, PydanticCustomError) else "is not a URL"
+    scheme = parts.scheme.lower()
+    if scheme != "sqlite" and not parts.hostname and not parts.query:
+        return "names no host"
+    if not parts.path.strip("/"):
+        return "names no file" if scheme == "sqlite" else "names no database: it ends with /NAME"
+    if scheme in ("mysql", "mariadb"):
+        if not parts.username:
+            return "names no user"
+        if unknown := {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - _OUTBOX_OPTIONS:
+            return f"has an option that is not known, {min(unknown)[:50]}: it takes {', '.join(sorted(_OUTBOX_OPTIONS))}"
+    return None
+
+
+def _split_named_urls(value: str) -> list[NamedUrl]:
+    parts = (part.strip().partition("=") for part in _NEXT_NAMED_URL.split(value) if value)
+    return [NamedUrl(name, url) for name, _, url in parts]
+
+
 def _named_urls(value: str) -> str:
-    if not all(re.fullmatch(r"\s*[\w.-]+=\w+://\S+\s*", part) for part in value.split(",") if value):
-        raise PydanticCustomError("urls", "must be name=url, comma separated")
+    outboxes = _split_named_urls(value.strip())
+    for name, url in outboxes:
+        if not re.fullmatch(r"[\w.-]{1,100}", name) or "://" not in url:
+            raise PydanticCustomError("urls", "must be name=url, comma separated, as orders=mysql://user@host/database")
+        if problem := check_outbox_url(url):
+            raise PydanticCustomError("urls", "has {name}, whose URL {problem}", {"name": name, "problem": problem})
+    if len({name for name, _ in outboxes}) < len(outboxes):
+        raise PydanticCustomError("urls", "has a name twice: give each database a name of its own")
     return value
 
 
@@ -117,6 +160,26 @@ def _sms_template(value: str) -> str:
     return value
 
 
+def _counter_targets(value: str) -> str:
+    if not value.strip():
+        return ""
+    try:
+        targets = json.loads(value)
+    except ValueError:
+        targets = None
+    if not isinstance(targets, dict) or not all(isinstance(text, str) for text in targets.values()):
+        raise PydanticCustomError("targets", "must be a JSON object of counter names and statements")
+    for name, text in targets.items():
+        if not is_counter_name(name):
+            raise PydanticCustomError("targets", "names {name}, which cannot be a counter", {"name": repr(name)[:100]})
+        if not re.match(r"\s*(UPDATE|INSERT|WITH)\b", text, re.IGNORECASE) or ";" in text.strip().rstrip(";"):
+            raise PydanticCustomError("targets", "takes one UPDATE or INSERT for {name}", {"name": name})
+        if missing := {":delta", ":key"} - set(re.findall(r"(?<!:):[a-z]+\b", text)):
+            raise PydanticCustomError("targets", "has no {missing} in the statement for {name}",
+                                      {"missing": " and no ".join(sorted(missing)), "name": name})  # fmt: skip
+    return value
+
+
 def _origins(value: str) -> str:
     """As browsers send them: one that is written differently would never match, silently."""
     for origin in (part.strip() for part in value.split(",") if part.strip()):
@@ -141,8 +204,7 @@ Http = Annotated[str, _url("http", "https")]
 # Validated, so that a deployment can be prepared, but without effect: the features that use them do not exist yet.
 NOT_USED_YET = frozenset(
     {
-        "kafka_servers", "schema_registry_url", "kafka_format", "transport", "rabbitmq_url", "outbox_urls", "opensearch_url",
-        "counter_flush_seconds",
+        "kafka_servers", "schema_registry_url", "kafka_format", "transport", "opensearch_url",
     }
 )  # fmt: skip
 
@@ -230,6 +292,8 @@ class Settings(BaseModel):
     sse_timeout_seconds: Seconds = 1800
     sse_replay: int = Field(10, ge=0)
     counter_flush_seconds: Seconds = 3
+    # By counter, a statement of the team's own that is run with each flush.
+    counter_targets: Annotated[str, AfterValidator(_counter_targets)] = ""
     recommendation_enabled: bool = False
     recommendation_days: Days = 7
     recommendation_limit: Count = 3
@@ -240,6 +304,8 @@ class Settings(BaseModel):
     # A message is held, sent to every reader and shown as one.
     chat_max_bytes: int = Field(4096, ge=1, le=1_048_576)
     chat_rate: Count = 20
+    # Long enough for readers who are there to read, short enough that a push is news. 0: no pushes.
+    chat_push_seconds: float = Field(5, ge=0, le=3_600, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _sign_in_is_complete(self) -> Settings:
@@ -304,8 +370,19 @@ class Settings(BaseModel):
         )
 
     @property
+    def targets(self) -> Mapping[str, str]:
+        """The statements of BONGSU_COUNTER_TARGETS by counter."""
+        statements: dict[str, str] = json.loads(self.counter_targets or "{}")
+        return {counter: text.strip().rstrip(";") for counter, text in statements.items()}
+
+    @property
     def zone(self) -> ZoneInfo:
         return ZoneInfo(self.timezone)
+
+    @property
+    def outboxes(self) -> list[NamedUrl]:
+        """The databases of other services whose outboxes are relayed."""
+        return _split_named_urls(self.outbox_urls.strip())
 
     @property
     def keys(self) -> tuple[str, ...]:

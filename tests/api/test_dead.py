@@ -50,13 +50,15 @@ async def test_rows_say_what_died_of_what(api: httpx.AsyncClient, store: Store) 
         assert ("T" in row.pop("createdAt"), "T" in row.pop("finishedAt")) == (True, True)
     assert delivery.pop("notificationId").isdigit()
     assert event == {
-        "kind": "event", "id": str(event_id), "state": "FAILED", "code": "bongsu.errors.BadTemplate",
+        "source": "store", "queue": None, "kind": "event", "id": str(event_id), "state": "FAILED",
+        "code": "bongsu.errors.BadTemplate",
         "error": "bongsu.errors.BadTemplate: no title", "type": "order.paid", "eventId": str(event_id), "memberId": None,
         "channel": None, "deviceId": None, "notificationId": None, "title": None, "tries": 4, "rounds": 0,
         "retryable": False,
     }  # fmt: skip
     assert delivery == {
-        "kind": "delivery", "id": str(one), "state": "UNKNOWN", "code": "TIMEOUT", "error": "no answer",
+        "source": "store", "queue": None, "kind": "delivery", "id": str(one), "state": "UNKNOWN", "code": "TIMEOUT",
+        "error": "no answer",
         "type": "PRICE_DROP", "eventId": str(source), "memberId": "m-1", "channel": "PUSH", "deviceId": "d-0",
         "title": "사과 가격이 내렸어요", "tries": 4, "rounds": 1, "retryable": False,
     }  # fmt: skip
@@ -104,7 +106,7 @@ async def test_a_replay_without_a_filter_is_refused(api: httpx.AsyncClient, stor
     for body in bodies:
         response = await api.post(REPLAY, json=body)
         assert response.status_code == 400
-        assert "at least one of id, kind" in response.json()["detail"]
+        assert "at least one of source, id, kind" in response.json()["detail"]
         assert response.json()["type"] == "urn:bongsu:replay-without-filter"
     assert await delivery_columns(store, one, "status") == "FAIL"
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from bongsu.chat import order as the_order
-from bongsu.desk.dead_letters import DeadFilter, StoreDeadLetters
+from bongsu.desk.dead_filter import DeadFilter
 from bongsu.desk.erase import Erasures
 from bongsu.errors import (
     BadChatMessage,
@@ -25,7 +25,9 @@ from bongsu.errors import (
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.chat import messages as statements
+from bongsu.store.desk.dead_letters import DeadRow
 from tests.support.chat import Chat, chatting
+from tests.support.replays import dead_letters
 from tests.support.rows import NOW, add_event
 from tests.support.runs import LEASE_SECONDS
 
@@ -247,11 +249,14 @@ async def test_a_message_that_cannot_be_stored_becomes_a_dead_letter_that_a_repl
         )
         await chat.order.crashed.wait()
     assert [type(error) for error in refused] == [StoreUnreachable] * 3
-    desk = StoreDeadLetters(store, chat.signals, LEASE_SECONDS)
+    desk = dead_letters(store, chat.signals, LEASE_SECONDS)
     while len(rows := (await desk.list(DeadFilter(), None, 10)).rows) < 3:
         chat.order.wake()
         await asyncio.sleep(0.01)
-    assert {(row.type, row.state, row.code) for row in rows} == {("chat.message_sent", "FAILED", "StoreUnreachable")}
+    assert all(isinstance(row, DeadRow) for row in rows)
+    assert {(row.type, row.state, row.code) for row in rows if isinstance(row, DeadRow)} == {
+        ("chat.message_sent", "FAILED", "StoreUnreachable")
+    }
     assert rows[0].error == "StoreUnreachable: the disk is on fire"
     # One was sent again meanwhile, and one has left: they are not stored twice, nor at all.
     assert (await chat.order.send(room, "b", "id", "of b")).seq == 1
@@ -279,5 +284,5 @@ async def test_an_event_of_that_type_with_other_fields_is_left_as_it_is(chat: Ch
         ):
             columns = {"event_type": "chat.message_sent", "status": "FAILED", "finished_at": NOW}
             await add_event(tx, **columns, actor_id="a", ref_id=ref_id, payload=payload)
-    replayed = await StoreDeadLetters(store, chat.signals, LEASE_SECONDS).replay(DeadFilter(type="chat.message_sent"), "cli")
+    replayed = await dead_letters(store, chat.signals, LEASE_SECONDS).replay(DeadFilter(type="chat.message_sent"), "cli")
     assert (replayed.matched, replayed.replayed) == (4, 0)

@@ -18,7 +18,8 @@ from rich.console import Console
 
 from bongsu.cli import main as cli
 from bongsu.cli.dead_view import ReplayCommand, facts, lines_of
-from bongsu.desk.dead_letters import DeadFilter, StoreDeadLetters
+from bongsu.desk.dead_filter import DeadFilter
+from bongsu.desk.dead_letters import DeadLetter
 from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import DELIVERIES_TOPIC
@@ -34,6 +35,7 @@ from tests.support.deliveries import (
     failed_event,
 )
 from tests.support.processes import bongsu, forks
+from tests.support.replays import dead_letters
 from tests.support.rows import add_attempt
 from tests.support.servers import RedisServer
 
@@ -198,7 +200,8 @@ async def test_the_story_of_one_says_where_it_was_to_go(store: Store, settings: 
         }
 
     async def known(name: str) -> dict[str, str]:
-        letter = await StoreDeadLetters(store, LocalSignals()).show(ids[name])
+        letter = await dead_letters(store, LocalSignals()).show(ids[name])
+        assert isinstance(letter, DeadLetter)
         assert len(list(lines_of(letter, settings.zone))) > 8
         return dict(facts(letter, settings.zone))
 

@@ -18,7 +18,7 @@ from bongsu.decide.step import NotPrepared
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.desk import erase as module
-from bongsu.desk.dead_letters import DeadFilter, StoreDeadLetters
+from bongsu.desk.dead_filter import DeadFilter
 from bongsu.desk.erase import Erasures, erase_job, member_hash
 from bongsu.errors import StoreRolledBack
 from bongsu.model import Action, Behavior, Channel, Device, Everyone, Listed, Member, NoticeType, Platform, Preferences
@@ -34,6 +34,7 @@ from bongsu.store.members.devices import put_device
 from bongsu.store.runs import find_last
 from tests.support.cancellations import request_cancel, run_cancel_steps
 from tests.support.decisions import decide, rows, rules_notifying, trigger_event
+from tests.support.replays import dead_letters
 from tests.support.rows import add_attempt, add_event, add_row, add_suppression
 from tests.support.runs import LEASE_SECONDS, run_by_hand
 
@@ -261,7 +262,7 @@ async def test_an_erased_id_is_no_ones_saved_place(store: Store, settings: Setti
 
 async def test_what_was_requested_about_an_erased_member_is_kept_without_the_id(store: Store) -> None:
     await add_person(store, "erased-one", "erased")
-    dead = StoreDeadLetters(store, LocalSignals())
+    dead = dead_letters(store, LocalSignals())
     await dead.replay(DeadFilter.model_validate({"userId": "erased-one", "code": "TIMEOUT"}), "cli:tester")
     await dead.replay(DeadFilter.model_validate({"userId": "other"}), "cli:tester")
 

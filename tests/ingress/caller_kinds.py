@@ -24,9 +24,16 @@ class Way:
     driver: str
     careless: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    # Whether its database has the outbox and not the store.
+    is_elsewhere: bool = False
 
     def __str__(self) -> str:
-        return "-".join(filter(None, (self.kind.__name__, self.driver, self.careless, *self.options)))
+        where = "outbox" if self.is_elsewhere else ""
+        return "-".join(filter(None, (self.kind.__name__, self.driver, where, self.careless, *self.options)))
+
+    @property
+    def onlooker(self) -> str:
+        return f"{self.database}_outbox_onlooker" if self.is_elsewhere else f"{self.database}_onlooker"
 
     @property
     def database(self) -> str:
@@ -36,11 +43,29 @@ class Way:
         return self.kind(place, self.driver, self.careless, self.options)
 
 
-_SQLITE, _POSTGRES = "sqlite", "postgresql"
+_SQLITE, _POSTGRES, _MYSQL = "sqlite", "postgresql", "mysql"
 _SYNC_ENGINES = ("sqlite", "postgresql+psycopg", "postgresql+psycopg2")
 _ASYNC_ENGINES = ("sqlite+aiosqlite", "postgresql+asyncpg", "postgresql+psycopg")
 _SYNC_KINDS = (holders.SqlalchemyConnection, holders.SqlalchemySession, holders.SqlalchemyScopedSession)
 _ASYNC_KINDS = (holders.SqlalchemyAsyncConnection, holders.SqlalchemyAsyncSession, holders.SqlalchemyAsyncScopedSession)
+
+_MYSQL_KINDS = (holders.PyMysql, holders.PyMysqlBegin, holders.Aiomysql, holders.Asyncmy)
+
+# Into bongsu_outbox. SQLAlchemy's are those with the drivers for MySQL, and one for each other database.
+OUTBOX_WAYS = [
+    *(Way(kind, _MYSQL, is_elsewhere=True) for kind in _MYSQL_KINDS),
+    *(Way(kind, "mysql+pymysql", is_elsewhere=True) for kind in (*_SYNC_KINDS, holders.SqlalchemyBlock)),
+    *(
+        Way(kind, driver, is_elsewhere=True)
+        for kind in (holders.SqlalchemyAsyncConnection, holders.SqlalchemyAsyncSession)
+        for driver in ("mysql+aiomysql", "mysql+asyncmy")
+    ),
+    *(Way(holders.Django, driver, is_elsewhere=True) for driver in (_MYSQL, _SQLITE, _POSTGRES)),
+    *(Way(kind, _POSTGRES, is_elsewhere=True) for kind in (holders.Psycopg, holders.PsycopgAsync, holders.AsyncpgPooled)),
+    *(Way(kind, _SQLITE, is_elsewhere=True) for kind in (holders.Sqlite3, holders.Aiosqlite)),
+    *(Way(holders.SqlalchemySession, driver, is_elsewhere=True) for driver in ("sqlite", "postgresql+psycopg2")),
+    Way(holders.SqlalchemyAsyncSession, "postgresql+asyncpg", is_elsewhere=True),
+]
 
 WAYS = [
     *(Way(kind, driver) for kind in (*_SYNC_KINDS, holders.SqlalchemyBlock) for driver in _SYNC_ENGINES),
@@ -52,6 +77,7 @@ WAYS = [
     ),
     *(Way(kind, _SQLITE) for kind in (holders.Sqlite3, holders.Sqlite3Begin, holders.Aiosqlite)),
     *(Way(kind, driver) for kind in (holders.Django, holders.DjangoWrapper) for driver in (_SQLITE, _POSTGRES)),
+    *OUTBOX_WAYS,
 ]
 
 _SQLITE_AUTOCOMMIT = ("isolation_level", "autocommit") if sys.version_info >= (3, 12) else ("isolation_level",)
@@ -65,6 +91,13 @@ CARELESS_WAYS = [
     *(Way(kind, _POSTGRES, "outside") for kind in (holders.Asyncpg, holders.AsyncpgPooled)),
     *(Way(kind, _SQLITE, how) for kind in (holders.Sqlite3, holders.Aiosqlite) for how in _SQLITE_AUTOCOMMIT),
     *(Way(kind, driver, "outside") for kind in (holders.Django, holders.DjangoWrapper) for driver in (_SQLITE, _POSTGRES)),
+    *(Way(kind, _MYSQL, "autocommit", is_elsewhere=True) for kind in (holders.PyMysql, holders.Aiomysql, holders.Asyncmy)),
+    *(Way(holders.SqlalchemyConnection, "mysql+pymysql", how, is_elsewhere=True) for how in ("create_engine", "option")),
+    *(
+        Way(holders.SqlalchemyAsyncConnection, driver, "create_engine", is_elsewhere=True)
+        for driver in ("mysql+aiomysql", "mysql+asyncmy")
+    ),
+    Way(holders.Django, _MYSQL, "outside", is_elsewhere=True),
 ]
 
 

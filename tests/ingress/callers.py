@@ -12,13 +12,17 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
+import aiomysql
 import aiosqlite
+import asyncmy
 import asyncpg
 import django
 import django.db
 import psycopg
+import pymysql
 from django.conf import settings as django_settings
 from django.db import transaction as django_transaction
+from pymysql.constants import CLIENT
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -26,6 +30,7 @@ from sqlalchemy.pool import NullPool
 
 from bongsu import Event, Published, publish
 from tests.ingress.databases import Place
+from tests.support.mariadb import options_of
 
 
 class Holder:
@@ -262,6 +267,49 @@ class AsyncpgPooled(Asyncpg):
         await self.pool.close()
 
 
+# --- drivers for MySQL and MariaDB ------------------------------------------------------------------------------------
+
+
+class PyMysql(Holder):
+    async def open(self) -> None:
+        self.tx = pymysql.connect(**options_of(self.place.where), autocommit=bool(self.careless), **self.options)
+
+    async def order(self, ref: str) -> None:
+        with self.tx.cursor() as cursor:
+            cursor.execute("INSERT INTO orders VALUES (%s)", [ref])
+
+
+class PyMysqlBegin(PyMysql):
+    """In autocommit mode, with a transaction begun by hand; it counts rows that were found, as Django's do."""
+
+    async def open(self) -> None:
+        self.tx = pymysql.connect(**options_of(self.place.where), autocommit=True, client_flag=CLIENT.FOUND_ROWS)
+
+    async def begin(self) -> None:
+        self.tx.begin()
+
+
+class Aiomysql(AsyncHolder):
+    async def open(self) -> None:
+        given = options_of(self.place.where)
+        given["db"] = given.pop("database")
+        self.tx = await aiomysql.connect(**given, autocommit=bool(self.careless), charset="utf8mb4")
+
+    async def order(self, ref: str) -> None:
+        async with self.tx.cursor() as cursor:
+            await cursor.execute("INSERT INTO orders VALUES (%s)", [ref])
+
+    async def close(self) -> None:
+        await self.tx.ensure_closed()
+
+
+class Asyncmy(Aiomysql):
+    async def open(self) -> None:
+        given = options_of(self.place.where)
+        given["db"] = given.pop("database")
+        self.tx = await asyncmy.connect(**given, autocommit=bool(self.careless), charset="utf8mb4")
+
+
 # --- SQLite's drivers -------------------------------------------------------------------------------------------------
 
 
@@ -320,12 +368,14 @@ class Django(Holder):
     def _description(self) -> dict[str, Any]:
         if self.place.database == "sqlite":
             return {"ENGINE": "django.db.backends.sqlite3", "NAME": self.place.where}
+        if self.place.database == "mysql":
+            pymysql.install_as_MySQLdb()  # as a project without mysqlclient does
         url = make_url(self.place.where)
         return {
-            "ENGINE": "django.db.backends.postgresql",
+            "ENGINE": f"django.db.backends.{self.place.database}",
             "NAME": url.database,
             "USER": url.username,
-            "PASSWORD": url.password,
+            "PASSWORD": url.password or "",
             "HOST": url.host,
             "PORT": url.port,
         }

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.ingress.databases import Onlooker, Place
+from tests.ingress.databases import Onlooker, OutboxOnlooker, Place
+from tests.support.mariadb import MariadbServer
 from tests.support.servers import PostgresServer
 
 
@@ -23,6 +24,28 @@ async def postgresql_onlooker(postgres: PostgresServer) -> AsyncIterator[Onlooke
     async with Onlooker(place) as onlooker:
         yield onlooker
     postgres.drop_database(place.where)
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def sqlite_outbox_onlooker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OutboxOnlooker]:
+    async with OutboxOnlooker(Place("sqlite", str(tmp_path_factory.mktemp("ingress") / "elsewhere.db"))) as onlooker:
+        yield onlooker
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def postgresql_outbox_onlooker(postgres: PostgresServer) -> AsyncIterator[OutboxOnlooker]:
+    place = Place("postgresql", postgres.create_database())
+    async with OutboxOnlooker(place) as onlooker:
+        yield onlooker
+    postgres.drop_database(place.where)
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def mysql_outbox_onlooker(mariadb: MariadbServer) -> AsyncIterator[OutboxOnlooker]:
+    place = Place("mysql", mariadb.create_database())
+    async with OutboxOnlooker(place) as onlooker:
+        yield onlooker
+    mariadb.drop_database(place.where)
 
 
 @pytest.fixture

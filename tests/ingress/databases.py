@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sqlite3
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
+import psycopg
 from sqlalchemy import URL, make_url
 
 from bongsu import Event
+from bongsu.ingress.relay import open_outbox
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate, outbox
 from bongsu.store.core.query import same
 from tests.conftest import KEYS
+from tests.support.mariadb import connect as connect_mysql
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,67 @@ class Seen(NamedTuple):
 
 BOTH = Seen(order=True, event=True)
 NEITHER = Seen(order=False, event=False)
+
+
+class OutboxOnlooker:
+    """The same for a database that has bongsu_outbox and not the store. It looks through clients that are not ours."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._outbox = open_outbox(place.where if "://" in place.where else f"sqlite:///{place.where}")
+
+    async def __aenter__(self) -> Self:
+        await self._outbox.create()
+        await self._outbox.close()
+        self._fetch("CREATE TABLE orders (ref varchar(64) PRIMARY KEY)")
+        return self
+
+    async def __aexit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        pass
+
+    async def looks_for(self, event: Event) -> Seen:
+        orders = self._fetch("SELECT ref FROM orders WHERE ref = '{}'", event.ref_id)
+        return Seen(len(orders) == 1, len(self._find(event)) == 1)
+
+    async def reads(self, event: Event) -> Event:
+        ((event_id, event_type, occurred_at, actor_id, target_id, ref_id, payload),) = self._find(event)
+        moment = datetime.fromisoformat(occurred_at) if isinstance(occurred_at, str) else occurred_at
+        return Event(
+            event_id=event_id,
+            event_type=event_type,
+            occurred_at=moment if moment.tzinfo else moment.replace(tzinfo=UTC),
+            actor_id=actor_id,
+            target_id=target_id,
+            ref_id=ref_id,
+            payload=json.loads(payload),
+        )
+
+    def rename(self, table: str, name: str) -> None:
+        self._fetch(f"ALTER TABLE {table} RENAME TO {name}")
+
+    def _find(self, event: Event) -> list[Any]:
+        columns = "event_id, event_type, occurred_at, actor_id, target_id, ref_id, payload"
+        return self._fetch(f"SELECT {columns} FROM bongsu_outbox WHERE event_id = '{{}}'", event.event_id)
+
+    def _fetch(self, text: str, value: object = None) -> list[Any]:
+        """On a new connection, so that it sees what was committed. The values are ids, which need no quotes."""
+        with (
+            contextlib.closing(connect_plainly(self.place)) as connection,
+            contextlib.closing(connection.cursor()) as cursor,
+        ):
+            cursor.execute(text.format(value))
+            rows = list(cursor.fetchall()) if cursor.description else []
+            connection.commit()
+            return rows
+
+
+def connect_plainly(place: Place) -> Any:
+    match place.database:
+        case "sqlite":
+            return sqlite3.connect(place.where)
+        case "postgresql":
+            return psycopg.connect(place.where)
+    return connect_mysql(place.where)
 
 
 class Onlooker:

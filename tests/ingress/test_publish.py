@@ -18,12 +18,12 @@ from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
 from bongsu import Event, Published, publish
-from bongsu.errors import BadEvent, NotATransaction, NoTransactionOpen
+from bongsu.errors import BadEvent, NotATransaction, NothingToPublishTo, NoTransactionOpen
 from bongsu.model import new_id
 from bongsu.store.outbox import STATEMENT_EVENTS
-from tests.ingress.caller_kinds import CARELESS_WAYS, OWN_ROWS, WAYS, Way
+from tests.ingress.caller_kinds import CARELESS_WAYS, OUTBOX_WAYS, OWN_ROWS, WAYS, Way
 from tests.ingress.callers import Asyncpg
-from tests.ingress.databases import BOTH, NEITHER, Onlooker, Place
+from tests.ingress.databases import BOTH, NEITHER, Onlooker, OutboxOnlooker, Place
 
 # The onlooker stays from test to test, and with it the loop its connection lives on.
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -42,7 +42,7 @@ def django_need_not_fear_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def onlooker(way: Way, request: pytest.FixtureRequest) -> Onlooker:
-    onlooker: Onlooker = request.getfixturevalue(f"{way.database}_onlooker")
+    onlooker: Onlooker = request.getfixturevalue(way.onlooker)
     return onlooker
 
 
@@ -268,6 +268,30 @@ async def test_json_codecs_of_the_callers_are_not_asked(postgresql_place: Place)
     assert stored == {"paid": 10_000}
 
 
+@pytest.mark.parametrize("way", [way for way in OUTBOX_WAYS if not way.careless], ids=str)
+async def test_without_a_table_the_cure_is_named_and_the_transaction_goes_on(
+    way: Way, place: Place, onlooker: OutboxOnlooker
+) -> None:
+    event, later = an_event(), an_event()
+    onlooker.rename("bongsu_outbox", "hidden_outbox")
+    try:
+        async with way.at(place) as caller:
+            await caller.begin()
+            with pytest.raises(NothingToPublishTo, match="bongsu migrate --outbox URL") as refused:
+                await caller.publish(event)
+            assert "\n" not in str(refused.value)
+            await caller.order(ref(event))
+            await caller.commit()
+    finally:
+        onlooker.rename("hidden_outbox", "bongsu_outbox")
+    assert await onlooker.looks_for(event) == (True, False)
+    async with way.at(place) as caller:
+        await caller.begin()
+        await caller.publish(later)
+        await caller.commit()
+    assert await onlooker.reads(later) == later
+
+
 class Unrelated:
     pass
 
@@ -298,6 +322,6 @@ async def test_a_cursor_is_no_connection() -> None:
 
 async def test_another_database_is_refused_by_name() -> None:
     engine = create_engine("sqlite://", poolclass=NullPool)
-    engine.dialect.name = "mysql"
-    with engine.connect() as connection, pytest.raises(NotATransaction, match="Connection to mysql"):
+    engine.dialect.name = "oracle"
+    with engine.connect() as connection, pytest.raises(NotATransaction, match="Connection to oracle"):
         publish(connection, an_event())

@@ -23,10 +23,11 @@ LONG_FILES = {
 # Fixtures that start a server or a process, asked for by name or while a test runs.
 SERVER_FIXTURES = {
     "postgres", "postgres_url", "redis_server", "running_simulator", "simulator", "browser",
-    "mail_server", "sms_gateway", "environment", "postgresql_onlooker",
+    "mail_server", "sms_gateway", "environment", "postgresql_onlooker", "postgresql_outbox_onlooker", "mariadb",
+    "mysql_outbox_onlooker", "rabbit_server", "rabbitmq_url",
 }  # fmt: skip
 # In the parameters that a test's name ends with.
-SERVER_WORDS = ("postgresql", "redis")
+SERVER_WORDS = ("postgresql", "redis", "mysql", "mariadb")
 # A module that imports one of these starts servers or processes of its own.
 STARTERS = (
     subprocess, processes.bongsu, processes.serving, processes.forks, Scripted,

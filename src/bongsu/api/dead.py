@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-from uuid import UUID
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationInfo
 from pydantic.alias_generators import to_camel
 
 from bongsu.api.auth import Gate, key_ending
 from bongsu.api.bodies import described, read_as
 from bongsu.api.models import ApiModel, Page, Timestamp
-from bongsu.api.paging import cursor_of, encode_cursor
+from bongsu.api.paging import CursorText, decode_cursor, encode_cursor
 from bongsu.api.problems import problems
 from bongsu.api.query import CURSOR, refuse_repeats
-from bongsu.desk.dead_letters import DeadFilter, DeadLetterSource, Replayed
+from bongsu.desk.dead_filter import DeadFilter, System
+from bongsu.desk.dead_letters import Cursor, DeadLetters, Letter, MessageCursor, RejectedMessage, Replayed
 from bongsu.store.desk.dead_letters import DeadRow, Kind, PageCursor, State
+
+
+def _cursor(given: str, info: ValidationInfo) -> Cursor:
+    """Of the source that is asked: pages of messages end differently from those of the store."""
+    is_of_messages = info.data.get("source") not in (None, System.STORE)
+    kind: type[Any] = MessageCursor if is_of_messages else PageCursor
+    cursor: Cursor = decode_cursor(kind, given)
+    return cursor
 
 
 class DeadQuery(DeadFilter):
     limit: int = Field(50, ge=1, le=200, description="How many at most")
-    cursor: Annotated[PageCursor, cursor_of(PageCursor)] | None = CURSOR
+    cursor: Annotated[Cursor, BeforeValidator(_cursor, json_schema_input_type=CursorText)] | None = CURSOR
 
 
 class ReplayRequest(BaseModel):
@@ -38,23 +46,25 @@ _request: TypeAdapter[ReplayRequest] = TypeAdapter(ReplayRequest)
 
 
 class DeadItem(ApiModel):
+    source: System
     kind: Kind
-    id: str = Field(description="A delivery's number or an event's UUID")
+    id: str = Field(description="A delivery's number or an event's UUID; of a message, its id in its source")
     state: State
-    code: str | None = Field(description="Of an event, the kind of error")
+    code: str | None = Field(None, description="Of an event, the kind of error")
     error: str | None
-    type: str
-    event_id: UUID
-    member_id: str | None
-    channel: str | None
-    device_id: str | None
-    notification_id: str | None
-    title: str | None
-    tries: int
-    rounds: int = Field(description="How often the recovery job has retried it")
-    retryable: bool = Field(description="Whether the recovery job may retry it again")
-    created_at: Timestamp
-    finished_at: Timestamp
+    type: str | None = Field(description="null if a message is written so that it cannot be read")
+    event_id: str | None = Field(description="A UUID; of a message, what is written there")
+    queue: str | None = Field(None, description="The queue that rejected the message, or the name of the outbox")
+    member_id: str | None = None
+    channel: str | None = None
+    device_id: str | None = None
+    notification_id: str | None = None
+    title: str | None = None
+    tries: int = 0
+    rounds: int = Field(0, description="How often the recovery job has retried it")
+    retryable: bool = Field(False, description="Whether the recovery job may retry it again")
+    created_at: Timestamp | None
+    finished_at: Timestamp | None = Field(description="When it died")
 
 
 class DeadPage(Page[DeadItem]):
@@ -66,15 +76,15 @@ class ReplayResult(ApiModel):
     replayed: int
 
 
-def router(gate: Gate, dead_letters: DeadLetterSource) -> APIRouter:
+def router(gate: Gate, dead_letters: DeadLetters) -> APIRouter:
     routes = APIRouter(
         prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=problems(401, 403, 422, 503)
     )
 
     @routes.get("/dead", summary="List dead letters")
     async def list_dead(query: Annotated[DeadQuery, Query()], request: Request) -> DeadPage:
-        """Events that FAILED or were UNHANDLED, then deliveries that ended FAIL or UNKNOWN, newest first. The filters are
-        combined with AND."""
+        """Events that FAILED or were UNHANDLED, then deliveries that ended FAIL or UNKNOWN, newest first; with `source`, the
+        messages that another system has set aside. The filters are combined with AND."""
         refuse_repeats(request)
         rows, end = await dead_letters.list(query, query.cursor, query.limit)
         return DeadPage(items=[_item(row) for row in rows], next=end and encode_cursor(end))
@@ -99,15 +109,35 @@ def router(gate: Gate, dead_letters: DeadLetterSource) -> APIRouter:
     return routes
 
 
-def _item(row: DeadRow) -> DeadItem:
+def _item(row: Letter) -> DeadItem:
+    return _message(row) if isinstance(row, RejectedMessage) else _stored(row)
+
+
+def _message(row: RejectedMessage) -> DeadItem:
     return DeadItem(
+        source=row.system,
+        kind=Kind.MESSAGE,
+        id=row.id,
+        state=State.REJECTED,
+        error=row.error,
+        type=row.type,
+        event_id=row.event_id,
+        queue=row.queue,
+        created_at=row.written_at,
+        finished_at=row.rejected_at,
+    )
+
+
+def _stored(row: DeadRow) -> DeadItem:
+    return DeadItem(
+        source=System.STORE,
         kind=row.kind,
         id=row.id,
         state=row.state,
         code=row.code,
         error=row.error,
         type=row.type,
-        event_id=row.event_id,
+        event_id=str(row.event_id),
         member_id=row.member_id,
         channel=row.channel,
         device_id=row.device_id,

@@ -13,24 +13,29 @@ from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 
 if TYPE_CHECKING:
-    from bongsu.desk.dead_letters import DeadFilter
+    from bongsu.desk.dead_filter import DeadFilter
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters: list them, explain one, replay them.")
 
+SourceOption = Annotated[str | None, typer.Option(help="Where they are: store (if it is left out), outbox, rabbitmq.")]
 IdOption = Annotated[str | None, typer.Option("--id", help="One of them: a delivery's number or an event's UUID.")]
-KindOption = Annotated[str | None, typer.Option(help="event or delivery.")]
-StateOption = Annotated[str | None, typer.Option(help="FAILED or UNHANDLED of events, FAIL or UNKNOWN of deliveries.")]
+KindOption = Annotated[str | None, typer.Option(help="event, delivery or message.")]
+StateOption = Annotated[
+    str | None, typer.Option(help="FAILED or UNHANDLED of events, FAIL or UNKNOWN of deliveries, REJECTED of messages.")
+]
 CodeOption = Annotated[str | None, typer.Option(help="Why it died, as the list shows it.")]
 ChannelOption = Annotated[str | None, typer.Option(help="PUSH, SMS, EMAIL, or a channel of your own.")]
 TypeOption = Annotated[str | None, typer.Option("--type", help="The notification's type, or the event's.")]
 UserOption = Annotated[str | None, typer.Option(help="The member's id.")]
 EventOption = Annotated[str | None, typer.Option(help="The event's UUID.")]
+QueueOption = Annotated[str | None, typer.Option(help="The queue that rejected the message, or the name of the outbox.")]
 FromOption = Annotated[str | None, typer.Option("--from", help="Died then or later: 2026-03-01T09:00:00+09:00.")]
 ToOption = Annotated[str | None, typer.Option("--to", help="Died before then.")]
 
 
 @app.command("list")
 def list_dead(
+    source: SourceOption = None,
     dead_id: IdOption = None,
     kind: KindOption = None,
     state: StateOption = None,
@@ -39,37 +44,42 @@ def list_dead(
     type_name: TypeOption = None,
     user: UserOption = None,
     event: EventOption = None,
+    queue: QueueOption = None,
     since: FromOption = None,
     until: ToOption = None,
     limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=200)] = 50,
     cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page ended with.")] = None,
 ) -> None:
-    """List dead letters: events that failed, then deliveries that did, newest first."""
+    """List dead letters: events that failed, then deliveries that did, newest first; or the messages of another source."""
     from bongsu.cli.dead_view import show_list  # noqa: PLC0415
+    from bongsu.desk.dead_letters import MessageCursor  # noqa: PLC0415
     from bongsu.store.desk.dead_letters import PageCursor  # noqa: PLC0415
 
     asked = _filter(
-        id=dead_id, kind=kind, state=state, code=code, channel=channel, type=type_name, user=user, event=event, since=since,
-        until=until,
+        source=source, id=dead_id, kind=kind, state=state, code=code, channel=channel, type=type_name, user=user,
+        event=event, queue=queue, since=since, until=until,
     )  # fmt: skip
-    after = read_cursor(PageCursor, cursor)
+    after = read_cursor(MessageCursor, cursor) if asked.is_of_messages else read_cursor(PageCursor, cursor)
     telemetry.configure_logs("WARNING")
     run(show_list(Settings.load(), asked, after, limit, out))
 
 
 @app.command()
-def show(dead_id: Annotated[str, typer.Argument(metavar="ID", help="A delivery's number or an event's UUID.")]) -> None:
+def show(
+    dead_id: Annotated[str, typer.Argument(metavar="ID", help="A delivery's number or an event's UUID, as listed.")],
+    source: SourceOption = None,
+) -> None:
     """Explain a dead letter: its content, recipient, every attempt, and what to do."""
     from bongsu.cli.dead_view import show_one  # noqa: PLC0415
 
-    asked = _filter(id=dead_id)
-    assert asked.id is not None
+    asked = _filter(source=source, id=dead_id)
     telemetry.configure_logs("WARNING")
-    run(show_one(Settings.load(), asked.id, out))
+    run(show_one(Settings.load(), asked, out))
 
 
 @app.command()
 def replay(
+    source: SourceOption = None,
     dead_id: IdOption = None,
     kind: KindOption = None,
     state: StateOption = None,
@@ -78,6 +88,7 @@ def replay(
     type_name: TypeOption = None,
     user: UserOption = None,
     event: EventOption = None,
+    queue: QueueOption = None,
     since: FromOption = None,
     until: ToOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them and change nothing.")] = False,
@@ -90,8 +101,8 @@ def replay(
     from bongsu.cli.dead_view import ReplayCommand  # noqa: PLC0415
 
     asked = _filter(
-        id=dead_id, kind=kind, state=state, code=code, channel=channel, type=type_name, user=user, event=event, since=since,
-        until=until,
+        source=source, id=dead_id, kind=kind, state=state, code=code, channel=channel, type=type_name, user=user,
+        event=event, queue=queue, since=since, until=until,
     )  # fmt: skip
     if asked.is_empty:
         raise ReplayWithoutFilter("No filter was given, such as --code or --id")
@@ -113,10 +124,10 @@ _OPTIONS = {"userId": "--user", "eventId": "--event"}
 
 
 def _filter(**options: str | None) -> DeadFilter:
-    from bongsu.desk.dead_letters import DeadFilter  # noqa: PLC0415
+    from bongsu.desk.dead_filter import DeadFilter  # noqa: PLC0415
 
     given = {_FIELDS.get(name, name): value for name, value in options.items() if value is not None}
-    for name, normalise in (("kind", str.lower), ("state", str.upper), ("channel", _channel_name)):
+    for name, normalise in (("source", str.lower), ("kind", str.lower), ("state", str.upper), ("channel", _channel_name)):
         if name in given:
             given[name] = normalise(given[name])
     return read_options(DeadFilter, given, _OPTIONS)

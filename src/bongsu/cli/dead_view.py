@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from rich.console import Console
@@ -15,31 +14,40 @@ from rich.text import Text
 
 from bongsu.api.paging import encode_cursor
 from bongsu.cli.terminal import local_time, operator_name, plain, print_lines, show
+from bongsu.components import Runtime
 from bongsu.deliver.codes import meaning
-from bongsu.desk.dead_letters import DeadFilter, DeadLetter, Replayed, StoreDeadLetters
+from bongsu.desk.dead_filter import DeadFilter
+from bongsu.desk.dead_letters import Cursor, DeadLetter, DeadLetters, RejectedMessage, Replayed
+from bongsu.desk.dead_sources import dead_letter_sources
 from bongsu.desk.lists import fill_page
 from bongsu.model.channels import Address, describe_channel
 from bongsu.service import runtime
 from bongsu.settings import Settings
 from bongsu.store.core.dead_claims import release_dead_claims
 from bongsu.store.deliveries.recovery import MOST_ROUNDS
-from bongsu.store.desk.dead_letters import DeadRow, Kind, PageCursor, State
+from bongsu.store.desk.dead_letters import DeadRow, Kind, State
 from bongsu.store.members import address_of
 
 _COLOURS = {State.FAILED: "red", State.UNHANDLED: "yellow", State.FAIL: "red", State.UNKNOWN: "magenta"}
 
 
+def _dead_letters(base: Runtime) -> DeadLetters:
+    sources = dead_letter_sources(base.settings, base.store, base.signals)
+    return DeadLetters(base.store, sources, base.settings.lease_seconds)
+
+
 # --- list -------------------------------------------------------------------------------------------------------------
 
 
-async def show_list(settings: Settings, asked: DeadFilter, after: PageCursor | None, limit: int, console: Console) -> None:
+async def show_list(settings: Settings, asked: DeadFilter, after: Cursor | None, limit: int, console: Console) -> None:
     async with runtime(settings) as base:
-        dead_letters = StoreDeadLetters(base.store, base.signals)
-        rows, end = await fill_page(partial(dead_letters.list, asked), after, limit)
+        rows, end = await fill_page(partial(_dead_letters(base).list, asked), after, limit)
     if not rows:
         console.print("No dead letters." if asked.is_empty else "No dead letters that match.")
         return
-    show(console, table(settings.zone, rows))
+    messages = [row for row in rows if isinstance(row, RejectedMessage)]
+    stored = [row for row in rows if isinstance(row, DeadRow)]
+    show(console, message_table(settings.zone, messages) if messages else table(settings.zone, stored))
     if end is not None:
         console.print(f"More follow: --cursor {encode_cursor(end)}", highlight=False, soft_wrap=True)
 
@@ -63,17 +71,52 @@ def table(zone: ZoneInfo, rows: Sequence[DeadRow]) -> Table:
     return shown
 
 
+def message_table(zone: ZoneInfo, rows: Sequence[RejectedMessage]) -> Table:
+    shown = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("id", "queue", "type", "event", "error", "died"):
+        shown.add_column(heading, overflow="fold")
+    for row in rows:
+        texts = (row.id, row.queue, row.type or "", row.event_id or "", row.error or "")
+        died = local_time(row.rejected_at, zone) if row.rejected_at else ""
+        shown.add_row(*(Text(plain(text)) for text in texts), died)
+    return shown
+
+
 # --- show -------------------------------------------------------------------------------------------------------------
 
 
-async def show_one(settings: Settings, dead_id: int | UUID, console: Console) -> None:
+async def show_one(settings: Settings, asked: DeadFilter, console: Console) -> None:
+    """The one that `asked` names by its id."""
     async with runtime(settings) as base:
-        letter = await StoreDeadLetters(base.store, base.signals).show(dead_id)
+        letter = await _dead_letters(base).show(asked.id, asked.system)
     print_lines(console, lines_of(letter, settings.zone))
 
 
-def lines_of(letter: DeadLetter, zone: ZoneInfo) -> Iterator[Text]:
+def lines_of(letter: DeadLetter | RejectedMessage, zone: ZoneInfo) -> Iterator[Text]:
     """The page, line by line."""
+    return _message_lines(letter, zone) if isinstance(letter, RejectedMessage) else _stored_lines(letter, zone)
+
+
+def _message_lines(letter: RejectedMessage, zone: ZoneInfo) -> Iterator[Text]:
+    yield Text.assemble((f"Message {plain(letter.id)}", "bold"), "  ", (State.REJECTED.value, "red"))
+    for name, fact in (
+        ("error", letter.error),
+        ("queue", letter.queue),
+        ("type", letter.type),
+        ("event", letter.event_id),
+        ("written", letter.written_at and local_time(letter.written_at, zone)),
+        ("died", letter.rejected_at and local_time(letter.rejected_at, zone)),
+        ("body", letter.body),
+    ):
+        if fact:
+            yield Text.assemble("  ", (f"{name:<9}", "dim"), plain(fact))
+    yield Text.assemble(
+        "  ", (f"{'to do':<9}", "dim"), "Correct what the error names where the message comes from, then replay."
+    )
+    yield Text(f"           bongsu dead replay --source {letter.system.value} --id {plain(letter.id)}", "dim")
+
+
+def _stored_lines(letter: DeadLetter, zone: ZoneInfo) -> Iterator[Text]:
     row = letter.row
     code = f"  {plain(row.code)}" if row.code else ""
     yield Text.assemble(
@@ -150,7 +193,7 @@ class ReplayCommand:
 
     async def count(self) -> int:
         async with runtime(self.settings) as base:
-            return await StoreDeadLetters(base.store, base.signals).count(self.asked)
+            return await _dead_letters(base).count(self.asked)
 
     async def run(self, total: int, console: Console) -> Replayed:
         """Replay them, with a progress bar on a terminal."""
@@ -158,10 +201,9 @@ class ReplayCommand:
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         )  # fmt: skip
         async with runtime(self.settings) as base, release_dead_claims(base.store):
-            dead_letters = StoreDeadLetters(base.store, base.signals, self.settings.lease_seconds)
             with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
                 task = progress.add_task("replaying", total=total)
-                return await dead_letters.replay(
+                return await _dead_letters(base).replay(
                     self.asked,
                     operator_name(),
                     new_collapse_id=self.new_collapse_id,

@@ -146,8 +146,16 @@ def _program() -> str:
 
 
 @app.command()
-def migrate() -> None:
-    """Bring the store's schema up to date."""
+def migrate(
+    outbox: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Create the outbox table in this database of another service, and nothing else."),
+    ] = None,
+) -> None:
+    """Bring the store's schema up to date; or create the outbox table in another service's database."""
+    if outbox is not None:
+        _create_outbox(outbox)
+        return
     from bongsu.store import Store  # noqa: PLC0415
     from bongsu.store import migrate as apply  # noqa: PLC0415
 
@@ -167,6 +175,21 @@ def migrate() -> None:
         out.print(
             f"[green]Migrated[/] {location} from {before or 'nothing'} to revision {after}.", highlight=False, soft_wrap=True
         )
+
+
+def _create_outbox(url: str) -> None:
+    from bongsu.ingress.relay import open_outbox  # noqa: PLC0415
+
+    database = open_outbox(url)
+
+    async def work() -> bool:
+        try:
+            return await database.create()
+        finally:
+            await database.close()
+
+    done = "Created bongsu_outbox in" if run(work()) else "bongsu_outbox is there already in"
+    out.print(f"{done} {escape(database.location)}.", highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """publish: insert events in the caller's own transaction, through the connection or session that the caller passes.
 
-It never commits: if the caller rolls back, the events do not exist; if the caller commits, they are never lost.
+It never commits: if the caller rolls back, the events do not exist; if the caller commits, they are never lost. They go to
+bongsu_events where that table is, else to bongsu_outbox, from where the relay brings them to the store.
 """
 
 from __future__ import annotations
@@ -14,11 +15,22 @@ from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
 
 from bongsu.errors import BadEvent, NotATransaction, NoTransactionOpen
+from bongsu.ingress import publish_mysql as mysql
+from bongsu.ingress.publish_tables import (
+    FIND_POSTGRES,
+    FIND_SQLITE,
+    MYSQL,
+    Target,
+    choose,
+    insert_parameters,
+    insert_text,
+    known_targets,
+)
 from bongsu.model import Event
 from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import as_uuid
 from bongsu.store.core.sqlite import SQLITE
-from bongsu.store.outbox.insert import add, insert_values, match_new, statement_parts, values_for
+from bongsu.store.outbox.insert import add, match_new, statement_parts
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -46,7 +58,7 @@ def publish(tx: Any, *events: Event) -> Published | Awaitable[Published]:
     """Write the events in the transaction `tx` has open. With an async connection or session, await the answer.
 
     Takes SQLAlchemy's Session, AsyncSession, Connection and AsyncConnection, psycopg 3 (both kinds), asyncpg, sqlite3,
-    aiosqlite, Django's connection, and a step of a job's run.
+    aiosqlite, PyMySQL, mysqlclient, aiomysql, asyncmy, Django's connection, and a step of a job's run.
     """
     for event in events:
         if not isinstance(event, Event):
@@ -89,13 +101,16 @@ def _adapter(kind: type) -> tuple[Callable[..., Any], bool]:
 
 def _check_database(tx: Any, name: str) -> None:
     if name not in (POSTGRES.name, SQLITE.name):
-        raise NotATransaction(f"publish was handed a {type(tx).__qualname__} to {name}, and writes to PostgreSQL and SQLite")
+        writes_to = "PostgreSQL, SQLite, MySQL and MariaDB"
+        raise NotATransaction(f"publish was handed a {type(tx).__qualname__} to {name}, and writes to {writes_to}")
 
 
-def _insert(database: str, style: str, events: Sequence[Event], *, returning: bool = False) -> tuple[str, list[Any]]:
+def _insert(
+    database: str, style: str, events: Sequence[Event], target: Target, *, returning: bool = False
+) -> tuple[str, list[Any]]:
     """The text and its parameters."""
-    text = insert_values(database, style, len(events), returning=returning or not _is_counted(events))
-    return text, values_for(database, events)
+    text = insert_text(database, style, events, target, returning=returning or not _is_counted(events))
+    return text, insert_parameters(database, events, target)
 
 
 def _is_counted(events: Sequence[Event]) -> bool:
@@ -121,14 +136,26 @@ _STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"
 _COUNTING = {"preserve_rowcount": True}
 
 
+# Where SQLAlchemy keeps what is known of the driver's connection.
+_TARGET = "bongsu_target"
+
+
 def _sqlalchemy_connection(tx: Connection, events: Sequence[Event]) -> Rows:
-    _check_database(tx, tx.dialect.name)
+    is_mysql = tx.dialect.name in (MYSQL, "mariadb")
+    if not is_mysql:
+        _check_database(tx, tx.dialect.name)
     if not tx.in_transaction():
         tx.begin()  # as the first statement would; on SQLite a listener of the caller's may run BEGIN now
     if _is_sqlalchemy_autocommit(tx):
         raise NoTransactionOpen()
+    if is_mysql:
+        return mysql.insert_mysql(lambda text, values: tx.exec_driver_sql(text, tuple(values)), events)
+    target = tx.info.get(_TARGET)
+    if target is None:
+        find = FIND_SQLITE if tx.dialect.name == SQLITE.name else FIND_POSTGRES
+        target = tx.info[_TARGET] = choose(tx.exec_driver_sql(find).one())
     # The driver's own style of parameters: naming them for SQLAlchemy would double the time.
-    text, parameters = _insert(tx.dialect.name, _STYLES[tx.dialect.paramstyle], events)
+    text, parameters = _insert(tx.dialect.name, _STYLES[tx.dialect.paramstyle], events, target)
     result = tx.exec_driver_sql(text, tuple(parameters), execution_options=_COUNTING)
     return _counted(events, result.rowcount) if _is_counted(events) else result.all()
 
@@ -137,6 +164,8 @@ def _is_sqlalchemy_autocommit(tx: Connection) -> bool:
     """Asks the driver: the options of SQLAlchemy's connection do not include what create_engine() was given."""
     if tx.dialect.name == SQLITE.name:
         return _is_sqlite_autocommit(tx.connection.driver_connection)
+    if tx.dialect.name in (MYSQL, "mariadb"):
+        return mysql.is_autocommit(tx.connection.driver_connection)
     return bool(getattr(tx.connection.dbapi_connection, "autocommit", False))
 
 
@@ -171,7 +200,9 @@ def _psycopg(tx: Any, events: Sequence[Event]) -> Rows:
     is_piped = _check_psycopg(tx)
     kind, _, row_factory = _psycopg_parts()
     cursor = kind(tx, row_factory=row_factory)
-    cursor.execute(*_insert(POSTGRES.name, "%s", events, returning=is_piped))
+    if (target := known_targets.get(tx)) is None:
+        target = known_targets[tx] = choose(cursor.execute(FIND_POSTGRES).fetchone())
+    cursor.execute(*_insert(POSTGRES.name, "%s", events, target, returning=is_piped))
     rows: Rows = cursor.fetchall() if is_piped else _new_rows(events, cursor)
     return rows
 
@@ -180,7 +211,10 @@ async def _psycopg_async(tx: Any, events: Sequence[Event]) -> Rows:
     is_piped = _check_psycopg(tx)
     _, kind, row_factory = _psycopg_parts()
     cursor = kind(tx, row_factory=row_factory)
-    await cursor.execute(*_insert(POSTGRES.name, "%s", events, returning=is_piped))
+    if (target := known_targets.get(tx)) is None:
+        await cursor.execute(FIND_POSTGRES)
+        target = known_targets[tx] = choose(await cursor.fetchone())
+    await cursor.execute(*_insert(POSTGRES.name, "%s", events, target, returning=is_piped))
     if _is_counted(events) and not is_piped:
         return _counted(events, cursor.rowcount)
     rows: Rows = await cursor.fetchall()
@@ -190,7 +224,10 @@ async def _psycopg_async(tx: Any, events: Sequence[Event]) -> Rows:
 async def _asyncpg(tx: Any, events: Sequence[Event]) -> Rows:
     if not tx.is_in_transaction():
         raise NoTransactionOpen()
-    text, parameters = _insert(POSTGRES.name, "$", events)
+    driver = getattr(tx, "_con", tx)  # what a pool lends is new each time
+    if (target := known_targets.get(driver)) is None:
+        target = known_targets[driver] = choose(await tx.fetchrow(FIND_POSTGRES))
+    text, parameters = _insert(POSTGRES.name, "$", events, target)
     if _is_counted(events):
         status = await tx.execute(text, *parameters)  # "INSERT 0 1"
         return _counted(events, int(status.rpartition(" ")[2]))
@@ -211,9 +248,20 @@ def _sqlite3(tx: sqlite3.Connection, events: Sequence[Event]) -> Rows:
         raise NoTransactionOpen()
     cursor = tx.cursor()
     cursor.row_factory = None  # the caller's may make dicts
-    rows = _new_rows(events, cursor.execute(*_insert(SQLITE.name, "?", events)))
+    try:
+        rows = _new_rows(events, cursor.execute(*_insert(SQLITE.name, "?", events, Target.EVENTS)))
+    except sqlite3.OperationalError as error:
+        # Nothing was run: SQLite finds out when it prepares the statement.
+        if not _is_table_missing(error):
+            raise
+        target = choose(cursor.execute(FIND_SQLITE).fetchone())
+        rows = _new_rows(events, cursor.execute(*_insert(SQLITE.name, "?", events, target)))
     cursor.close()
     return rows
+
+
+def _is_table_missing(error: sqlite3.OperationalError) -> bool:
+    return "no such table: bongsu_events" in str(error)
 
 
 async def _aiosqlite(tx: Any, events: Sequence[Event]) -> Rows:
@@ -222,7 +270,14 @@ async def _aiosqlite(tx: Any, events: Sequence[Event]) -> Rows:
         raise NoTransactionOpen()
     async with tx.cursor() as cursor:
         cursor.row_factory = None
-        await cursor.execute(*_insert(SQLITE.name, "?", events))
+        try:
+            await cursor.execute(*_insert(SQLITE.name, "?", events, Target.EVENTS))
+        except sqlite3.OperationalError as error:
+            if not _is_table_missing(error):
+                raise
+            await cursor.execute(FIND_SQLITE)
+            target = choose(await cursor.fetchone())
+            await cursor.execute(*_insert(SQLITE.name, "?", events, target))
         if _is_counted(events):
             return _counted(events, cursor.rowcount)
         rows: Rows = await cursor.fetchall()
@@ -232,10 +287,22 @@ async def _aiosqlite(tx: Any, events: Sequence[Event]) -> Rows:
 def _django(tx: Any, events: Sequence[Event]) -> Rows:
     if tx.get_autocommit():
         raise NoTransactionOpen()
-    _check_database(tx, tx.vendor)
     with tx.cursor() as cursor:
-        cursor.execute(*_insert(tx.vendor, "%s", events))
+        if tx.vendor == MYSQL:
+            return mysql.insert_mysql(cursor.execute, events)
+        _check_database(tx, tx.vendor)
+        cursor.execute(*_insert(tx.vendor, "%s", events, _django_target(tx, cursor)))
         return _new_rows(events, cursor)
+
+
+def _django_target(tx: Any, cursor: Any) -> Target:
+    if tx.vendor == SQLITE.name:
+        cursor.execute(FIND_SQLITE)
+        return choose(cursor.fetchone())
+    if (target := known_targets.get(tx.connection)) is None:
+        cursor.execute(FIND_POSTGRES)
+        target = known_targets[tx.connection] = choose(cursor.fetchone())
+    return target
 
 
 async def _step(tx: Any, events: Sequence[Event]) -> Rows:
@@ -257,6 +324,10 @@ _ADAPTERS: dict[tuple[str, str], tuple[Callable[..., Any], bool]] = {
     ("asyncpg", "PoolConnectionProxy"): (_asyncpg, True),
     ("sqlite3", "Connection"): (_sqlite3, False),
     ("aiosqlite", "Connection"): (_aiosqlite, True),
+    ("pymysql", "Connection"): (mysql.pymysql, False),
+    ("MySQLdb", "Connection"): (mysql.pymysql, False),
+    ("aiomysql", "Connection"): (mysql.aiomysql, True),
+    ("asyncmy", "Connection"): (mysql.aiomysql, True),
     ("django", "BaseDatabaseWrapper"): (_django, False),
     ("django", "ConnectionProxy"): (_django, False),  # what `from django.db import connection` is
     ("bongsu", "Step"): (_step, True),

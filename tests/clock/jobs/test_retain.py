@@ -13,7 +13,7 @@ import pytest
 from bongsu.clock.jobs.retain import retain_job
 from bongsu.clock.run import Run
 from bongsu.clock.runs import Runs
-from bongsu.desk.dead_letters import DeadFilter, StoreDeadLetters
+from bongsu.desk.dead_filter import DeadFilter
 from bongsu.errors import RunLost
 from bongsu.model import Event, utc_now
 from bongsu.runtime.signals import LocalSignals
@@ -25,6 +25,7 @@ from bongsu.store.inbox import count_unread, find_page
 from bongsu.store.inbox.live import find_inbox_state, find_missed
 from tests.support.decisions import rows
 from tests.support.plans import generic_plan
+from tests.support.replays import dead_letters
 from tests.support.rows import (
     IN_APP_BIT,
     NOW,
@@ -194,7 +195,7 @@ async def test_what_is_left_can_be_replayed_and_what_is_gone_is_in_no_list(store
         await add_history(tx, 31, "gone", "FAIL")
         await add_history(tx, 29, "left", "FAIL")
     await retain(store, settings)
-    replayed = await StoreDeadLetters(store, LocalSignals()).replay(DeadFilter(state="FAIL"), "cli:tester")
+    replayed = await dead_letters(store, LocalSignals()).replay(DeadFilter(state="FAIL"), "cli:tester")
     assert (replayed.matched, replayed.replayed) == (1, 1)
     found = await rows(store, "SELECT member_id, status FROM bongsu_deliveries")
     assert [tuple(row) for row in found] == [("left", "READY")]

@@ -13,8 +13,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from bongsu.clock.scheduler import Clock
-from bongsu.desk.dead_letters import FEW, DeadFilter, StoreDeadLetters, count_dead, replay_job
+from bongsu.desk.dead_filter import DeadFilter
+from bongsu.desk.dead_letters import replay_job
 from bongsu.desk.lists import fill_page
+from bongsu.desk.stored_dead_letters import FEW, count_dead
 from bongsu.errors import ReplayWithoutFilter
 from bongsu.model import Channel, Event, new_id, utc_now
 from bongsu.runtime.signals import LocalSignals
@@ -34,7 +36,8 @@ from tests.support.deliveries import (
     failed_event,
 )
 from tests.support.plans import generic_plan
-from tests.support.replays import replay
+from tests.support.replays import dead_letters as letters_of
+from tests.support.replays import replay, stored
 from tests.support.rows import Sql, add_many, set_columns
 
 FINISHED = 20_000
@@ -147,7 +150,7 @@ async def test_a_filter_that_matches_nothing_looks_at_a_bounded_part(store: Stor
     for function in (dead_letters.find_page, dead_letters.count_page):
         monkeypatch.setitem(function.__kwdefaults__, "scan_limit", 2)  # type: ignore[arg-type]
     assert await count_dead(store, filters) == 1
-    listing = partial(StoreDeadLetters(store, LocalSignals()).list, DeadFilter.model_validate({"code": "RARE"}))
+    listing = partial(letters_of(store).list, DeadFilter.model_validate({"code": "RARE"}))
     rows, end = await fill_page(listing, None, 50)
     assert ([row.id for row in rows], end) == ([rare], None)
     assert await run(store, code="RARE") == (1, 1)
@@ -250,7 +253,7 @@ async def test_a_replay_whose_process_stops_is_gone_on_with_by_a_clock(store: St
     def stop_after_first_batch(_matched: int) -> None:
         begun.cancel()
 
-    dead = StoreDeadLetters(store, LocalSignals(), batch=2)
+    dead = letters_of(store, batch=2)
     asked = DeadFilter.model_validate({"state": "FAIL"})
     begun = asyncio.create_task(dead.replay(asked, "cli:tester", new_collapse_id=True, progress=stop_after_first_batch))
     with pytest.raises(asyncio.CancelledError):
@@ -258,7 +261,7 @@ async def test_a_replay_whose_process_stops_is_gone_on_with_by_a_clock(store: St
     assert sorted([await delivery_columns(store, one, "status") for one in ids]) == ["FAIL"] * 3 + ["READY"] * 2
     # One of the first batch has failed again meanwhile: it was visited.
     await set_columns(store, "deliveries", {"delivery_id": ids[-1]}, status="FAIL")
-    clock = Clock(store, [replay_job(LocalSignals(), batch=2)], ZoneInfo("UTC"))
+    clock = Clock(store, [replay_job(stored(store, batch=2))], ZoneInfo("UTC"))
     await clock.tick()
     await clock.wait_finished()
     columns = [await delivery_columns(store, one, "status", "collapse_series") for one in ids]

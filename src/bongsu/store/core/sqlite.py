@@ -20,11 +20,11 @@ from uuid import UUID
 
 from bongsu.errors import StoreBusy, StoreClosed
 from bongsu.runtime import telemetry
+from bongsu.runtime.driver_thread import DriverThread
 from bongsu.store.core.failures import Location, translated
 from bongsu.store.core.private_files import create_private
 from bongsu.store.core.query import Columns, Query, Row, Table, Transaction
 from bongsu.store.core.shares import AUDIENCE_READERS, SHARES, Share
-from bongsu.store.core.sqlite_thread import SqliteThread
 
 READERS = 4
 # Of operators alone, so that members' requests never wait for their pages.
@@ -87,7 +87,7 @@ class SqliteDatabase:
         self.path = path
         self.location = Location(f"SQLite at {path}")
         self._lock = WriteLock()
-        self._writer = SqliteThread(partial(_open, path), "bongsu-sqlite-writer")
+        self._writer = DriverThread(partial(_open, path), "bongsu-sqlite-writer")
         self._turn = asyncio.Lock()
         self._readers = _Readers(path, READERS, "reader")
         self._operators_readers = _Readers(path, OPERATORS_READERS, "operators")
@@ -191,9 +191,9 @@ class _Readers:
 
     def __init__(self, path: Path, count: int, name: str) -> None:
         self.threads = [
-            SqliteThread(partial(_open, path, read_only=True), f"bongsu-sqlite-{name}-{n}") for n in range(count)
+            DriverThread(partial(_open, path, read_only=True), f"bongsu-sqlite-{name}-{n}") for n in range(count)
         ]
-        self.free: asyncio.LifoQueue[SqliteThread] = asyncio.LifoQueue()
+        self.free: asyncio.LifoQueue[DriverThread[sqlite3.Connection]] = asyncio.LifoQueue()
         for thread in reversed(self.threads):
             self.free.put_nowait(thread)
 
@@ -203,7 +203,9 @@ class _Connection:
 
     dialect = SQLITE
 
-    def __init__(self, thread: SqliteThread, location: str, patience: Patience, *, begins: bool = False) -> None:
+    def __init__(
+        self, thread: DriverThread[sqlite3.Connection], location: str, patience: Patience, *, begins: bool = False
+    ) -> None:
         self._thread = thread
         self._location = location
         self._patience = patience

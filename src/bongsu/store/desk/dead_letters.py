@@ -32,6 +32,8 @@ _LARGEST_UUID = UUID(int=2**128 - 1)
 class Kind(StrEnum):
     EVENT = "event"
     DELIVERY = "delivery"
+    # Of another system than the store.
+    MESSAGE = "message"
 
 
 class State(StrEnum):
@@ -39,6 +41,8 @@ class State(StrEnum):
     UNHANDLED = "UNHANDLED"
     FAIL = "FAIL"
     UNKNOWN = "UNKNOWN"
+    # Of a message, in another system than the store.
+    REJECTED = "REJECTED"
 
 
 # The states of each kind, as in the predicates of the partial indexes.
@@ -67,6 +71,8 @@ class Filters:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds that can match. Only deliveries have a channel and a member."""
+        if self.kind is Kind.MESSAGE or self.state is State.REJECTED:
+            return ()
         of_events = self.kind is Kind.EVENT or self.state in (State.FAILED, State.UNHANDLED) or isinstance(self.id, UUID)
         of_deliveries = self.kind is Kind.DELIVERY or self.state in (State.FAIL, State.UNKNOWN) or isinstance(self.id, int)
         of_deliveries = of_deliveries or self.channel is not None or self.member_id is not None

@@ -1,30 +1,36 @@
-"""A sqlite3 connection in a thread of its own."""
+"""A connection of a driver that blocks (sqlite3, PyMySQL) in a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from bongsu.errors import StoreClosed
 
+
+class DriverConnection(Protocol):
+    def rollback(self) -> object: ...
+    def close(self) -> object: ...
+
+
 _T = TypeVar("_T")
+_C = TypeVar("_C", bound=DriverConnection)
 
 
-class SqliteThread:
+class DriverThread(Generic[_C]):
     """Started and opened by its first use. What was handed over runs in order and to its end, cancelled or not.
 
     Not an executor: its way to the thread and back takes as long again as a short statement.
     """
 
-    def __init__(self, open_connection: Callable[[], sqlite3.Connection], name: str) -> None:
+    def __init__(self, open_connection: Callable[[], _C], name: str) -> None:
         self._open = open_connection
-        self._connection: sqlite3.Connection | None = None
+        self._connection: _C | None = None
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = Thread(target=self._run_calls, name=name, daemon=True)
         self._is_closed = False
@@ -39,6 +45,11 @@ class SqliteThread:
         """End a transaction, if one is open, after what is under way. Never raises for the connection's sake."""
         if not self._is_closed and self._thread.ident is not None:
             await self._hand_over(self._roll_back)
+
+    async def disconnect(self) -> None:
+        """Close the connection, after what is under way. The next use opens another."""
+        if not self._is_closed and self._thread.ident is not None:
+            await self._hand_over(self._close)
 
     async def close(self) -> None:
         """After what is under way; what comes later is refused. May be called twice."""
@@ -71,13 +82,14 @@ class SqliteThread:
 
     def _roll_back(self) -> None:
         if self._connection is not None:
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(Exception):
                 self._connection.rollback()
 
     def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.close()
 
 
 def _run_and_settle(
