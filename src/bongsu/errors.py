@@ -284,7 +284,7 @@ class OutboxMissing(SourceError):
 
 
 class OutboxTooOld(SourceError):
-    """The relay needs SKIP LOCKED: MariaDB 10.6, MySQL 8.0.1 or PostgreSQL 9.5, or newer."""
+    """The relay needs SKIP LOCKED and JSON_TABLE: MariaDB 10.6, MySQL 8.0.4 or PostgreSQL 9.5, or newer."""
 
 
 class DriverMissing(SourceError):

@@ -1,7 +1,8 @@
-"""The outbox in MySQL 8.0.1 or MariaDB 10.6, or newer: PyMySQL, in a thread of its own."""
+"""The outbox in MySQL 8.0.4 or MariaDB 10.6, or newer: PyMySQL, in a thread of its own."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -26,9 +27,6 @@ from bongsu.runtime.driver_thread import DriverThread
 CONNECT_SECONDS = 5
 # A batch takes a fraction of a second. Longer only delays the report that the server hangs, and a stop of this process.
 ANSWER_SECONDS = 10
-# Ids in one statement.
-IDS = 500
-
 _T = TypeVar("_T")
 
 # Create the outbox. Its text columns take what an event may have and more, so that a mistake in an event is found here and
@@ -72,8 +70,13 @@ LOCK_BATCH = f"""
 # A long payload of a row that this transaction has locked.
 PAYLOAD = "SELECT payload FROM bongsu_outbox WHERE event_id = %s"
 
-# Deletes rows that this transaction has locked, by the primary key: a scan of the table would wait for others' rows.
-DELETE = "DELETE o FROM bongsu_outbox AS o FORCE INDEX (PRIMARY) WHERE o.event_id IN %s"
+# Rows by their ids, each by a look into the primary key. With IN (…) a small table is scanned, and the scan waits for rows
+# that others have locked.
+_GIVEN = """json_table(%s, '$[*]' COLUMNS (event_id varchar(64) CHARACTER SET ascii PATH '$')) AS given
+    STRAIGHT_JOIN bongsu_outbox AS o FORCE INDEX (PRIMARY) ON o.event_id = given.event_id"""
+
+# Deletes rows that this transaction has locked. Locks no others.
+DELETE = f"DELETE o FROM {_GIVEN}"
 
 # Sets a row aside that this transaction has locked.
 SET_ASIDE = "UPDATE bongsu_outbox SET failed_at = utc_timestamp(6), error = %s WHERE event_id = %s"
@@ -94,8 +97,7 @@ FIND_REJECTED = f"""
 COUNT_REJECTED = f"SELECT count(*) FROM bongsu_outbox WHERE {_REJECTED}"
 
 # Lets the relay try rejected rows again. Locks them; those that wait again already are not touched.
-REPLAY = """
-    UPDATE bongsu_outbox SET failed_at = NULL, error = NULL WHERE event_id IN %s AND failed_at IS NOT NULL"""
+REPLAY = f"UPDATE {_GIVEN} SET o.failed_at = NULL, o.error = NULL WHERE o.failed_at IS NOT NULL"
 
 # By the server's or PyMySQL's error number. What is not listed is reported as it is.
 _BY_NUMBER: dict[int, type[SourceError]] = {
@@ -206,6 +208,7 @@ class MysqlOutbox:
             _check_version(_text(_rows(connection, "SELECT version()")[0][0]))
             # Gap locks of a stricter level would make callers wait for the relay.
             _execute(connection, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            _execute(connection, f"SET SESSION innodb_lock_wait_timeout = {ANSWER_SECONDS // 2}")
         except BaseException:
             connection.close()
             raise
@@ -219,7 +222,7 @@ def _tls(options: dict[str, str]) -> dict[str, Any]:
 def _check_version(version: str) -> None:
     numbers = tuple(map(int, re.findall(r"\d+", version.removeprefix("5.5.5-"))[:3]))
     is_mariadb = "mariadb" in version.lower()
-    if numbers < ((10, 6) if is_mariadb else (8, 0, 1)):
+    if numbers < ((10, 6) if is_mariadb else (8, 0, 4)):
         raise OutboxTooOld(f"The server is {'MariaDB' if is_mariadb else 'MySQL'} {version}")
 
 
@@ -273,17 +276,15 @@ def _lock_batch(connection: Any, limit: int) -> list[OutboxRow]:
 
 
 def _settle(connection: Any, stored: Sequence[str], rejected: Sequence[tuple[str, str]]) -> None:
-    for start in range(0, len(stored), IDS):
-        _execute(connection, DELETE, (tuple(stored[start : start + IDS]),))
+    if stored:
+        _execute(connection, DELETE, (json.dumps(stored),))
     for event_id, reason in rejected:
         _execute(connection, SET_ASIDE, (reason, event_id))
     connection.commit()
 
 
 def _replay(connection: Any, event_ids: Sequence[str]) -> int:
-    return sum(
-        _execute(connection, REPLAY, (tuple(event_ids[start : start + IDS]),)) for start in range(0, len(event_ids), IDS)
-    )
+    return _execute(connection, REPLAY, (json.dumps(event_ids),))
 
 
 def _parameters(asked: RejectedFilter) -> dict[str, Any]:
