@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bongsu import service
+from bongsu import components
+from bongsu.components import COMPONENTS, Process
 from bongsu.decide.step import Decider
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.live.announce import Announcer
@@ -20,7 +21,6 @@ from bongsu.rules import catalogue
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.roles import ALL_ROLES, Role
 from bongsu.runtime.signals import LocalSignals
-from bongsu.service import COMPONENTS, Process
 from bongsu.settings import Settings
 from bongsu.store import Store
 
@@ -60,6 +60,6 @@ async def test_all_who_need_the_content_of_messages_share_one_cache(
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         stack.callback(listener.close)
-        await stack.enter_async_context(service._http(process, listener))
+        await stack.enter_async_context(components.http(process, listener))
     assert caches.keys() == {Decider, Dispatcher, Announcer, Hub}
     assert all(cache is process.message_cache for found in caches.values() for cache in found)

@@ -124,7 +124,8 @@ async def test_of_a_long_backlog_a_consumer_holds_only_what_it_prefetches(rabbit
         bodies = [json.dumps(event("x", refId=str(number))).encode() for number in range(count)]
         for start in range(0, count, 500):
             await asyncio.gather(*(caller.put(body, "", NOTIFICATIONS.name) for body in bodies[start : start + 500]))
-        source = QueueSource(Broker(rabbitmq_url), NOTIFICATIONS)
+        broker = Broker(rabbitmq_url)
+        source = QueueSource(broker, NOTIFICATIONS)
         held: list[int] = []
         async with running(Intake(store, LocalSignals(), "rabbitmq")) as intake:
 
@@ -134,6 +135,7 @@ async def test_of_a_long_backlog_a_consumer_holds_only_what_it_prefetches(rabbit
 
             async with running(Consumer(source, decode_message, accept)):
                 await until(lambda: has_stored(store, count))
+        await broker.close()
     assert len(await stored_ids(store)) == count
     assert max(held) <= PREFETCH
 
