@@ -87,11 +87,10 @@ def test_the_service_pushes_to_those_who_are_not_connected(
         assert served.terminate() == 0
 
 
+@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
 def test_a_worker_knows_who_is_connected_to_another_instance(
     migrated: dict[str, str], settings: Settings, simulator: Simulator, redis_server: RedisServer
 ) -> None:
-    if settings.is_embedded:
-        pytest.skip("several processes share PostgreSQL")
     environment = {**environment_of(migrated, simulator), "BONGSU_REDIS_URL": redis_server.url}
     with ExitStack() as stack:
         gateway = stack.enter_context(serving(environment, "--role", "api,gateway"))

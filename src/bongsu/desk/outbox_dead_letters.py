@@ -11,7 +11,7 @@ from typing import NamedTuple
 from bongsu.clock.run import Run
 from bongsu.desk.dead_filter import DeadFilter, System
 from bongsu.desk.dead_letters import LetterPage, MessageCursor, RejectedMessage
-from bongsu.errors import NoSuchDeadLetter
+from bongsu.errors import BadCursor, NoSuchDeadLetter
 from bongsu.ingress.relay import OutboxDatabase, RejectedFilter, RejectedRow, open_outbox
 from bongsu.ingress.relay.outbox import RejectedCursor
 from bongsu.settings import NamedUrl
@@ -33,8 +33,12 @@ class _Position(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> _Position:
-        name, rejected_at, event_id = json.loads(text)
-        return cls(name, RejectedCursor(datetime.fromisoformat(rejected_at), event_id))
+        """Raises BadCursor for one of another source."""
+        try:
+            name, rejected_at, event_id = json.loads(text)
+            return cls(name, RejectedCursor(datetime.fromisoformat(rejected_at), event_id))
+        except (ValueError, TypeError):
+            raise BadCursor from None
 
 
 class OutboxDeadLetters:
