@@ -55,7 +55,7 @@ async def _relaying(settings: Settings, place: Place) -> AsyncIterator[Consumer[
     await database.close()
     store = Store.open(settings)
     async with running(Intake(store.share(Share.INGEST), LocalSignals(), "outbox")) as intake:
-        consumer = Consumer(open_relay("bench", place.where), decode_event, intake.accept_in_turn)
+        consumer = Consumer[AnyEvent | NewEvent](open_relay("bench", place.where), decode_event, intake.accept_in_turn)
         yield consumer
         await consumer.stop()
     await store.close()

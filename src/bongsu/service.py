@@ -33,6 +33,7 @@ from bongsu.ingress.relay import open_relay
 from bongsu.live.announce import Announcer, announce_read
 from bongsu.live.gateway import Gateway
 from bongsu.live.presence import presence
+from bongsu.model import Event
 from bongsu.model.job import Job
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules, catalogue
@@ -51,6 +52,7 @@ from bongsu.store.core.dead_claims import release_dead_claims
 from bongsu.store.core.private_files import exposed_files
 from bongsu.store.members.channels import declare_channels, load_channels
 from bongsu.store.messages.content import MessageCache
+from bongsu.store.outbox import NewEvent
 
 _log = telemetry.log("bongsu")
 
@@ -157,7 +159,7 @@ async def _relays(process: Process) -> AsyncIterator[None]:
         intake = Intake(process.store.share(Share.INGEST), process.signals, "outbox")
         await stack.enter_async_context(running(intake))
         for name, url in outboxes:
-            consumer = Consumer(open_relay(name, url), decode_event, intake.accept_in_turn)
+            consumer = Consumer[Event | NewEvent](open_relay(name, url), decode_event, intake.accept_in_turn)
             await stack.enter_async_context(running(consumer))
         yield
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from bongsu.cli import main as cli
 from bongsu.cli.dead_view import ReplayCommand, facts, lines_of
 from bongsu.desk.dead_filter import DeadFilter
+from bongsu.desk.dead_letters import DeadLetter
 from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import DELIVERIES_TOPIC
@@ -201,6 +202,7 @@ async def test_the_story_of_one_says_where_it_was_to_go(store: Store, settings: 
     async def known(name: str) -> dict[str, str]:
         letter = await dead_letters(store, LocalSignals()).show(ids[name])
         assert len(list(lines_of(letter, settings.zone))) > 8
+        assert isinstance(letter, DeadLetter)
         return dict(facts(letter, settings.zone))
 
     assert (await known("PUSH"))["by"] == "PUSH to device d-0 (gone)"
