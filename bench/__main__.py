@@ -11,7 +11,22 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import campaign, claim, dispatch, event, fanout, ground, ingest, live, publish, recommend, sources
+from bench import (
+    campaign,
+    chat,
+    claim,
+    counters,
+    dispatch,
+    event,
+    fanout,
+    ground,
+    ingest,
+    live,
+    publish,
+    rabbitmq,
+    recommend,
+    sources,
+)
 from bench.ground import Ground
 from bench.measure import QUICK_ROUNDS, ROUNDS, Contest
 from bench.report import RESULTS, Report, write_readme
@@ -44,7 +59,10 @@ BENCHES = {
     "event": Bench(event.TITLE, event.contests),
     "campaign": Bench(campaign.TITLE, campaign.contests, campaign.notes),
     "recommend": Bench(recommend.TITLE, recommend.contests),
+    "rabbitmq": Bench(rabbitmq.TITLE, rabbitmq.contests),
+    "counters": Bench(counters.TITLE, counters.contests),
     "live": Bench(live.TITLE, live.contests, live.notes),
+    "chat": Bench(chat.TITLE, chat.contests, chat.notes),
 }
 
 

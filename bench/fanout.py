@@ -69,7 +69,7 @@ _REST = "begin, commit and Python"
 # What a step's statements are for, by a text that no other has.
 _PURPOSES = {
     # On PostgreSQL one statement; the parts below are SQLite's.
-    "WITH decided AS MATERIALIZED": "store what was decided",
+    "WITH decided AS": "store what was decided",
     "FROM bongsu_behaviors": "find the recipients",
     "INSERT INTO bongsu_decided": "lock the members and decide",
     "UPDATE bongsu_members": "count for each member",

@@ -80,7 +80,7 @@ class _Times(Ledger):
     def totals(self) -> dict[str, Any]:
         return {"campaigns": {title: (count, self._lasts[title]) for title, count in self._counts.items()}}
 
-    def told(self, message: str | None = None, token: str | None = None) -> dict[str, Any]:
+    def to_json(self, message: str | None = None, token: str | None = None) -> dict[str, Any]:
         return self._others
 
 

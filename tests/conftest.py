@@ -19,6 +19,7 @@ from bongsu.store import Store, migrate
 from tests.support.long_runs import LONG_FILES
 from tests.support.mariadb import MariadbServer, find_mariadb
 from tests.support.quick import is_quick
+from tests.support.rabbitmq import RabbitServer, find_rabbitmq
 from tests.support.servers import (
     PostgresServer,
     RedisServer,
@@ -102,6 +103,23 @@ def redis_server() -> Iterator[RedisServer]:
         pytest.skip(str(missing))
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def rabbit_server() -> Iterator[RabbitServer]:
+    try:
+        server = find_rabbitmq()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def rabbitmq_url(rabbit_server: RabbitServer) -> str:
+    """A broker with none of our queues."""
+    rabbit_server.empty()
+    return rabbit_server.url
 
 
 @pytest.fixture(scope="session")

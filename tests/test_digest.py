@@ -67,8 +67,8 @@ async def now(store: Store) -> Clock:
 
 
 async def window_ends(store: Store) -> None:
-    await set_columns(store, "deliveries", due=timedelta(seconds=-1))
-    await set_columns(store, "digests", ends_at=timedelta(seconds=-1))
+    await set_columns(store, "deliveries", due=timedelta(hours=-1))
+    await set_columns(store, "digests", ends_at=timedelta(hours=-1))
 
 
 async def test_one_push_at_the_end_of_the_window_has_the_text_as_it_is_then(
@@ -209,7 +209,7 @@ async def test_a_step_that_fails_before_its_commit_counts_nothing(
         await worker.tick()
     await worker.stop()
     assert await results_by_member(store) == {"owner": {"TOLD": 1}}
-    await set_columns(store, "events", {"status": "PENDING"}, due=timedelta(seconds=-1))
+    await set_columns(store, "events", {"status": "PENDING"}, due=timedelta(hours=-1))
     await run_worker(EventWorker(store, catalogue(quick), quick, ClockedDecider(store, quick, now)))
     assert await results_by_member(store) == {"owner": {"TOLD": 1, "MERGED": 2}}
     ((size,),) = await rows(store, "SELECT size FROM bongsu_digests")

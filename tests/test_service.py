@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from bongsu import service
+from bongsu import components
+from bongsu.components import COMPONENTS, Process
 from bongsu.decide.step import Decider
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.live.announce import Announcer
 from bongsu.live.hub import Hub
+from bongsu.live.member_state import OpenStreams
+from bongsu.live.presence import LocalPresence
 from bongsu.rules import catalogue
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.roles import ALL_ROLES, Role
 from bongsu.runtime.signals import LocalSignals
-from bongsu.service import COMPONENTS, Process
 from bongsu.settings import Settings
 from bongsu.store import Store
 
@@ -30,7 +32,10 @@ def test_the_table_has_every_role() -> None:
 @pytest.fixture
 async def process(store: Store, settings: Settings) -> Process:
     rules, keys = catalogue(settings), Keys.load(settings)
-    return Process(settings, store, LocalSignals(), ALL_ROLES, rules, keys, (), asyncio.Event(), is_demo=False)
+    streams = OpenStreams()
+    online = LocalPresence(streams)
+    stopping = asyncio.Event()
+    return Process(settings, store, LocalSignals(), ALL_ROLES, rules, keys, (), stopping, False, online, streams)
 
 
 async def test_all_who_need_the_content_of_messages_share_one_cache(
@@ -55,6 +60,6 @@ async def test_all_who_need_the_content_of_messages_share_one_cache(
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         stack.callback(listener.close)
-        await stack.enter_async_context(service._http(process, listener))
+        await stack.enter_async_context(components.http(process, listener))
     assert caches.keys() == {Decider, Dispatcher, Announcer, Hub}
     assert all(cache is process.message_cache for found in caches.values() for cache in found)

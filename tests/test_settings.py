@@ -132,9 +132,9 @@ def test_settings_are_frozen_and_hide_their_secrets() -> None:
 
 
 def test_settings_without_effect_are_accepted_and_named() -> None:
-    given = {"BONGSU_KAFKA_SERVERS": "k:9092", "BONGSU_RABBITMQ_URL": "amqp://h"}
+    given = {"BONGSU_KAFKA_SERVERS": "k:9092", "BONGSU_OPENSEARCH_URL": "http://h:9200"}
     settings = Settings.load({**given, "BONGSU_PORT": "1"}, NOWHERE)
-    assert settings.without_effect == ["BONGSU_KAFKA_SERVERS", "BONGSU_RABBITMQ_URL"]
+    assert settings.without_effect == ["BONGSU_KAFKA_SERVERS", "BONGSU_OPENSEARCH_URL"]
     assert Settings.load({"BONGSU_PORT": "1"}, NOWHERE).without_effect == []
 
 

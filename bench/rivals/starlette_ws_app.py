@@ -30,6 +30,13 @@ async def send(request: Request) -> Response:
     return Response(status_code=202)
 
 
+async def say(request: Request) -> Response:
+    data = unquote(request.url.query)
+    for one in list(everybody):
+        await one.send_text(data)
+    return Response(status_code=202)
+
+
 async def stream(socket: WebSocket) -> None:
     await socket.accept()
     everybody.add(socket)
@@ -40,7 +47,9 @@ async def stream(socket: WebSocket) -> None:
         everybody.discard(socket)
 
 
-app = Starlette(routes=[Route("/readyz", ready), Route("/send", send), WebSocketRoute("/stream", stream)])
+app = Starlette(
+    routes=[Route("/readyz", ready), Route("/send", send), Route("/say", say), WebSocketRoute("/stream", stream)]
+)
 
 if __name__ == "__main__":
     uvicorn.run(

@@ -1,6 +1,7 @@
 """`python -m bench.rivals.websockets_app --port N`: the `websockets` server and its `broadcast`, as fast as it goes.
 
 uvloop, no compression, no pings. What is asked for as `/send?…` goes to everybody: a notification, and how many are unread.
+As `/say?…`: that alone, a chat message.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ def answer(connection: ServerConnection, request: Request) -> Response | None:
     path, _, query = request.path.partition("?")
     if path == "/readyz":
         return connection.respond(200, "")
-    if path == "/send":
+    if path in ("/send", "/say"):
         broadcast(everybody, unquote_to_bytes(query).decode())
-        broadcast(everybody, '{"op":"badge","unread":10}')
+        if path == "/send":
+            broadcast(everybody, '{"op":"badge","unread":10}')
         return connection.respond(202, "")
     return None
 

@@ -5,6 +5,7 @@ from bongsu.ingress.publish import Published, publish
 from bongsu.model import (
     Action,
     Channel,
+    Delta,
     Digest,
     Event,
     Everyone,
@@ -35,6 +36,7 @@ __all__ = [
     "Action",
     "App",
     "Channel",
+    "Delta",
     "Digest",
     "Event",
     "Everyone",

@@ -157,6 +157,23 @@ class TooManyRooms(BongsuError):
     """Leave a room first: DELETE /api/chat/rooms/{id}/members/{memberId}."""
 
 
+class CounterOverflow(BongsuError):
+    """A counter holds a 64-bit integer. Nothing was counted; send a smaller delta."""
+
+
+class NoSuchCounter(BongsuError):
+    """`comments` is built in. Others are known once a rule has counted them, or when `app.counter` or
+    BONGSU_COUNTER_TARGETS declares them."""
+
+
+class BadCounterTarget(BongsuError):
+    """Correct BONGSU_COUNTER_TARGETS: each statement is tried against the store with the rights Bongsu has."""
+
+
+class NotFlushed(BongsuError):
+    """Start a process with the role worker, or look for `counter target` in its log. Nothing is lost, and GET is exact."""
+
+
 class WrongKind(BongsuError):
     """The key is valid, but of the other kind: server calls take an API key, member calls a member token."""
 
@@ -236,6 +253,9 @@ class BrokerUnreachable(BongsuError):
 class SourceError(BongsuError):
     """A source of events (an outbox, a broker) cannot be used now. Nothing is lost: its messages wait there."""
 
+    # Whether the log has it already: a broken connection concerns all that share it.
+    is_reported = False
+
 
 class SourceAway(SourceError):
     """The source does not answer. Start it, or correct its URL in the settings; its messages wait there."""
@@ -243,6 +263,19 @@ class SourceAway(SourceError):
 
 class SourceLoginRefused(SourceError):
     """The source refuses the login, or the user may not do that. Correct the user and password in its URL, or its rights."""
+
+
+class SourceDiffers(SourceError):
+    """It exists with other arguments, and RabbitMQ changes none. Empty the queue or exchange that is named, delete it
+    (`rabbitmqctl delete_queue NAME`), and Bongsu declares it again; RabbitMQ must be 3.10 or newer."""
+
+
+class BadCursor(BongsuError):
+    """It is not a cursor of this list: take the one that the previous page ended with, or leave it out to begin anew."""
+
+
+class DeadLettersBusy(SourceError):
+    """Another list or replay reads these dead letters now. Try again in a moment."""
 
 
 class OutboxMissing(SourceError):
@@ -255,7 +288,8 @@ class OutboxTooOld(SourceError):
 
 
 class DriverMissing(SourceError):
-    """Install it where the workers run; `pip install 'bongsu[mysql]'` brings PyMySQL."""
+    """Install it where the workers run: `pip install 'bongsu[mysql]'` brings PyMySQL, `pip install 'bongsu[rabbitmq]'`
+    aio-pika."""
 
 
 class SourceNotConfigured(BongsuError):

@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from bongsu.errors import BadSettings
 from bongsu.model.addresses import BadAddressError, mailbox
 from bongsu.model.base import Cron, Zone
+from bongsu.model.counter import is_counter_name
 
 PREFIX = "BONGSU_"
 FILE = Path("bongsu.toml")
@@ -159,6 +160,26 @@ def _sms_template(value: str) -> str:
     return value
 
 
+def _counter_targets(value: str) -> str:
+    if not value.strip():
+        return ""
+    try:
+        targets = json.loads(value)
+    except ValueError:
+        targets = None
+    if not isinstance(targets, dict) or not all(isinstance(text, str) for text in targets.values()):
+        raise PydanticCustomError("targets", "must be a JSON object of counter names and statements")
+    for name, text in targets.items():
+        if not is_counter_name(name):
+            raise PydanticCustomError("targets", "names {name}, which cannot be a counter", {"name": repr(name)[:100]})
+        if not re.match(r"\s*(UPDATE|INSERT|WITH)\b", text, re.IGNORECASE) or ";" in text.strip().rstrip(";"):
+            raise PydanticCustomError("targets", "takes one UPDATE or INSERT for {name}", {"name": name})
+        if missing := {":delta", ":key"} - set(re.findall(r"(?<!:):[a-z]+\b", text)):
+            raise PydanticCustomError("targets", "has no {missing} in the statement for {name}",
+                                      {"missing": " and no ".join(sorted(missing)), "name": name})  # fmt: skip
+    return value
+
+
 def _origins(value: str) -> str:
     """As browsers send them: one that is written differently would never match, silently."""
     for origin in (part.strip() for part in value.split(",") if part.strip()):
@@ -183,8 +204,7 @@ Http = Annotated[str, _url("http", "https")]
 # Validated, so that a deployment can be prepared, but without effect: the features that use them do not exist yet.
 NOT_USED_YET = frozenset(
     {
-        "kafka_servers", "schema_registry_url", "kafka_format", "transport", "rabbitmq_url", "opensearch_url",
-        "counter_flush_seconds",
+        "kafka_servers", "schema_registry_url", "kafka_format", "transport", "opensearch_url",
     }
 )  # fmt: skip
 
@@ -272,6 +292,8 @@ class Settings(BaseModel):
     sse_timeout_seconds: Seconds = 1800
     sse_replay: int = Field(10, ge=0)
     counter_flush_seconds: Seconds = 3
+    # By counter, a statement of the team's own that is run with each flush.
+    counter_targets: Annotated[str, AfterValidator(_counter_targets)] = ""
     recommendation_enabled: bool = False
     recommendation_days: Days = 7
     recommendation_limit: Count = 3
@@ -282,6 +304,8 @@ class Settings(BaseModel):
     # A message is held, sent to every reader and shown as one.
     chat_max_bytes: int = Field(4096, ge=1, le=1_048_576)
     chat_rate: Count = 20
+    # Long enough for readers who are there to read, short enough that a push is news. 0: no pushes.
+    chat_push_seconds: float = Field(5, ge=0, le=3_600, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _sign_in_is_complete(self) -> Settings:
@@ -344,6 +368,12 @@ class Settings(BaseModel):
             audit=self.audit_retention_days,
             chat=self.chat_retention_days,
         )
+
+    @property
+    def targets(self) -> Mapping[str, str]:
+        """The statements of BONGSU_COUNTER_TARGETS by counter."""
+        statements: dict[str, str] = json.loads(self.counter_targets or "{}")
+        return {counter: text.strip().rstrip(";") for counter, text in statements.items()}
 
     @property
     def zone(self) -> ZoneInfo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from bongsu.api.app import build_api
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.order import ChatOrder
+from bongsu.counters.calls import Counters
 from bongsu.desk.jobs import build_jobs
 from bongsu.ingress.intake import Intake
 from bongsu.runtime.keys import Keys
@@ -39,9 +41,10 @@ async def intake(store: Store, signals: LocalSignals) -> AsyncIterator[Intake]:
 async def api(store: Store, settings: Settings, signals: LocalSignals, intake: Intake) -> AsyncIterator[httpx.AsyncClient]:
     """A client with the server key; take the header away to call without."""
     jobs = build_jobs(settings, store, signals)
-    async with running(ChatOrder(store, Fanout(signals), settings)) as order:
+    async with running(ChatOrder(store, Fanout(signals), settings)) as order, running(Counters(store)) as counters:
         keys = Keys.load(settings)
-        app = build_api(store, intake, keys, settings, lambda: False, signals, chat_order=order, all_jobs=jobs)
+        more: dict[str, Any] = {"chat_order": order, "counters": counters, "all_jobs": jobs}
+        app = build_api(store, intake, keys, settings, lambda: False, signals, **more)
         transport = httpx.ASGITransport(app)
         headers = {"Authorization": "Bearer server-key-of-the-tests"}
         async with httpx.AsyncClient(transport=transport, base_url="http://bongsu", headers=headers) as client:

@@ -24,7 +24,8 @@ from tests.support.served_app import RawHeaders, ServedApp
 # page by `Sec-Fetch-Site`.
 PAGES = {
     "GET /", "GET /docs", "GET /docs/assets", "GET /openapi.json", "HEAD /openapi.json", "GET /bongsu-bell.js",
-    "HEAD /bongsu-bell.js", "GET /demo", "GET /demo/{name}", "GET /demo/shelf", "POST /demo/visits", "POST /demo/buttons",
+    "HEAD /bongsu-bell.js", "GET /demo", "GET /demo/{name}", "GET /demo/shelf", "GET /demo/counts", "POST /demo/visits",
+    "POST /demo/buttons",
 }  # fmt: skip
 # The operations that anybody may call. Another one needs a reason here.
 OPEN = {

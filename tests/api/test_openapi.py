@@ -11,6 +11,7 @@ import pytest
 from bongsu.api.app import build_api
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.order import ChatOrder
+from bongsu.counters.calls import Counters
 from bongsu.ingress.intake import Intake
 from bongsu.live.gateway import Gateway
 from bongsu.runtime.keys import Keys
@@ -22,8 +23,9 @@ METHODS = {"get", "put", "post", "patch", "delete"}
 # Without a verb, because these are what the field calls them.
 NOUNS = {"Liveness", "Readiness"}
 VERBS = {
-    "Add", "Archive", "Begin", "Cancel", "Count", "Create", "Delete", "Edit", "End", "Erase", "Find", "List", "Mark", "Mute",
-    "Read", "Record", "Register", "Remove", "Replay", "Run", "Send", "Set", "Show", "Stream", "Unarchive", "Unmute",
+    "Add", "Archive", "Begin", "Cancel", "Change", "Count", "Create", "Delete", "Edit", "End", "Erase", "Find", "List",
+    "Mark", "Mute", "Read", "Record", "Register", "Remove", "Replay", "Run", "Send", "Set", "Show", "Stream", "Unarchive",
+    "Unmute",
 }  # fmt: skip
 
 
@@ -31,7 +33,8 @@ VERBS = {
 async def document(store: Store, settings: Settings, intake: Intake) -> dict[str, Any]:
     gateway = Gateway(store, LocalSignals(), settings)
     order = ChatOrder(store, Fanout(LocalSignals()), settings)
-    app = build_api(store, intake, Keys.load(settings), settings, lambda: False, gateway=gateway, chat_order=order)
+    more: dict[str, Any] = {"gateway": gateway, "chat_order": order, "counters": Counters(store)}
+    app = build_api(store, intake, Keys.load(settings), settings, lambda: False, **more)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://bongsu") as client:
         found: dict[str, Any] = (await client.get("/openapi.json")).json()
         return found

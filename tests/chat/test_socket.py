@@ -13,7 +13,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from bongsu.chat import live_rooms
+from bongsu.chat import live_room, live_rooms
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.order import ChatOrder
 from bongsu.chat.rooms import as_room_id
@@ -82,7 +82,7 @@ async def talking(live: Live, *member_ids: str) -> AsyncIterator[list[Talker]]:
 @contextlib.asynccontextmanager
 async def calling(live: Live, member_id: str | None = None) -> AsyncIterator[httpx.AsyncClient]:
     headers = api_headers(live.settings) if member_id is None else bearer(live.settings, member_id)
-    async with httpx.AsyncClient(base_url=f"{live.address}/api/chat", headers=headers) as caller:
+    async with httpx.AsyncClient(base_url=f"{live.address}/api/chat", headers=headers, timeout=60) as caller:
         yield caller
 
 
@@ -243,7 +243,7 @@ async def test_a_ping_brings_what_no_signal_has(live: Live, monkeypatch: pytest.
         await b.until("message", roomId=other, seq=1)
 
 
-@pytest.mark.parametrize("page", [live_rooms.PAGE, 3])
+@pytest.mark.parametrize("page", [live_room.PAGE, 3])
 async def test_resume_sends_what_came_and_changed_then_what_is_new(
     live: Live, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
@@ -297,7 +297,7 @@ async def test_messages_that_are_sent_during_a_resume_come_after_it_once(
 async def test_a_reader_that_takes_nothing_of_what_it_missed_is_closed_with_4408(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_rooms, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(live_room, "STALLED_SECONDS", 0.2)
     room = await new_room(live, "a", "b")
     order = ChatOrder(live.store, Fanout(live.signals), live.settings)
     async with running(order):
@@ -319,7 +319,7 @@ async def test_a_reader_that_takes_nothing_of_what_it_missed_is_closed_with_4408
 
 async def test_streams_have_chat_events_without_an_id_whatever_the_preferences(live: Live) -> None:
     room = await new_room(live, "a", "b")
-    async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "b")) as caller:
+    async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "b"), timeout=60) as caller:
         answer = await caller.put("/api/preferences", json={"enabled": False})
         assert answer.status_code < 300
     async with live.open("b") as page, talking(live, "a") as (a,):

@@ -12,12 +12,14 @@ from bongsu.decide import worker as module
 from bongsu.decide.progress import EventInProgress
 from bongsu.decide.worker import EventWorker
 from bongsu.model import EventStatus
+from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, decisions, outbox
 from bongsu.store.decisions import DecisionRows, StepChanges, decide
 from bongsu.store.outbox import ClaimedEvent, LockedClaims
 from tests.support.decisions import ClockedDecider
-from tests.support.random_events import QUIET_DAY, rules
+from tests.support.random_events import QUIET_DAY
+from tests.support.random_events import rules as random_rules
 
 POINTS = ("after the claim", "locked, before the decision", "all written, not committed", "committed")
 # Far fewer than an event's audience, so that most take several steps and crash between them.
@@ -49,7 +51,7 @@ class MortalDecider(ClockedDecider):
 
 
 class Mortal(EventWorker):
-    def __init__(self, store: Store, settings: Settings, death: Death) -> None:
+    def __init__(self, store: Store, settings: Settings, rules: Rules, death: Death) -> None:
         decider = MortalDecider(store, settings, death)
         super().__init__(store, rules, settings, decider, lambda _decision: death.passes(POINTS[3]))
         self._death = death
@@ -61,11 +63,16 @@ class Mortal(EventWorker):
 
 
 def work(settings: Settings, seed: int, is_mortal: bool) -> None:
-    """Work until nothing is pending, or until death."""
-    asyncio.run(_work(settings, random.Random(seed), is_mortal))
+    """Work on random events until nothing is pending, or until death."""
+    asyncio.run(_work(settings, random_rules, random.Random(seed), is_mortal))
 
 
-async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> None:
+def work_on_likes(settings: Settings, seed: int, is_mortal: bool) -> None:
+    """The same with the built-in rules."""
+    asyncio.run(_work(settings, catalogue(settings), random.Random(seed), is_mortal))
+
+
+async def _work(settings: Settings, rules: Rules, dice: random.Random, is_mortal: bool) -> None:
     module.BATCH = 20
     # On PostgreSQL few members take another path than many: some processes take the one, some the other.
     decide.FEW = dice.choice([0, 1_000])
@@ -81,7 +88,7 @@ async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> Non
         return deliveries
 
     decisions.apply_decision = apply_and_die
-    worker = Mortal(store, settings, death)
+    worker = Mortal(store, settings, rules, death)
     await worker.start()
     while await _pending(store):
         worker.wake()

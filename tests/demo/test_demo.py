@@ -17,6 +17,7 @@ from bongsu import demo
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
 from bongsu.demo import NAMES, PRODUCTS, STAR, Shop, Traffic, fill, refuse_other_members, refuse_public_host
+from bongsu.demo.chat import ROOMS
 from bongsu.errors import BadKey, DemoExposed, NotForDemo
 from bongsu.ingress.intake import Intake
 from bongsu.model import Preferences, utc_now
@@ -28,8 +29,10 @@ from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import EVENTS_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Store
+from bongsu.store.chat.rooms import find_rooms
 from bongsu.store.members import find_preferences
-from tests.support.decisions import Clock, add_members, notified_counts, rows, set_preferences
+from bongsu.web.shop.routes import VISITORS
+from tests.support.decisions import Clock, add_members, notified_counts, rows, run_sql, set_preferences
 from tests.support.processes import bongsu, serving
 from tests.test_serve import eventually
 
@@ -104,9 +107,11 @@ def test_the_people_are_of_many_kinds() -> None:
 # --- the limit --------------------------------------------------------------------------------------------------------
 
 
-def test_the_daily_limit_is_wide_unless_the_user_has_set_one() -> None:
-    assert demo.with_daily_limit(Settings.load({})).daily_limit == 1_000
-    assert demo.with_daily_limit(Settings.load({"BONGSU_DAILY_LIMIT": "10"})).daily_limit == 10
+def test_the_limits_are_wide_unless_the_user_has_set_them() -> None:
+    raised = demo.with_demo_limits(Settings.load({}))
+    assert (raised.daily_limit, raised.sse_max_connections) == (1_000, 12)
+    raised = demo.with_demo_limits(Settings.load({"BONGSU_DAILY_LIMIT": "10"}))
+    assert (raised.daily_limit, raised.sse_max_connections) == (10, 12)
 
 
 # --- into the store ---------------------------------------------------------------------------------------------------
@@ -161,6 +166,24 @@ async def test_the_traffic_leads_to_notifications(store: Store, settings: Settin
     assert len(inboxes) > 5
     assert set(inboxes) <= set(NAMES)
     assert await rows(store, "SELECT 1 FROM bongsu_events WHERE status = 'FAILED'") == []
+
+
+async def test_chat_rooms_are_added_once_also_to_a_store_that_had_none(store: Store) -> None:
+    await fill(store)
+    await run_sql(store, *(f"DELETE FROM bongsu_chat_{table}" for table in ("messages", "members", "rooms")))
+    for _ in range(2):
+        assert not await fill(store)
+        (counted,) = await rows(store, "SELECT count(*), sum(last_seq) FROM bongsu_chat_rooms")
+        assert tuple(map(int, counted)) == (len(ROOMS), sum(len(room.messages) for room in ROOMS))
+    async with store.read() as tx:
+        unread = {room.name: room.unread for room in await find_rooms(tx, STAR)}
+    assert sorted(unread.values()) == [4, 4, 7]
+
+
+def test_any_two_visitors_share_a_room_and_senders_are_in_theirs() -> None:
+    assert any(set(VISITORS) <= set(room.member_ids) for room in ROOMS)
+    for room in ROOMS:
+        assert {sender_id for sender_id, _ in room.messages} | set(room.read) <= set(room.member_ids) <= set(NAMES)
 
 
 async def test_interest_is_kept_fresh_however_long_it_runs(store: Store) -> None:
@@ -221,7 +244,7 @@ def test_a_newcomer_sees_an_inbox_fill_by_what_the_greeting_says(migrated: dict[
         assert served.terminate() == 0
         served.wait_for("stopped")
     assert any(line["event"] == "demo event" and " falls from " in line["summary"] for line in served.lines)
-    assert any(line["event"] == "demo raises the daily limit" and line["limit"] == 1_000 for line in served.lines)
+    assert any(line["event"] == "demo raises a limit" and line["limit"] == 1_000 for line in served.lines)
 
 
 @pytest.mark.parametrize(

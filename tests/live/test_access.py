@@ -31,7 +31,7 @@ async def live(embedded: Embedded) -> AsyncIterator[Live]:
 
 @pytest.fixture
 async def caller(live: Live) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=live.address) as client:
+    async with httpx.AsyncClient(base_url=live.address, timeout=60) as client:
         yield client
 
 

@@ -60,7 +60,7 @@ async def test_a_page_hears_of_a_notification_and_of_how_many_are_unread(live: L
 
 async def test_the_first_time_it_tells_the_last_unread_oldest_first(live: Live) -> None:
     ids, _ = await write(live.store, "m-1", 14)
-    async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "m-1")) as inbox:
+    async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "m-1"), timeout=60) as inbox:
         await inbox.post(f"/api/notifications/{ids[-1]}/read")
         await inbox.post(f"/api/notifications/{ids[-3]}/read")
     unread = [one for one in ids if one not in (ids[-1], ids[-3])]
@@ -75,7 +75,7 @@ async def test_the_first_time_it_tells_the_last_unread_oldest_first(live: Live) 
 
 async def test_with_a_cursor_it_tells_all_that_came_after_read_or_not(live: Live) -> None:
     ids, _ = await write(live.store, "m-1", 30)
-    async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "m-1")) as inbox:
+    async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "m-1"), timeout=60) as inbox:
         await inbox.post("/api/notifications/read-all")
     by_header = live.open()
     by_query = EventSource([live.address], by_header.headers, path=f"/api/notifications/stream?lastEventId={ids[4]}")
@@ -162,7 +162,7 @@ async def test_reading_elsewhere_changes_the_badge_of_every_page(live: Live) -> 
         for page in (one, other):
             await page.until_told(ids)
         await stranger.until_live()
-        async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "m-1")) as inbox:
+        async with httpx.AsyncClient(base_url=live.address, headers=bearer(live.settings, "m-1"), timeout=60) as inbox:
             await inbox.post(f"/api/notifications/{ids[0]}/read")
             for page in (one, other):
                 assert (await page.until_seen("badge", 2))[-1] == {"unread": 2}

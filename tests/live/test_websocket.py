@@ -309,7 +309,7 @@ async def test_logging_out_closes_those_opened_with_the_cookie(live: Live) -> No
     async with opened(live, cookie) as by_cookie, opened(live, bearer(live.settings, "m-1")) as by_header:
         for socket in (by_cookie, by_header):
             await receive_op(socket, "ready")
-        async with httpx.AsyncClient(base_url=live.address, headers=cookie) as caller:
+        async with httpx.AsyncClient(base_url=live.address, headers=cookie, timeout=60) as caller:
             await caller.delete("/api/session")
         assert (await receive_op(by_cookie, "bye"))["reason"] == "logout"
         assert await closed_with(by_cookie) == 4401

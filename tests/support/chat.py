@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import orjson
+
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.history import History
 from bongsu.chat.order import ChatOrder
@@ -52,7 +54,7 @@ class Chat:
 
     def _on_frame(self, data: bytes | None) -> None:
         if (signal := read_signal(data)) is not None:
-            self.frames.append(signal.frame())
+            self.frames.extend(map(orjson.loads, signal.frames()))
         else:
             self.reads += 1
 

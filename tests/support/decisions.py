@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from bongsu.decide.progress import EventInProgress
@@ -38,11 +40,17 @@ class Clock:
         self.now += timedelta(**time)
 
 
+@functools.cache
+def _templates_in(_folder: Path) -> Templates:
+    """Compiled once per folder in which tests run: to compile them takes longer than most decisions."""
+    return Templates.load()
+
+
 class ClockedDecider(Decider):
     """Decides as if the store's time were that of a clock."""
 
     def __init__(self, store: Store, settings: Settings, clock: Callable[[], datetime], chunk: int = CHUNK) -> None:
-        super().__init__(store, Templates.load(), settings, chunk)
+        super().__init__(store, _templates_in(Path.cwd()), settings, chunk)
         self._clock = clock
 
     async def lock_claims(self, tx: Transaction, events: Sequence[EventInProgress]) -> LockedClaims:

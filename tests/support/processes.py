@@ -25,6 +25,7 @@ forks.set_forkserver_preload(
         "tests.support.processes",
         "tests.decide.killed_worker",
         "tests.deliver.killed_dispatcher",
+        "tests.chat.killed_push",
         "tests.desk.killed_campaign",
         "tests.simulator.running",
         "bongsu.service",

@@ -24,7 +24,7 @@ LONG_FILES = {
 SERVER_FIXTURES = {
     "postgres", "postgres_url", "redis_server", "running_simulator", "simulator", "browser",
     "mail_server", "sms_gateway", "environment", "postgresql_onlooker", "postgresql_outbox_onlooker", "mariadb",
-    "mysql_outbox_onlooker",
+    "mysql_outbox_onlooker", "rabbit_server", "rabbitmq_url",
 }  # fmt: skip
 # In the parameters that a test's name ends with.
 SERVER_WORDS = ("postgresql", "redis", "mysql", "mariadb")

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message
 from bongsu.api.app import build_api
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.order import ChatOrder
+from bongsu.counters.calls import Counters
 from bongsu.desk.jobs import build_jobs
 from bongsu.ingress.intake import Intake
 from bongsu.live.gateway import Gateway
@@ -73,7 +74,8 @@ def served_app(settings: Settings, *, is_demo: bool = False) -> Iterator[ServedA
     async def serve() -> None:
         store, signals = Store.open(settings), LocalSignals()
         order = ChatOrder(store, Fanout(signals), settings)
-        async with running(Intake(store, signals, "http")) as intake, running(order):
+        counters = Counters(store)
+        async with running(Intake(store, signals, "http")) as intake, running(order), running(counters):
             served.keys = served.keys.with_guests(["mina"])
             served.app = build_api(
                 store,
@@ -84,6 +86,7 @@ def served_app(settings: Settings, *, is_demo: bool = False) -> Iterator[ServedA
                 signals,
                 gateway=Gateway(store, signals, settings),
                 chat_order=order,
+                counters=counters,
                 all_jobs=build_jobs(settings, store, signals),
                 is_demo=is_demo,
             )

@@ -77,6 +77,7 @@ kill -s "$1" "$2"
 tries=0
 while ps -o stat= -p "$2" | grep -q '^ *[^Z ]' && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
 rm -rf "$3"
+eval "$4"
 """
 
 
@@ -414,6 +415,11 @@ class _Daemon:
         raise NotImplementedError
 
     @property
+    def after(self) -> str:
+        """A shell command that ends what the process leaves behind, if we end without doing it ourselves."""
+        return ""
+
+    @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -475,7 +481,13 @@ class _Daemon:
                 **self._account,
             )
         self._watcher = subprocess.Popen(
-            ["/bin/sh", "-c", WATCHER, "watcher", self._end_signal.name[3:], str(self._process.pid), str(home)],
+            [
+                *("/bin/sh", "-c", WATCHER, "watcher"),
+                self._end_signal.name[3:],
+                str(self._process.pid),
+                str(home),
+                self.after,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

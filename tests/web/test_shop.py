@@ -92,7 +92,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_is_not_there_without_demo(sho
 
 
 def test_the_shop_gives_tokens_of_its_own_people_alone_and_to_its_own_page(shop: Site) -> None:
-    with httpx.Client(base_url=f"{shop.address}/demo") as client:
+    with httpx.Client(base_url=f"{shop.address}/demo", timeout=60) as client:
         assert client.post("/visits", json={"memberId": "a-real-person"}).status_code == 422
         assert client.post("/visits", json={"memberId": "mina"}).status_code == 200
         foreign = {"Sec-Fetch-Site": "cross-site"}
@@ -133,3 +133,22 @@ def test_every_button_reaches_every_visitor() -> None:
         assert any(device.push_consent for device in person.devices.values()) or person.member.phone, visitor
         assert set(person.preferences.types) <= {"FOLLOW"}, visitor
     assert all(product.price for product in PRODUCTS.values())
+
+
+def test_a_comment_made_in_one_tab_is_counted_in_another(shop: Site) -> None:
+    here, there = enter(shop, "seoyeon"), enter(shop, "haeun")
+    counts = "async () => (await (await fetch('/demo/counts')).json()).emma"
+    for bell in (here, there):
+        bell.page.locator("#target").select_option("emma")
+    before: int = there.page.evaluate(counts)
+    here.page.locator('[data-button="comment"]').click()
+    there.page.wait_for_function(
+        "(before) => Number(document.getElementById('comments').textContent.replace(/\\D/g, '')) > before", arg=before
+    )
+
+
+def test_a_pressed_comment_counts_as_any_other() -> None:
+    event = event_of(Pressed(button=Button.COMMENT, member_id="mina", target_id="emma"))
+    settings = Settings()
+    (delta,) = catalogue(settings, with_buttons(settings)).evaluate(event).deltas
+    assert (delta.counter, delta.key, delta.delta) == ("comments", "post-emma-1", 1)

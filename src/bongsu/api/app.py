@@ -26,6 +26,7 @@ from bongsu.api import (
     session,
     stream,
 )
+from bongsu.api import counters as counters_api
 from bongsu.api.auth import Gate
 from bongsu.api.chat_ops import ChatOps
 from bongsu.api.cors import Cors
@@ -35,6 +36,7 @@ from bongsu.chat.fanout import Fanout
 from bongsu.chat.history import History
 from bongsu.chat.order import ChatOrder
 from bongsu.chat.rooms import Rooms
+from bongsu.counters.calls import Counters
 from bongsu.desk.cancel import Cancellations
 from bongsu.desk.dead_letters import DeadLetters
 from bongsu.desk.dead_sources import dead_letter_sources
@@ -66,6 +68,7 @@ def build_api(
     gateway: Gateway | None = None,
     on_change: inbox.OnChange | None = None,
     chat_order: ChatOrder | None = None,
+    counters: Counters | None = None,
     presence: Presence | None = None,
     types: Mapping[str, NoticeType] | None = None,
     all_jobs: Sequence[Job] = (),
@@ -100,6 +103,8 @@ def build_api(
         dead_letters = DeadLetters(operators, sources, settings.lease_seconds)
         app.include_router(dead.router(gate, dead_letters))
         app.include_router(jobs.router(gate, settings, JobDesk(settings, operators, all_jobs)))
+    if counters is not None:
+        app.include_router(counters_api.router(gate, counters))
     chat_ops = None
     if chat_order is not None:
         fanout = Fanout(signals or LocalSignals())

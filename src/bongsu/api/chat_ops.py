@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.live_rooms import LiveRooms
 from bongsu.chat.order import ChatOrder
-from bongsu.chat.rooms import Rooms, as_room_id
+from bongsu.chat.rooms import ROOMS_PER_MEMBER, Rooms, as_room_id
 from bongsu.errors import (
     BadChatMessage,
     BongsuError,
@@ -26,10 +26,17 @@ from bongsu.live.member_state import Stream
 from bongsu.live.wire_ws import frame
 from bongsu.model import Id, Name, Wire
 from bongsu.runtime import telemetry
+from bongsu.runtime.rate_limit import RateLimit
 from bongsu.store.core.query import LARGEST_ID
 
 # Messages of one socket that are being stored. The next frame is read when there are fewer: TCP slows the client down.
 PENDING_LIMIT = 64
+# Frames other than `send` that a member may send to this process: so many a second in the long run, and so many at once,
+# because a client that comes back resumes all its rooms. More wait, and TCP slows the client down: a socket that sends only
+# `typing` would take most of the time of the process.
+FRAMES_PER_SECOND = 50.0
+FRAMES_AT_ONCE = 2 * ROOMS_PER_MEMBER
+TURN_SECONDS = 0.1
 # `typing` of a member in a room is passed on once within this time; clients show it for several seconds.
 TYPING_SECONDS = 1.0
 
@@ -111,14 +118,26 @@ class ChatOps:
         self.rooms = rooms
         self.live_rooms = live_rooms
         self.fanout = fanout
+        self._frames = RateLimit(FRAMES_PER_SECOND, FRAMES_AT_ONCE)
+
+    async def take_turn(self, stream: Stream) -> None:
+        """Wait while the member's sockets send more frames than is allowed."""
+        while stream.connection.backlog() >= 0:
+            try:
+                self._frames.count(stream.member_id)
+                return
+            except RateLimited:
+                await asyncio.sleep(TURN_SECONDS)
 
 
 class ChatSocket:
     """The chat of one socket."""
 
-    def __init__(self, ops: ChatOps, stream: Stream) -> None:
+    def __init__(self, ops: ChatOps, stream: Stream, refuse: Callable[[Refused], None]) -> None:
+        """`refuse` answers a `send` that was refused after the next frame was read."""
         self._ops = ops
         self._stream = stream
+        self._refuse = refuse
         self._slots = asyncio.Semaphore(PENDING_LIMIT)
         self._sending: set[asyncio.Task[None]] = set()
         self._typed: dict[UUID, float] = {}
@@ -126,6 +145,8 @@ class ChatSocket:
     async def do(self, given: Mapping[str, Any]) -> None:
         """Raises Refused."""
         about = _about(given)
+        if given["op"] != "send":
+            await self._ops.take_turn(self._stream)
         try:
             match given["op"]:
                 case "send":
@@ -156,14 +177,13 @@ class ChatSocket:
             sent = await self._ops.order.send(
                 as_room_id(given.room_id), self._stream.member_id, given.client_message_id, given.message
             )
-            answer = frame("ack", **about, seq=sent.seq, sentAt=sent.sent_at)
         except BongsuError as error:
-            refused = refusal_of(error, about)
-            answer = frame("error", code=refused.code, detail=refused.detail, **refused.about)
+            self._refuse(refusal_of(error, about))
         except Exception:
             _log.exception("a message was not stored")
-            answer = frame("error", code="UNAVAILABLE", detail="It could not be stored: send it again in a moment", **about)
-        self._stream.connection.write(answer)
+            self._refuse(Refused("UNAVAILABLE", "It could not be stored: send it again in a moment", about))
+        else:
+            self._stream.connection.write(frame("ack", **about, seq=sent.seq, sentAt=sent.sent_at))
 
     async def _read(self, given: _Read) -> None:
         """The mark comes back as `read`, to this socket too, if it has moved."""

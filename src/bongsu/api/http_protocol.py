@@ -48,6 +48,12 @@ PIPELINE_LIMIT = 100
 LINGER_SECONDS = 2.0
 
 
+# A message from a WebSocket client: a chat message fits several times. With a larger BONGSU_CHAT_MAX_BYTES one fits in which
+# every byte is escaped (\u0001), with ids around it.
+FRAME_BYTES = 65_536
+ESCAPED = 6
+
+
 @dataclass(frozen=True)
 class HttpLimits:
     """The defaults are those of the settings."""
@@ -57,6 +63,8 @@ class HttpLimits:
     request_seconds: float = 30
     keep_alive_seconds: float = 5
     connections_per_address: int = 1000
+    # The largest message that a WebSocket takes.
+    frame_bytes: int = FRAME_BYTES
 
     @classmethod
     def of(cls, settings: Settings) -> HttpLimits:
@@ -66,6 +74,7 @@ class HttpLimits:
             settings.request_timeout_seconds,
             settings.keep_alive_seconds,
             settings.max_connections_per_address,
+            max(FRAME_BYTES, ESCAPED * settings.chat_max_bytes + FRAME_BYTES // 4),
         )
 
 

@@ -225,13 +225,12 @@ def _missing() -> ProblemError:
 def router(gate: Gate, store: Store, on_change: OnChange | None = None) -> APIRouter:
     routes = APIRouter(tags=["inbox"], responses=problems(401, 403, 429, 503))
     inbox = Inbox(store, on_change)
-    of_one, answers = "/api/notifications/{notification_id}", problems(404, 422)
+    _add_list_routes(routes, gate, inbox)
+    _add_routes_of_one(routes, gate, inbox)
+    return routes
 
-    async def act_on_one(member_id: str, given: str, act: Act) -> None:
-        known = as_id(given)
-        if known is None or await inbox.act(member_id, known, act) is None:
-            raise _missing()
 
+def _add_list_routes(routes: APIRouter, gate: Gate, inbox: Inbox) -> None:
     @routes.get("/api/notifications", responses=problems(422), summary="List your notifications")
     async def page(query: Annotated[PageQuery, Query()], member_id: str = Depends(gate.member)) -> InboxPage:
         """Newest first, with the number of unread ones. What arrives meanwhile is above the page: going on from `next`
@@ -242,6 +241,25 @@ def router(gate: Gate, store: Store, on_change: OnChange | None = None) -> APIRo
     async def unread_count(member_id: str = Depends(gate.member)) -> UnreadCount:
         """For a badge: cheaper than a page."""
         return await inbox.unread_count(member_id)
+
+    @routes.post("/api/notifications/read-all", summary="Mark all notifications as read")
+    async def read_all(member_id: str = Depends(gate.member)) -> ReadAll:
+        """Those that were there when the call came, and none that arrive later."""
+        return await inbox.read_all(member_id)
+
+    @routes.post("/api/notifications/seen", status_code=204, summary="Mark all notifications as seen")
+    async def seen(member_id: str = Depends(gate.member)) -> None:
+        """Sets `seenAt` of those in the inbox that have none; they stay unread. For when the list is opened."""
+        await inbox.seen(member_id)
+
+
+def _add_routes_of_one(routes: APIRouter, gate: Gate, inbox: Inbox) -> None:
+    of_one, answers = "/api/notifications/{notification_id}", problems(404, 422)
+
+    async def act_on_one(member_id: str, given: str, act: Act) -> None:
+        known = as_id(given)
+        if known is None or await inbox.act(member_id, known, act) is None:
+            raise _missing()
 
     @routes.post(f"{of_one}/read", responses=answers, summary="Mark a notification as read")
     async def read(notification_id: str, member_id: str = Depends(gate.member)) -> ReadNotification:
@@ -273,15 +291,3 @@ def router(gate: Gate, store: Store, on_change: OnChange | None = None) -> APIRo
     async def delete(notification_id: str, member_id: str = Depends(gate.member)) -> None:
         """From the inbox or from the archive, for good. The operators' history keeps it."""
         await act_on_one(member_id, notification_id, Act.DELETE)
-
-    @routes.post("/api/notifications/read-all", summary="Mark all notifications as read")
-    async def read_all(member_id: str = Depends(gate.member)) -> ReadAll:
-        """Those that were there when the call came, and none that arrive later."""
-        return await inbox.read_all(member_id)
-
-    @routes.post("/api/notifications/seen", status_code=204, summary="Mark all notifications as seen")
-    async def seen(member_id: str = Depends(gate.member)) -> None:
-        """Sets `seenAt` of those in the inbox that have none; they stay unread. For when the list is opened."""
-        await inbox.seen(member_id)
-
-    return routes

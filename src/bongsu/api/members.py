@@ -22,6 +22,7 @@ _device = TypeAdapter(Device)
 _preferences = TypeAdapter(Preferences)
 
 _A_MEMBER = {"locale": "ko", "timezone": "Asia/Seoul", "email": "min-ji@example.com", "phone": "010-1234-5678"}
+_OF_MEMBER = "/api/members/{member_id}"
 _SOME_PREFERENCES = {
     "enabled": True,
     "types": {"PRICE_DROP": {"enabled": True, "channels": ["PUSH", "IN_APP"]}},
@@ -69,7 +70,9 @@ def router(gate: Gate, store: Store, max_devices: int, erasures: Erasures) -> AP
     """The routes for servers and those for members call the same functions; they differ in where the member id is from."""
     routes = APIRouter(tags=["members"], responses=problems(401, 403, 422, 503))
     calls = MemberCalls(store, max_devices, erasures)
-    _add_server_routes(routes, gate, calls)
+    _add_profile_routes(routes, gate, calls)
+    _add_preference_routes(routes, gate, calls)
+    _add_device_routes(routes, gate, calls)
     _add_own_routes(routes, gate, calls)
     return routes
 
@@ -165,9 +168,8 @@ def _device_item(row: DeviceRow) -> DeviceItem:
     )
 
 
-def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
-    server = [Depends(gate.server)]
-    path = "/api/members/{member_id}"
+def _add_profile_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
+    server, path = [Depends(gate.server)], _OF_MEMBER
 
     @routes.put(
         path,
@@ -198,8 +200,12 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         when it is done, and succeeds also if there is no such member. If the call is interrupted, a clock finishes it."""
         return await calls.erase_member(member_id, key_ending(request))
 
+
+def _add_preference_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
+    server, path = [Depends(gate.server)], _OF_MEMBER + "/preferences"
+
     @routes.put(
-        path + "/preferences",
+        path,
         dependencies=server,
         openapi_extra=described(Preferences, example=_SOME_PREFERENCES),
         responses=_OF_A_BODY,
@@ -211,7 +217,7 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         return await calls.put_preferences(member_id, request)
 
     @routes.get(
-        path + "/preferences",
+        path,
         dependencies=server,
         response_model_exclude_unset=True,
         summary="Show a member's preferences",
@@ -220,8 +226,12 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         """The defaults for a member who has set none."""
         return await calls.find_preferences(member_id)
 
+
+def _add_device_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
+    server, path = [Depends(gate.server)], _OF_MEMBER + "/devices"
+
     @routes.put(
-        path + "/devices/{device_id}",
+        path + "/{device_id}",
         dependencies=server,
         openapi_extra=described(Device, example=_A_DEVICE),
         responses=_OF_A_BODY,
@@ -232,12 +242,12 @@ def _add_server_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         that was registered longest ago."""
         return await calls.put_device(member_id, device_id, request)
 
-    @routes.get(path + "/devices", dependencies=server, summary="List a member's devices")
+    @routes.get(path, dependencies=server, summary="List a member's devices")
     async def find_devices(member_id: PathId) -> DeviceList:
         """Also those whose token has become invalid."""
         return await calls.find_devices(member_id)
 
-    @routes.delete(path + "/devices/{device_id}", dependencies=server, status_code=204, summary="Remove a member's device")
+    @routes.delete(path + "/{device_id}", dependencies=server, status_code=204, summary="Remove a member's device")
     async def remove_device(member_id: PathId, device_id: PathId) -> Response:
         """Succeeds also if there is no such device."""
         return await calls.remove_device(member_id, device_id)

@@ -15,7 +15,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from bongsu.api.admission import Admission
 from bongsu.api.http_protocol import HttpLimits, HttpProtocol
-from bongsu.api.ws_protocol import MESSAGE_BYTES, WebSocketProtocol
+from bongsu.api.ws_protocol import WebSocketProtocol
 from bongsu.errors import AddressTaken
 from bongsu.runtime.process import address_of
 
@@ -62,7 +62,7 @@ async def serving(
         timeout_keep_alive=limits.keep_alive_seconds,  # type: ignore[arg-type]
         http=partial(HttpProtocol, limits=limits, admission=admission),  # type: ignore[arg-type]
         ws=WebSocketProtocol,
-        ws_max_size=MESSAGE_BYTES,
+        ws_max_size=limits.frame_bytes,
         # Compression would keep a window for each socket, and encode each message for each of them.
         ws_per_message_deflate=False,
         # The gateway pings.

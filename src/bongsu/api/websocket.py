@@ -36,6 +36,8 @@ AUTH_SECONDS = 5.0
 # mistake explains, or a burst.
 MISTAKE_LIMIT = 40
 REFUSAL_LIMIT = 2_000
+# Not the client's fault.
+FAULTLESS = "UNAVAILABLE"
 MISTAKES = frozenset({"BAD_FRAME", "UNKNOWN_OP", "UNSUPPORTED", "UNAUTHORIZED"})
 
 
@@ -132,8 +134,11 @@ class Socket:
 
     async def until_closed(self, stream: Stream) -> None:
         """Do what the member's frames ask for, until the socket has ended or an `auth` came."""
-        chat = ChatSocket(self._chat, stream) if self._chat is not None else None
+        chat = ChatSocket(self._chat, stream, self.answer_refusal) if self._chat is not None else None
         while self.auth is None and (given := await self.next_frame()) is not None:
+            if self.connection.is_ended:
+                # What comes behind our last frame cannot be answered.
+                return
             if given["op"] == "auth":
                 self.take_auth(given)
                 continue
@@ -183,7 +188,8 @@ class Socket:
     def answer_refusal(self, refused: Refused) -> None:
         """Answer with an error. A client whose frames are no use is closed after some dozens of them; one that is refused
         what it may not do now, after many more."""
-        self._weight += 1 if refused.code in MISTAKES else MISTAKE_LIMIT / REFUSAL_LIMIT
+        if refused.code != FAULTLESS:
+            self._weight += 1 if refused.code in MISTAKES else MISTAKE_LIMIT / REFUSAL_LIMIT
         self.connection.write(frame("error", code=refused.code, detail=refused.detail, **refused.about))
         if self._weight >= MISTAKE_LIMIT:
             self.connection.finish("flood", LAST_FRAME_SECONDS)

@@ -14,8 +14,6 @@ from bongsu.live.connection import STALLED_BYTES, reset
 
 # In a request's scope: the connection's transport. Not the protocol itself: that would be a reference cycle.
 TRANSPORT = "bongsu.transport"
-# The largest message from a client. A chat message fits several times.
-MESSAGE_BYTES = 65_536
 # Pieces of one message: each may be empty, and would cost memory all the same.
 PIECES = 1_024
 

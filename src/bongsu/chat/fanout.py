@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+import orjson
+
 from bongsu.chat import signals as room_signals
 from bongsu.chat.signals import write_signal
 from bongsu.live.messages import JOINED_ROOM
@@ -23,9 +25,12 @@ class Fanout:
     def __init__(self, signals: Signals) -> None:
         self._signals = signals
 
-    def sent(self, message: ChatMessage, changes: int) -> None:
-        frame = message_frame(message)
-        self._signals.send(room_topic(message.room_id), write_signal(room_signals.MESSAGE, message.seq, changes, frame))
+    def sent(self, messages: Sequence[ChatMessage], changes: int) -> None:
+        """New messages of one room, in order, stored together: a signal and a write to each reader carry several."""
+        frames = [orjson.dumps(message_frame(message)) for message in messages]
+        topic = room_topic(messages[0].room_id)
+        for signal in room_signals.write_messages(messages[0].seq, changes, frames):
+            self._signals.send(topic, signal)
 
     def edited(self, message: ChatMessage, last_seq: int, changes: int) -> None:
         """A deleted message is one whose text is gone: `changed_frame` shows the difference."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
 from uuid import UUID
 
@@ -21,15 +21,16 @@ import orjson
 
 from bongsu.chat import signals as kinds
 from bongsu.chat.fanout import changed_frame, message_frame
+from bongsu.chat.live_room import PAGE, LiveRoom, send_missed, send_to, write
 from bongsu.chat.signals import RoomSignal, read_signal
-from bongsu.errors import StoreError
+from bongsu.errors import NotInRoom, StoreError
 from bongsu.live.member_state import OpenStreams, Stream
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.signals import Signals
 from bongsu.runtime.topics import room_topic
 from bongsu.store import Store, Transaction
-from bongsu.store.chat import ChatMessage, messages
 from bongsu.store.chat import live as statements
+from bongsu.store.chat import messages
 from bongsu.store.chat.live import RoomState
 
 # How long a signal may be late. After that the store is read. Shorter → reads that bring nothing new.
@@ -39,58 +40,8 @@ AHEAD_LIMIT = 1_000
 # Members checked, and rooms read, before others have their turn.
 MEMBERS = 200
 ROOMS = 100
-# Messages of one room that are read at a time.
-PAGE = 200
-# A reader that is sent what it missed and takes nothing for this long has stalled.
-STALLED_SECONDS = 30.0
 # Writes to readers before other tasks run.
 PIECE = 1_000
-
-
-class LiveRoom:
-    """A room with readers in this process."""
-
-    __slots__ = (
-        "ahead",
-        "changes",
-        "is_behind",
-        "is_subscribed",
-        "is_suspect",
-        "paused",
-        "readers",
-        "room_id",
-        "sent",
-        "seq",
-        "subscription",
-        "waiting_since",
-    )
-
-    def __init__(self, state: RoomState) -> None:
-        self.room_id = state.room_id
-        # Everything up to this seq was sent to the readers, and so many changes were.
-        self.seq = state.last_seq
-        self.changes = state.changes
-        self.readers: dict[Stream, None] = {}
-        # Readers that are being sent what they missed, and the changes that they are sent after it. What is new they read
-        # from the store. As long as that takes: a reader that takes nothing is closed.
-        self.paused: dict[Stream, list[bytes]] = {}
-        # Readers that have been sent more than the others: up to this seq.
-        self.sent: dict[Stream, int] = {}
-        # Messages that came too early, by seq.
-        self.ahead: dict[int, RoomSignal] = {}
-        # A change came too early. Somebody may not be in the room any more.
-        self.is_behind = False
-        self.is_suspect = False
-        # The seq at which it began to wait for signals that are late.
-        self.waiting_since: int | None = None
-        self.is_subscribed = False
-        self.subscription = contextlib.ExitStack()
-
-    def live(self, seq: int) -> Iterator[Stream]:
-        """The readers that are to be sent this message."""
-        if not self.paused and not self.sent:
-            return iter(self.readers)
-        return (one for one in self.readers if one not in self.paused and self.sent.get(one, 0) < seq)
 
 
 class LiveRooms(Loop):
@@ -138,7 +89,7 @@ class LiveRooms(Loop):
         state = RoomState(UUID(signal.frame()["roomId"]), signal.seq, signal.changes)
         for stream in self._open_streams.of(member_id):
             if stream in self._of and not self.is_reader(stream, state.room_id):
-                _write(stream, stream.connection.wire.chat(False, signal.data))
+                write(stream, stream.connection.wire.chat(False, signal.data))
                 self._enter(stream, state)
                 if self._rooms[state.room_id].seq > state.last_seq:
                     self._catch_up(stream, state)
@@ -214,38 +165,43 @@ class LiveRooms(Loop):
         elif signal.kind == kinds.LEFT:
             self._on_left(room, signal)
         elif signal.kind == kinds.READ:
-            _send_to(room.readers, signal.data)
+            send_to(room.readers, signal.data)
         else:
             # The member's own connections know.
             member_id = signal.frame()["memberId"]
             others = [stream for stream in room.readers if stream.member_id != member_id]
-            _send_to(others, signal.data, is_best_effort=signal.kind == kinds.TYPING)
+            send_to(others, signal.data, is_best_effort=signal.kind == kinds.TYPING)
 
     def _on_message(self, room: LiveRoom, signal: RoomSignal) -> None:
-        if signal.seq == room.seq + 1 and signal.changes <= room.changes:
-            self._send_message(room, signal.seq, signal.data)
+        frames = signal.frames()
+        if signal.seq == room.seq + 1 and room.may_send(signal.changes):
+            room.send_messages(frames)
             if room.ahead:
-                self._send_ahead(room)
-        elif signal.seq > room.seq:
-            if len(room.ahead) < AHEAD_LIMIT:
-                room.ahead[signal.seq] = signal
-            self._wait(room)
+                room.send_ahead()
+        elif signal.seq + len(frames) - 1 > room.seq:
+            for seq, data in enumerate(frames, signal.seq):
+                if seq > room.seq and len(room.ahead) < AHEAD_LIMIT:
+                    room.ahead[seq] = signal._replace(seq=seq, data=data)
+            # The store may have been read up to some of them.
+            room.send_ahead()
+            if room.ahead:
+                self._wait(room)
 
     def _on_change(self, room: LiveRoom, signal: RoomSignal) -> None:
-        if signal.changes == room.changes + 1 and room.seq >= signal.seq:
-            self._send_change(room, signal.data)
+        if signal.changes == room.changes + 1 and room.seq >= signal.seq and not room.is_reading:
+            room.send_change(signal.data)
             room.changes = signal.changes
-            self._send_ahead(room)
+            room.send_ahead()
         elif signal.changes > room.changes:
             room.is_behind = True
             self._wait(room)
 
     def _on_left(self, room: LiveRoom, signal: RoomSignal) -> None:
         self._remove_members(room, {signal.frame()["memberId"]})
-        _send_to(room.readers, signal.data)
+        send_to(room.readers, signal.data)
         if signal.changes == room.changes + 1:
             room.changes = signal.changes
-            self._send_ahead(room)
+            room.send_ahead()
         elif not signal.changes or signal.changes > room.changes:
             room.is_behind = True
             self._wait(room)
@@ -254,27 +210,9 @@ class LiveRooms(Loop):
         """They have left the room."""
         for stream in [one for one in room.readers if one.member_id in member_ids]:
             frame = orjson.dumps({"op": "left", "roomId": str(room.room_id), "memberId": stream.member_id})
-            _write(stream, stream.connection.wire.chat(False, frame))
+            write(stream, stream.connection.wire.chat(False, frame))
             self._of[stream].discard(room)
             self._drop(stream, room)
-
-    def _send_message(self, room: LiveRoom, seq: int, data: bytes) -> None:
-        _send_to(room.live(seq), data, is_message=True)
-        room.seq = seq
-        if room.sent:
-            room.sent = {stream: sent for stream, sent in room.sent.items() if sent > seq}
-
-    def _send_change(self, room: LiveRoom, data: bytes) -> None:
-        _send_to((stream for stream in room.readers if stream not in room.paused), data)
-        for stream, later in room.paused.items():
-            later.append(stream.connection.wire.chat(False, data))
-
-    def _send_ahead(self, room: LiveRoom) -> None:
-        """Send the messages that waited for this."""
-        while (signal := room.ahead.get(room.seq + 1)) is not None and signal.changes <= room.changes:
-            self._send_message(room, signal.seq, signal.data)
-        if room.ahead:
-            room.ahead = {seq: signal for seq, signal in room.ahead.items() if seq > room.seq}
 
     def _wait(self, room: LiveRoom) -> None:
         """For signals that are late. If none comes, the room is read."""
@@ -309,7 +247,11 @@ class LiveRooms(Loop):
                 await self._read_rooms([room for room in rooms if room.readers])
         except StoreError:
             self._to_check.update(dict.fromkeys(members))
-            self._marked.update(dict.fromkeys(room for room in rooms if room.readers))
+            for room in rooms:
+                if room.readers:
+                    # What was known of it may have been cleared by the read that failed.
+                    room.is_suspect = True
+                    self._marked[room] = None
             raise
         return len(members) + len(rooms)
 
@@ -326,7 +268,10 @@ class LiveRooms(Loop):
         async with self._store.read() as tx:
             states = {state.room_id: state for state in await statements.find_states(tx, [room.room_id for room in rooms])}
             for room in rooms:
-                await self._read_room(tx, room, states[room.room_id])
+                # A room that was deleted had no members any more.
+                await self._read_room(
+                    tx, room, states.get(room.room_id) or RoomState(room.room_id, room.seq, room.changes + 1)
+                )
 
     async def _subscribed(self, room: LiveRoom) -> None:
         # If Redis is away, the streams are closed; if it is back, the listener is called.
@@ -334,25 +279,41 @@ class LiveRooms(Loop):
 
     async def _read_room(self, tx: Transaction, room: LiveRoom, state: RoomState) -> None:
         """Send what is missing up to the state that was read before: a later change is announced later."""
-        changed: list[ChatMessage] = []
         if room.is_suspect or room.is_behind or state.changes > room.changes:
             room.is_suspect = room.is_behind = False
             asked = {stream.member_id for stream in room.readers}
             self._remove_members(room, asked - await statements.find_members_among(tx, room.room_id, asked))
-            changed = await _find_changed(tx, room.room_id, room.seq)
+        room.is_reading = state.changes > room.changes
+        try:
+            if room.is_reading:
+                await self._send_changed(tx, room)
+            await self._send_new(tx, room, state)
+        finally:
+            room.is_reading = False
+            room.send_ahead()
+
+    async def _send_changed(self, tx: Transaction, room: LiveRoom) -> None:
+        key = messages.FIRST_CHANGE
+        while True:
+            found, key = await messages.find_changed(tx, room.room_id, room.seq, PAGE, key)
+            for number, message in enumerate(found, 1):
+                room.send_change(orjson.dumps(changed_frame(message)))
+                await _give_way(room, number)
+            if len(found) < PAGE:
+                return
+
+    async def _send_new(self, tx: Transaction, room: LiveRoom, state: RoomState) -> None:
         found = await messages.find_after(tx, room.room_id, room.seq, PAGE) if state.last_seq > room.seq else []
-        for message in changed:
-            self._send_change(room, orjson.dumps(changed_frame(message)))
-        room.changes = max(room.changes, state.changes)
         for number, message in enumerate(found, 1):
             # Signals may have brought it meanwhile.
             if room.seq < message.seq <= state.last_seq:
-                self._send_message(room, message.seq, orjson.dumps(message_frame(message)))
-            if number * len(room.readers) % PIECE < len(room.readers):
-                await asyncio.sleep(0)
-        self._send_ahead(room)
-        if found and room.seq < state.last_seq:
+                room.send_message(message.seq, orjson.dumps(message_frame(message)))
+            await _give_way(room, number)
+        if len(found) == PAGE and room.seq < state.last_seq:
             self._mark(room)
+        else:
+            # Not before: signals about messages of the next page may have texts from before a change.
+            room.changes = max(room.changes, state.changes)
 
     # --- resuming -----------------------------------------------------------------------------------------------------
 
@@ -361,89 +322,61 @@ class LiveRooms(Loop):
 
         The state is one that the store had after the member's right to read was checked.
         """
+        if stream not in self._of:
+            # It could not be served, or has ended.
+            return after
         if not self.is_reader(stream, state.room_id):
             self._enter(stream, state)
         room = self._rooms[state.room_id]
-        room.paused.setdefault(stream, [])
+        # Another resume of this reader ends when it sees that this list is not its own.
+        later: list[bytes] = []
+        room.paused[stream] = later
         room.sent.pop(stream, None)
         try:
-            return await self._resume(stream, room, min(after, state.last_seq))
+            return await self._resume(stream, room, min(after, state.last_seq), later)
         finally:
-            room.paused.pop(stream, None)
+            if room.paused.get(stream) is later:
+                del room.paused[stream]
 
-    async def _resume(self, stream: Stream, room: LiveRoom, after: int) -> int:
-        async with self._store.read() as tx:
-            changed = await _find_changed(tx, room.room_id, after)
-        await _send_missed(stream, (orjson.dumps(changed_frame(message)) for message in changed))
-        while stream in room.readers and not stream.connection.is_ended:
+    async def _resume(self, stream: Stream, room: LiveRoom, after: int, later: list[bytes]) -> int:
+        await self._resume_changes(stream, room, after, later)
+        while room.paused.get(stream) is later and not stream.connection.is_ended:
             sent_before = room.seq
-            async with self._store.read() as tx:
+            async with self._reading(stream, room) as tx:
                 found = await messages.find_after(tx, room.room_id, after, PAGE)
-            if stream not in room.readers:
-                break
-            _send_all(stream, (orjson.dumps(message_frame(message)) for message in found))
+            frames = (orjson.dumps(message_frame(message)) for message in found)
+            await send_missed(stream, room, frames, is_message=True)
             # What others were sent before the read, and is not there, was removed by retention.
             after = found[-1].seq if found else max(after, sent_before)
             # Nothing else runs between this and the end of the pause.
-            if after >= room.seq and len(found) < PAGE:
-                _write(stream, b"".join(room.paused[stream]))
+            if room.paused.get(stream) is later and after >= room.seq and len(found) < PAGE:
+                write(stream, b"".join(later))
                 if after > room.seq:
                     room.sent[stream] = after
                 break
-            await _drain(stream)
         return after
 
+    async def _resume_changes(self, stream: Stream, room: LiveRoom, after: int, later: list[bytes]) -> None:
+        key = messages.FIRST_CHANGE
+        while room.paused.get(stream) is later and not stream.connection.is_ended:
+            async with self._reading(stream, room) as tx:
+                changed, key = await messages.find_changed(tx, room.room_id, after, PAGE, key)
+            await send_missed(stream, room, (orjson.dumps(changed_frame(message)) for message in changed))
+            if len(changed) < PAGE:
+                return
 
-async def _find_changed(tx: Transaction, room_id: UUID, seq: int) -> list[ChatMessage]:
-    """All messages up to a seq that have changed since."""
-    changed: list[ChatMessage] = []
-    key = messages.FIRST_CHANGE
-    while True:
-        found, key = await messages.find_changed(tx, room_id, seq, PAGE, key)
-        changed += found
-        if len(found) < PAGE:
-            return changed
-
-
-async def _send_missed(stream: Stream, frames: Iterable[bytes]) -> None:
-    remaining = iter(frames)
-    while piece := list(islice(remaining, PAGE)):
-        _send_all(stream, piece)
-        await _drain(stream)
-
-
-async def _drain(stream: Stream) -> None:
-    """Wait for a reader that is sent much; one that takes nothing for long is closed, and resumes from where it was."""
-    try:
-        async with asyncio.timeout(STALLED_SECONDS):
-            await stream.connection.drain()
-    except TimeoutError:
-        stream.connection.cut()
+    @contextlib.asynccontextmanager
+    async def _reading(self, stream: Stream, room: LiveRoom) -> AsyncIterator[Transaction]:
+        """Read what is sent to one member. Raises NotInRoom if they were removed before the end of it: the signal about
+        that may be late, and what was read may have been stored after it."""
+        async with self._store.read() as tx:
+            yield tx
+            if not await statements.find_members_among(tx, room.room_id, [stream.member_id]):
+                self._remove_members(room, {stream.member_id})
+                raise NotInRoom("You are not in this room")
 
 
-def _send_all(stream: Stream, frames: Iterable[bytes]) -> None:
-    _write(stream, b"".join(stream.connection.wire.chat(False, data) for data in frames))
-
-
-def _send_to(streams: Iterable[Stream], data: bytes, *, is_message: bool = False, is_best_effort: bool = False) -> None:
-    """Encoded once for each wire. What is best effort is not sent to slow readers."""
-    wire, frame = None, b""
-    encoded: dict[object, bytes] = {}
-    for stream in streams:
-        connection = stream.connection
-        if connection.wire is not wire:
-            wire = connection.wire
-            if wire not in encoded:
-                encoded[wire] = wire.chat(is_message, data)
-            frame = encoded[wire]
-        if not frame:
-            continue
-        if is_best_effort:
-            connection.write_best_effort(frame)
-        else:
-            connection.write(frame)
-
-
-def _write(stream: Stream, frame: bytes) -> None:
-    if frame:
-        stream.connection.write(frame)
+async def _give_way(room: LiveRoom, number: int) -> None:
+    """Let other tasks run after every PIECE writes, when so many frames were written to all readers."""
+    if number * len(room.readers) % PIECE < len(room.readers):
+        await asyncio.sleep(0)

@@ -70,7 +70,7 @@ class ChatOrder(GroupCommit[NewMessage, Stored | NotAMember]):
     ) -> ChatMessage:
         """Store a message; return it when it is committed. One with the same clientMessageId is stored once, and each call
         returns it. Without `is_limited` (a server call) the rate of the sender does not count."""
-        self._check_text(message)
+        check_text(message, self._max_bytes)
         if is_limited:
             self._limit.count(sender_id)
         (result,) = await self.submit([NewMessage(room_id, sender_id, client_message_id, message)])
@@ -80,7 +80,7 @@ class ChatOrder(GroupCommit[NewMessage, Stored | NotAMember]):
 
     async def edit(self, room_id: UUID, sender_id: str, seq: int, message: str) -> ChatMessage:
         """Replace the text of the sender's own message."""
-        self._check_text(message)
+        check_text(message, self._max_bytes)
 
         async def edit(tx: Transaction) -> tuple[ChatMessage, int, int]:
             room = await lock_accessible(tx, room_id, sender_id)
@@ -112,17 +112,9 @@ class ChatOrder(GroupCommit[NewMessage, Stored | NotAMember]):
             self._fanout.deleted(*deleted)
 
     async def _store_messages(self, sends: Sequence[NewMessage]) -> Sequence[Stored | NotAMember]:
-        results = await self._add_messages(sends)
-        new = [result for result in results if isinstance(result, Stored) and result.is_new]
-        telemetry.CHAT_MESSAGES.inc(len(new))
-        for stored in new:
-            self._fanout.sent(stored.message, stored.changes)
-        return results
-
-    async def _add_messages(self, sends: Sequence[NewMessage]) -> Sequence[Stored | NotAMember]:
         for tries in range(1, TRIES + 1):
             try:
-                return await self._store.run(lambda tx: statements.add_messages(tx, sends))
+                return await store_messages(self._store, self._fanout, sends)
             except (StoreUnreachable, StoreBusy) as error:
                 if tries == TRIES or self.is_stopping:
                     self._log.error("chat messages not stored", messages=len(sends), error=str(error))
@@ -150,16 +142,30 @@ class ChatOrder(GroupCommit[NewMessage, Stored | NotAMember]):
             await self._store.run(lambda tx: add_dead_letters(tx, unstored, TRIES))
             self._unstored.clear()
 
-    def _check_text(self, message: str) -> None:
-        """Raise BadChatMessage unless both databases can store it and it is neither empty nor too long."""
-        try:
-            size = len(message.encode())
-        except UnicodeEncodeError:
-            raise BadChatMessage("The text has half of a surrogate pair, which is not a character") from None
-        if not message or "\0" in message:
-            raise BadChatMessage("The text has a NUL character" if message else "The text is empty")
-        if size > self._max_bytes:
-            raise BadChatMessage(f"The text has {size} bytes, and {self._max_bytes} are allowed (BONGSU_CHAT_MAX_BYTES)")
+
+async def store_messages(store: Store, fanout: Fanout, sends: Sequence[NewMessage]) -> Sequence[Stored | NotAMember]:
+    """Store them in one transaction, in the order given; then announce those that are new."""
+    results = await store.run(lambda tx: statements.add_messages(tx, sends))
+    new: dict[UUID, list[Stored]] = {}
+    for result in results:
+        if isinstance(result, Stored) and result.is_new:
+            new.setdefault(result.message.room_id, []).append(result)
+    for stored in new.values():
+        telemetry.CHAT_MESSAGES.inc(len(stored))
+        fanout.sent([one.message for one in stored], stored[0].changes)
+    return results
+
+
+def check_text(message: str, max_bytes: int) -> None:
+    """Raise BadChatMessage unless both databases can store it and it is neither empty nor too long."""
+    try:
+        size = len(message.encode())
+    except UnicodeEncodeError:
+        raise BadChatMessage("The text has half of a surrogate pair, which is not a character") from None
+    if not message or "\0" in message:
+        raise BadChatMessage("The text has a NUL character" if message else "The text is empty")
+    if size > max_bytes:
+        raise BadChatMessage(f"The text has {size} bytes, and {max_bytes} are allowed (BONGSU_CHAT_MAX_BYTES)")
 
 
 async def _find_own(tx: Transaction, room_id: UUID, sender_id: str, seq: int) -> ChatMessage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,16 +17,21 @@ READ = b"r"
 TYPING = b"t"
 # Something has changed that the signal does not say: read the store.
 READ_STORE = b""
+# Frames in one signal. A reader gets them in one write, which is to stay far below what makes a reader a stalled one.
+SIGNAL_BYTES = 32 * 1024
 
 
 class RoomSignal(NamedTuple):
     kind: bytes
-    # A message's own seq; of a change, the last one when it was made.
+    # That of the first message; of a change, the last one when it was made.
     seq: int
     # How many changes the room had when it was committed, this one included.
     changes: int
-    # The frame, as JSON.
+    # The frame, as JSON; of messages that were stored together and follow each other, all of them, a line each.
     data: bytes
+
+    def frames(self) -> list[bytes]:
+        return self.data.split(b"\n")
 
     def frame(self) -> dict[str, Any]:
         found: dict[str, Any] = orjson.loads(self.data)
@@ -34,6 +40,21 @@ class RoomSignal(NamedTuple):
 
 def write_signal(kind: bytes, seq: int, changes: int, frame: dict[str, Any]) -> bytes:
     return b"%b%d %d\n%b" % (kind, seq, changes, orjson.dumps(frame))
+
+
+def write_messages(seq: int, changes: int, frames: Sequence[bytes]) -> Iterator[bytes]:
+    """Signals about messages that follow each other, from this seq on: as few as there can be."""
+    first = size = 0
+    for place, frame in enumerate(frames):
+        if place > first and size + len(frame) > SIGNAL_BYTES:
+            yield _write_messages(seq + first, changes, frames[first:place])
+            first, size = place, 0
+        size += len(frame)
+    yield _write_messages(seq + first, changes, frames[first:])
+
+
+def _write_messages(seq: int, changes: int, frames: Sequence[bytes]) -> bytes:
+    return b"%b%d %d\n%b" % (MESSAGE, seq, changes, b"\n".join(frames))
 
 
 def read_signal(data: bytes | None) -> RoomSignal | None:

@@ -14,13 +14,14 @@ from rich.text import Text
 
 from bongsu.api.paging import encode_cursor
 from bongsu.cli.terminal import local_time, operator_name, plain, print_lines, show
+from bongsu.components import Runtime
 from bongsu.deliver.codes import meaning
 from bongsu.desk.dead_filter import DeadFilter
 from bongsu.desk.dead_letters import Cursor, DeadLetter, DeadLetters, RejectedMessage, Replayed
 from bongsu.desk.dead_sources import dead_letter_sources
 from bongsu.desk.lists import fill_page
 from bongsu.model.channels import Address, describe_channel
-from bongsu.service import Runtime, runtime
+from bongsu.service import runtime
 from bongsu.settings import Settings
 from bongsu.store.core.dead_claims import release_dead_claims
 from bongsu.store.deliveries.recovery import MOST_ROUNDS

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from bongsu.cli.terminal import local_time, plain, print_lines
-from bongsu.deliver.codes import in_words
+from bongsu.deliver.chat_contents import WITHHELD
+from bongsu.deliver.codes import in_words, meaning
 from bongsu.desk.why import (
     AllOff,
     DailyLimit,
@@ -226,8 +227,14 @@ def delivery_sentence(view: View, delivery: DeliveryRow) -> str:
         case "SENDING":
             return "being sent"
         case "CANCELLED":
-            return f"cancelled after {tries}{code}" if delivery.attempts else "cancelled before it was sent"
+            return _cancelled(delivery, f"cancelled after {tries}{code}")
     return _waiting(view, delivery, f"{tries} failed{code}")
+
+
+def _cancelled(delivery: DeliveryRow, after_attempts: str) -> str:
+    if delivery.code in WITHHELD:
+        return f"not sent: {meaning(delivery.code).means}"
+    return after_attempts if delivery.attempts else "cancelled before it was sent"
 
 
 def _waiting(view: View, delivery: DeliveryRow, so_far: str) -> str:

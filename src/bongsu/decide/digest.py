@@ -122,10 +122,10 @@ def _gather_member(
             gathering.reasons.append(Reason.DUPLICATE.value)
             continue
         if digest is None:
-            if row.counted + opened >= daily_limit:
+            if row.is_capped and row.counted + opened >= daily_limit:
                 gathering.reasons.append(Reason.RATE_LIMITED.value)
                 continue
-            opened += 1
+            opened += row.is_capped
             digest = Gathered(drawn_id, row.member_id, 0, _is_in_app(row.channels), ends_at=row.due)
         elif digest.ends_at is None and digest.is_in_inbox:
             digest.change_id = drawn_id
@@ -180,7 +180,8 @@ async def decide_digests(
 def _decided(row: Candidate, drawn_id: int, reason: str | None) -> tuple[Any, ...]:
     """As DECIDED has it."""
     return (
-        row.notice_index, row.member_id, row.message_id, drawn_id, row.channels, row.rank, row.due, row.day, False, reason,
+        row.notice_index, row.member_id, row.message_id, drawn_id, row.channels, row.rank, row.due, row.day, False,
+        row.is_capped, reason,
     )  # fmt: skip
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from bongsu.model import Listed, Notice, Selected
+from bongsu.model import Delta, Listed, Notice, Selected
 from bongsu.runtime import telemetry
-from bongsu.store.decisions import DecisionRows, Message
+from bongsu.store.decisions import DecisionRows, Message, StepEffect
 from bongsu.store.decisions.digests import DigestChanges
 from bongsu.store.decisions.rows import MERGED
 from bongsu.store.outbox import Begun, ClaimedEvent
@@ -22,6 +22,8 @@ class EventInProgress:
 
     claimed: ClaimedEvent
     notices: Sequence[Notice]
+    # What it counts, once, with the step that finishes it.
+    deltas: Sequence[Delta] = ()
     notice: int = 0
     after: str = ""
     # Messages already written, by notice and locale.
@@ -123,6 +125,8 @@ class Decision:
     rows: DecisionRows | None = None
     # What it does to digests.
     digests: DigestChanges = field(default_factory=DigestChanges)
+    # The effects of the events that it finishes, other than their notices.
+    effects: list[StepEffect] = field(default_factory=list)
     # How many deliveries it made.
     deliveries: int = 0
     # Recipients by notice type and reason; no reason means notified, MERGED merged into a digest.

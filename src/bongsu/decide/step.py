@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from bongsu.decide.audience import NextRecipients, Recipients, Remainder
 from bongsu.decide.digest import decide_digests, digest_notice, digest_seconds
+from bongsu.decide.effects import effects_of
 from bongsu.decide.messages import MessageIds, Messages
 from bongsu.decide.profiles import Profiles
 from bongsu.decide.progress import Decision, EventInProgress
@@ -87,8 +88,10 @@ class Decider:
             if not recipients.is_empty:
                 await self._decide_members(tx, decision, together, recipients, held)
             self._advance(decision, open_events, together, recipients)
+            decision.effects = effects_of(decision.finished)
             decision.deliveries = await decisions.apply_decision(tx, decision.rows, self._changes(decision))
             await apply_digests(tx, decision.digests, held.now)
+            await decisions.apply_effects(tx, decision.effects)
         self._message_cache.add(decision.contents)
         decision.settle()
         return decision
@@ -301,4 +304,5 @@ def _paced_notice(notice_index: int, event: EventInProgress) -> PacedNotice | No
 def _notice_row(notice_index: int, notice: Notice, key: int, *, is_bulk: bool) -> NoticeRow:
     kind = notice.type
     rank = rank_of(kind.priority, is_critical=kind.is_critical, is_bulk=is_bulk or notice.bulk)
-    return NoticeRow(notice_index, key, kind.name, to_bits(kind.channels), kind.is_critical, rank)
+    is_capped = kind.is_capped and not kind.is_critical
+    return NoticeRow(notice_index, key, kind.name, to_bits(kind.channels), kind.is_critical, is_capped, rank)

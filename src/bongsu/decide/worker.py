@@ -315,14 +315,15 @@ class EventWorker(Loop):
     # --- events that end without a decision -----------------------------------------------------------------------------
 
     def _run_rules(self, claimed: ClaimedEvent) -> EventInProgress | EventResult:
-        """The event with the notices of all rules, or what becomes of it without them."""
+        """The event with the effects of all rules, or what becomes of it without them."""
         event, epoch = claimed.event, claimed.epoch
         if claimed.hopeless:
             return EventResult(event.event_id, epoch, EventStatus.FAILED, claimed.hopeless)
         if not self._rules.knows(event.event_type):
             return EventResult(event.event_id, epoch, EventStatus.UNHANDLED)
         try:
-            return EventInProgress(claimed, self._rules.detect(event))
+            effects = self._rules.evaluate(event)
+            return EventInProgress(claimed, effects.notices, effects.deltas)
         except Exception as error:
             self._log.warning("rule failed", event_id=str(event.event_id), exc_info=True)
             return self._failed(claimed, error)

@@ -17,12 +17,14 @@ from functools import partial
 from itertools import takewhile
 
 from bongsu.deliver.channels.callback import CallbackSender
+from bongsu.deliver.chat_contents import ChatContentLoader, ChatContents, Withheld
 from bongsu.deliver.claimer import SHARE, Claimer
 from bongsu.deliver.transitions import (
     given_back,
     outgoing,
     result_of,
     result_of_cancelled,
+    result_of_withheld,
     result_without_sending,
     with_epoch,
 )
@@ -93,6 +95,7 @@ class Dispatcher(Loop):
         settings: Settings,
         concurrency: int | None = None,
         message_cache: MessageCache | None = None,
+        chat_contents: ChatContentLoader | None = None,
     ) -> None:
         super().__init__(f"dispatch-{sender.channel.lower()}", min(settings.poll_seconds, CANCELLED_SECONDS))
         self.channel = sender.channel
@@ -100,6 +103,7 @@ class Dispatcher(Loop):
         self._sender = sender
         self._settings = settings
         self._message_cache = message_cache or MessageCache()
+        self._chat_contents = chat_contents or ChatContentLoader()
         # Slots: deliveries that are claimed and not yet recorded.
         self._concurrency = find_channel(sender.channel).concurrency if concurrency is None else concurrency
         self._lease = lease_of(settings)
@@ -229,7 +233,7 @@ class Dispatcher(Loop):
             return
         try:
             contents = await self._load_contents(claimed)
-            digests = await self._load_digests(claimed, contents)
+            own = await self._load_own_contents(claimed, contents)
             if time.monotonic() - claimed_at > self._lease.seconds / 2:
                 raise StoreTooSlow(
                     f"{len(claimed)} deliveries were claimed and are given back: their leases might end during the send"
@@ -243,12 +247,19 @@ class Dispatcher(Loop):
             self._is_to_record = True
             raise
         for delivery in claimed:
-            content = digests.get(delivery.notification_id) or contents.get(delivery.message_id)
-            if content is not None and delivery.can_go:
-                self._start_send(delivery, content)
+            content = contents.get(delivery.message_id)
+            own_content = own.get(delivery.notification_id)
+            if content is None or not delivery.can_go:
+                self._add_result(result_without_sending(delivery, content))
+            elif isinstance(own_content, Withheld):
+                self._add_result(result_of_withheld(delivery, own_content))
             else:
-                self._results.append(result_without_sending(delivery, content))
-                self._is_to_record = True
+                self._start_send(delivery, own_content or content)
+
+    def _add_result(self, result: DeliveryResult) -> None:
+        """Of what is not sent: recorded as soon as can be."""
+        self._results.append(result)
+        self._is_to_record = True
 
     async def _load_contents(self, claimed: Sequence[ClaimedDelivery]) -> Contents:
         """The claim holds what it needs: while it reads, others may fill the cache and evict from it."""
@@ -259,13 +270,14 @@ class Dispatcher(Loop):
         async with self._store.read() as tx:
             return await self._message_cache.load(tx, needed)
 
-    async def _load_digests(self, claimed: Sequence[ClaimedDelivery], contents: Contents) -> dict[int, MessageContent]:
-        """What digests say now, by notification: it changes while they wait to be sent."""
+    async def _load_own_contents(self, claimed: Sequence[ClaimedDelivery], contents: Contents) -> ChatContents:
+        """What digests and pushes about chat say now, by notification: it changes while they wait to be sent."""
         gathered = find_gathered(((delivery.notification_id, delivery.message_id) for delivery in claimed), contents)
         if not gathered:
             return {}
         async with self._store.read() as tx:
-            return await find_digest_contents(tx, gathered)
+            digests = await find_digest_contents(tx, gathered)
+            return digests | await self._chat_contents.load(tx, claimed, digests)
 
     def _start_send(self, claimed: ClaimedDelivery, content: MessageContent) -> None:
         sending = _Sending(claimed, content, time.monotonic())
@@ -298,7 +310,8 @@ class Dispatcher(Loop):
         return sending.task is not None and self._sender.is_waiting(sending.task)
 
     async def _drop_cancelled(self) -> None:
-        """Sends that wait for their turn, for a quota or a connection, may wait long: their event may be cancelled since."""
+        """Sends that wait for their turn, for a quota or a connection, may wait long: their event may be cancelled since,
+        and a chat message deleted or read."""
         now = time.monotonic()
         if now < self._look_for_cancelled_at:
             return
@@ -306,18 +319,27 @@ class Dispatcher(Loop):
         waiting = [sending for sending in self._sending.values() if self._is_waiting(sending)]
         if not waiting:
             return
+        of_digests = {one.claimed.notification_id: one.content for one in waiting if one.content.is_digest}
         async with self._store.read() as tx:
             cancelled = await statements.find_cancelled(tx, {sending.claimed.message_id for sending in waiting})
-            digests = {sending.claimed.notification_id for sending in waiting if sending.content.is_digest}
-            empty = await find_empty(tx, digests) if digests else set()
+            empty = await find_empty(tx, of_digests) if of_digests else set()
+            claimed = [sending.claimed for sending in waiting]
+            outdated = await self._chat_contents.find_outdated(tx, claimed, of_digests)
         for sending in waiting:
-            is_cancelled = sending.claimed.message_id in cancelled or sending.claimed.notification_id in empty
-            # Some may have begun meanwhile.
-            if is_cancelled and sending.task is not None and self._is_waiting(sending):
-                sending.task.cancel()
-                del self._sending[sending.claimed.delivery_id]
-                self._results.append(result_of_cancelled(sending.claimed, sending.content))
-                self._is_to_record = True
+            notification_id = sending.claimed.notification_id
+            if sending.claimed.message_id in cancelled or notification_id in empty:
+                self._take_back(sending, result_of_cancelled(sending.claimed, sending.content))
+            elif notification_id in outdated:
+                withheld = outdated[notification_id]
+                result = given_back(sending.claimed) if withheld is None else result_of_withheld(sending.claimed, withheld)
+                self._take_back(sending, result)
+
+    def _take_back(self, sending: _Sending, result: DeliveryResult) -> None:
+        """Unless it has begun meanwhile."""
+        if sending.task is not None and self._is_waiting(sending):
+            sending.task.cancel()
+            del self._sending[sending.claimed.delivery_id]
+            self._add_result(result)
 
     def _on_outcome(self, sending: _Sending, outcome: object) -> None:
         if self._sending.get(sending.claimed.delivery_id) is not sending:

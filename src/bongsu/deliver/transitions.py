@@ -7,7 +7,9 @@ import random
 from binascii import b2a_base64
 from dataclasses import replace
 
+from bongsu.deliver.chat_contents import Withheld
 from bongsu.model import Guarantee, Platform
+from bongsu.model.notice import CHAT_MESSAGE
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
 from bongsu.runtime.backoff import doubling
 from bongsu.settings import Settings
@@ -39,14 +41,22 @@ def outgoing(claimed: ClaimedDelivery, content: MessageContent) -> Outgoing:
         claimed.delivery_id, claimed.notification_id, claimed.member_id, claimed.address,
         content.type, content.title, content.body, content.ref_id, content.data, PRIORITY_OF[content.priority],
         PLATFORMS[claimed.platform] if claimed.platform else None, content.locale or None,
-        collapse_id(claimed, content.event_id), content.expires_at,
+        collapse_id(claimed, _shown_as(content)), content.expires_at,
         attempt=claimed.attempts + 1, is_critical=content.is_critical, is_bulk=content.is_bulk,
     )  # fmt: skip
 
 
-def collapse_id(claimed: ClaimedDelivery, event_id: str) -> str:
-    """The same for every attempt of one notification on one device, and for no other. A replay may start a new series."""
-    named = f"{event_id} {claimed.message_id} {claimed.member_id} {claimed.device_id or ''} {claimed.collapse_series}"
+def _shown_as(content: MessageContent) -> str:
+    """What one line on the device is about: the message, or a chat room, of which the newest push replaces the others."""
+    if content.type == CHAT_MESSAGE and content.is_digest:
+        return f"{CHAT_MESSAGE} {content.ref_id}"
+    return f"{content.event_id} {content.message_id}"
+
+
+def collapse_id(claimed: ClaimedDelivery, shown_as: str) -> str:
+    """The same for every attempt of one notification on one device, and for no other but those of the same chat room. A
+    replay may start a new series."""
+    named = f"{shown_as} {claimed.member_id} {claimed.device_id or ''} {claimed.collapse_series}"
     return b2a_base64(hashlib.blake2b(named.encode(), digest_size=24).digest(), newline=False).translate(_URL_SAFE).decode()
 
 
@@ -63,6 +73,14 @@ def result_without_sending(claimed: ClaimedDelivery, content: MessageContent | N
 def result_of_cancelled(claimed: ClaimedDelivery, content: MessageContent) -> DeliveryResult:
     """One that was claimed, waited for its turn to be sent, and was cancelled before it came."""
     return result_without_sending(claimed._replace(is_cancelled=True), content)
+
+
+def result_of_withheld(claimed: ClaimedDelivery, withheld: Withheld) -> DeliveryResult:
+    """One that was claimed although there is nothing to say any more. If it was SENDING before, it may have arrived."""
+    is_first = claimed.status != DeliveryStatus.SENDING
+    status, code = (DeliveryStatus.CANCELLED, withheld.code) if is_first else (DeliveryStatus.UNKNOWN, "ABANDONED")
+    bulk = claimed.message_id if withheld.is_bulk else None
+    return DeliveryResult(claimed.delivery_id, claimed.epoch, status, code, None, is_attempt=False, bulk_message=bulk)
 
 
 def given_back(claimed: ClaimedDelivery) -> DeliveryResult:

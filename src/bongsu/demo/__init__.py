@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 
 from bongsu.demo.buttons import BUTTONS, PRESSED, with_buttons
-from bongsu.demo.fill import Traffic, fill, refuse_other_members, with_daily_limit
+from bongsu.demo.fill import Traffic, fill, refuse_other_members, with_demo_limits
 from bongsu.demo.people import ABROAD, NAMES, STAR, people
 from bongsu.demo.shop import NOTICES, PRODUCTS, Shop
 from bongsu.errors import DemoExposed
@@ -25,7 +25,7 @@ __all__ = [
     "refuse_other_members",
     "refuse_public_host",
     "with_buttons",
-    "with_daily_limit",
+    "with_demo_limits",
 ]
 
 
@@ -33,7 +33,7 @@ def hints(program: str, address: str) -> Sequence[tuple[str, str]]:
     """What to try first, as pairs of description and command. The command obtains its token: it is not to stand in a log."""
     inbox = f'curl "{address}/api/notifications?limit=3" -H "Authorization: Bearer $({program} token {STAR})"'
     return (
-        ("The shop, with the bell: open it in two tabs", f"{address}/demo"),
+        ("The shop, with the bell and a chat: open it in two tabs", f"{address}/demo"),
         (f"The inbox of {STAR}, growing every few seconds", inbox),
         (f"What {STAR} got and did not get, and why", f"{program} why {STAR}"),
         ("A token to call with, for any member", f"{program} token {STAR}"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from bongsu.model import Event, Notice
-from bongsu.rules import Rules, catalogue
+from bongsu.model import Event
+from bongsu.rules import Effect, Rules, catalogue
 from bongsu.settings import Settings
 
 # Event types of pressed buttons begin with this.
@@ -25,10 +25,11 @@ def with_buttons(settings: Settings, app: Rules | None = None) -> Rules:
     usual = catalogue(settings)
     rules = Rules(app or Rules())
 
-    def notices_of(event: Event) -> Iterable[Notice]:
+    def effects_of(event: Event) -> Iterable[Effect]:
         unprefixed = event.model_copy(update={"event_type": event.event_type.removeprefix(PRESSED)})
-        return [replace(notice, subject=str(event.event_id)) for notice in usual.detect(unprefixed)]
+        usually = usual.evaluate(unprefixed)
+        return [*(replace(notice, subject=str(event.event_id)) for notice in usually.notices), *usually.deltas]
 
     for event_type in BUTTONS:
-        rules.rule(PRESSED + event_type)(notices_of)
+        rules.rule(PRESSED + event_type)(effects_of)
     return rules

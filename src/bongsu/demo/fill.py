@@ -1,4 +1,5 @@
-"""Filling the demo's store: members and products once, interest in products now and then, and an event every two seconds."""
+"""Filling the demo's store: members, products and chat rooms once, interest in products now and then, and an event every
+two seconds."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
+from bongsu.demo.chat import ROOMS
 from bongsu.demo.people import NAMES, STAR, people
 from bongsu.demo.shop import PRODUCTS, Shop
 from bongsu.errors import NotForDemo
@@ -14,7 +16,9 @@ from bongsu.model import Action, Behavior, utc_now
 from bongsu.runtime import telemetry
 from bongsu.runtime.loop import Loop
 from bongsu.settings import Settings
-from bongsu.store import Store
+from bongsu.store import Store, Transaction
+from bongsu.store.chat import rooms
+from bongsu.store.chat.messages import NewMessage, add_messages
 from bongsu.store.core.locks import lock_names
 from bongsu.store.members import find_member, find_other_member, put_member, put_preferences
 from bongsu.store.members.devices import put_device
@@ -24,18 +28,22 @@ _log = telemetry.log("bongsu.demo")
 
 # Fast enough that a reloaded page has something new, slow enough that the log can be read.
 PACE_SECONDS = 2.0
-# The default of 10 a day would be used up within minutes.
-DAILY_LIMIT = 1_000
+LIMITS = {
+    # The default of 10 a day would be used up within minutes.
+    "daily_limit": 1_000,
+    # A tab has two, for the bell and for the chat: with the default of 3 a second tab of the same member would close one.
+    "sse_max_connections": 12,
+}
 # Interest counts for 7 days (BONGSU_INTERESTED_USER_DAYS): it is renewed well within them, however long the demo runs.
 REFRESH = timedelta(hours=12)
 
 
-def with_daily_limit(settings: Settings) -> Settings:
-    """The settings with a daily limit high enough for the demo, unless the user has set one."""
-    if "daily_limit" in settings.model_fields_set:
-        return settings
-    _log.info("demo raises the daily limit", limit=DAILY_LIMIT, setting="BONGSU_DAILY_LIMIT")
-    return settings.model_copy(update={"daily_limit": DAILY_LIMIT})
+def with_demo_limits(settings: Settings) -> Settings:
+    """The settings with limits high enough for the demo, but for those that the user has set."""
+    raised = {name: limit for name, limit in LIMITS.items() if name not in settings.model_fields_set}
+    for name, limit in raised.items():
+        _log.info("demo raises a limit", setting=f"BONGSU_{name.upper()}", limit=limit)
+    return settings.model_copy(update=raised)
 
 
 async def refuse_other_members(store: Store, settings: Settings) -> None:
@@ -49,8 +57,8 @@ async def refuse_other_members(store: Store, settings: Settings) -> None:
 
 
 async def fill(store: Store, now: datetime | None = None) -> bool:
-    """Add members and products the first time only, so that later changes stay; add recent interest every time. Returns
-    whether it was the first time."""
+    """Add members, products and chat rooms the first time only, so that later changes stay; add recent interest every time.
+    Returns whether it was the first time."""
     async with store.transaction() as tx:
         await tx.fetch(lock_names(["demo"]))
         is_first = await find_member(tx, STAR) is None
@@ -63,7 +71,23 @@ async def fill(store: Store, now: datetime | None = None) -> bool:
             for product_id, product in PRODUCTS.items():
                 await put_product(tx, product_id, product)
         await add_behaviors(tx, list(behaviors(now or utc_now())))
+        await _add_rooms(tx)
     return is_first
+
+
+async def _add_rooms(tx: Transaction) -> None:
+    """Those that are not there: a store may be older than the demo's chat."""
+    for room in ROOMS:
+        if await rooms.exists(tx, room.room_id):
+            continue
+        await rooms.create_room(tx, room.room_id, room.name, room.member_ids)
+        messages = [
+            NewMessage(room.room_id, sender_id, f"demo-{number}", text)
+            for number, (sender_id, text) in enumerate(room.messages)
+        ]
+        await add_messages(tx, messages)
+        for member_id in room.read:
+            await rooms.mark_read(tx, room.room_id, member_id, len(messages))
 
 
 def behaviors(now: datetime) -> Iterator[Behavior]:

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import urlsplit
 
 import redis.asyncio
 
@@ -22,11 +21,13 @@ from bongsu.errors import (
     BrokerUnreachable,
     ClockSkewed,
     FilesExposed,
+    NotFlushed,
     RedisUnreachable,
     StoreNotMigrated,
     StoreTooNew,
     StoreTooOld,
 )
+from bongsu.ingress.rabbitmq import require_driver
 from bongsu.ingress.relay import open_outbox
 from bongsu.model import utc_now
 from bongsu.model.channels import Address, ChannelSpec, describe_channel, names_with_deliveries
@@ -37,10 +38,15 @@ from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store, check
 from bongsu.store.core.private_files import exposed_files, sqlite_path
+from bongsu.store.counters.deltas import count_pending
+from bongsu.store.counters.user_targets import read_target
 from bongsu.store.desk.processes import Process, find_seen
 from bongsu.store.members.channels import load_channels
 
 TIMEOUT_SECONDS = 5
+# What is pending for longer, in flushes and at least, is applied by no process, or its target fails.
+LAG_FLUSHES = 10
+LEAST_LAG_SECONDS = 60.0
 
 # Returns what was found, or raises what is wrong.
 Check = Callable[[Settings], Awaitable[str]]
@@ -79,7 +85,8 @@ async def examine(app_name: str | None = None) -> list[Finding]:
     # Now that the store was read, its channels are known.
     for spec in _channels_to_check(rules):
         findings.append(await _run(spec.label, partial(_channel, spec, rules.senders.get(spec.name)), settings))
-    return [*findings, await _run("jobs", _jobs, settings), await _run("texts", _texts, settings)]
+    last: list[tuple[str, Check]] = [("counters", _counters), ("jobs", _jobs), ("texts", _texts)]
+    return [*findings, *[await _run(name, check, settings) for name, check in last]]
 
 
 def _app(name: str, settings: Settings) -> tuple[Rules, Finding]:
@@ -218,11 +225,20 @@ async def _kafka(settings: Settings) -> str:
 
 
 async def _rabbitmq(settings: Settings) -> str:
+    """Whether each work queue can be used as the workers use it; declares what is missing."""
     if not settings.rabbitmq_url:
         return "not configured"
-    url = urlsplit(settings.rabbitmq_url)
-    await reach(url.hostname or "localhost", url.port or (5671 if url.scheme == "amqps" else 5672), BrokerUnreachable)
-    return "reachable"
+    require_driver()
+    from bongsu.ingress.rabbitmq.connection import Broker  # noqa: PLC0415 (the driver is an extra)
+    from bongsu.ingress.rabbitmq.queue import QueueSource  # noqa: PLC0415
+    from bongsu.ingress.rabbitmq.topology import QUEUES  # noqa: PLC0415
+
+    broker = Broker(settings.rabbitmq_url, is_quiet=True)
+    try:
+        found = [await QueueSource(broker, queue).check() for queue in QUEUES]
+    finally:
+        await broker.close()
+    return "\n".join([broker.location, *found])
 
 
 def _outboxes(settings: Settings) -> list[tuple[str, Check]]:
@@ -235,6 +251,27 @@ async def _outbox(url: str, _settings: Settings) -> str:
         return await outbox.check()
     finally:
         await outbox.close()
+
+
+async def _counters(settings: Settings) -> str:
+    """Whether what was counted is applied, and whether the database takes the statements of the targets."""
+    if settings.is_embedded and not (settings.data_dir.exists() and sqlite_path(settings).exists()):
+        return "none yet"
+    store = Store.open(settings)
+    try:
+        await check(store)
+        for counter, text in settings.targets.items():
+            await read_target(store, counter, text)
+        async with store.read() as tx:
+            pending = await count_pending(tx)
+    except (StoreNotMigrated, StoreTooNew, StoreTooOld):
+        return "not looked at: the store has the tables of another version"
+    finally:
+        await store.close()
+    targets = f", targets of {', '.join(settings.targets)} can be run" if settings.targets else ""
+    if pending.age > max(LEAST_LAG_SECONDS, LAG_FLUSHES * settings.counter_flush_seconds):
+        raise NotFlushed(f"{pending.deltas} deltas of counters are pending, the oldest since {pending.age:.0f} s")
+    return f"{pending.deltas} deltas pending{targets}"
 
 
 async def _jobs(settings: Settings) -> str:

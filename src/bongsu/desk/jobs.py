@@ -10,6 +10,7 @@ from bongsu.clock import slots
 from bongsu.clock.jobs import built_in_jobs
 from bongsu.clock.run import Run
 from bongsu.clock.runs import Runs
+from bongsu.counters.recount import recount_job
 from bongsu.desk.dead_letters import replay_job
 from bongsu.desk.dead_sources import dead_letter_sources
 from bongsu.desk.erase import erase_job
@@ -29,7 +30,7 @@ SHOWN_RUNS = 10
 def build_jobs(settings: Settings, store: Store, signals: Signals, own: Sequence[Job] = ()) -> tuple[Job, ...]:
     """All jobs of this process: built in, on request, and the user's own. Raises BadApp if a name is taken."""
     replay = replay_job(dead_letter_sources(settings, store, signals))
-    jobs = (*built_in_jobs(settings, store, signals), replay, erase_job(signals))
+    jobs = (*built_in_jobs(settings, store, signals), replay, erase_job(signals), recount_job(settings))
     taken = {job.name for job in jobs}
     for job in own:
         if job.name in taken:

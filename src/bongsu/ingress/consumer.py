@@ -78,9 +78,9 @@ class Source(Protocol):
         """For `bongsu doctor`: what was found. Raises SourceError, which names the cure."""
 
 
-# Stores items and returns for each whether it was new, as Intake.accept_in_turn does. An exception that is not about the
-# store (StoreError, TooBusy) is about an item: the Consumer finds out which.
-Accept = Callable[[Sequence[_T]], Awaitable[Sequence[bool]]]
+# Stores items and returns for each whether it was new, as Intake.accept_in_turn does, or why it is refused; the others
+# stand. An exception that is not about the store (StoreError, TooBusy) is about an item: the Consumer finds out which.
+Accept = Callable[[Sequence[_T]], Awaitable[Sequence[bool | Rejected]]]
 Decode = Callable[[bytes], _T | Rejected]
 
 
@@ -108,8 +108,8 @@ class Consumer(Loop, Generic[_T]):
         self._decode = decode
         self._accept = accept
         self._limit = limit
-        self._source_outage = _Outage(self._log, "source", source.name)
-        self._store_outage = _Outage(self._log, "store", source.name)
+        self._source_outage = Outage(self._log, "source", source.name)
+        self._store_outage = Outage(self._log, "store", source.name)
         self._metrics = _Metrics(source.name)
 
     async def tick(self) -> int:
@@ -200,11 +200,18 @@ class Consumer(Loop, Generic[_T]):
             middle = len(decoded) // 2
             first, second = await self._accept_all(decoded[:middle]), await self._accept_all(decoded[middle:])
             return _Verdict(first.stored + second.stored, first.rejected + second.rejected, first.new + second.new)
-        return _Verdict([message for message, _ in decoded], [], sum(answers))
+        stored, rejected = [], []
+        for (message, _), answer in zip(decoded, answers, strict=True):
+            if isinstance(answer, Rejected):
+                rejected.append(_Rejection(message, _one_line(answer.reason)))
+            else:
+                stored.append(message)
+        return _Verdict(stored, rejected, sum(answer is True for answer in answers))
 
 
-class _Outage:
-    """One log line when something cannot be used (another if the kind of error changes), and one when it can again."""
+class Outage:
+    """One log line when something cannot be used (another if the kind of error changes), and one when it can again. An error
+    that was reported where it happened, as of a connection that several sources share, is not reported again."""
 
     def __init__(self, log: telemetry.Log, what: str, source: str) -> None:
         self._log = log
@@ -216,10 +223,14 @@ class _Outage:
     def failed(self, error: Exception) -> float:
         """How many seconds to wait before the next try."""
         self._failures += 1
-        if type(error) is not self._kind:
+        if type(error) is not self._kind and not getattr(error, "is_reported", False):
             self._kind = type(error)
             self._log.warning(f"{self._what} is away", source=self._source, error=str(error))
         return doubling(FIRST_BACKOFF, self._failures, LAST_BACKOFF)
+
+    @property
+    def is_on(self) -> bool:
+        return self._failures > 0
 
     def end(self) -> None:
         if self._kind is not None:

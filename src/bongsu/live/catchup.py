@@ -136,7 +136,7 @@ class CatchUp(Loop):
         """Send the next events; return to how many streams. Cursors also move past those a member does not want."""
         members, sent_up_to, as_of = found.members, found.sent_up_to, found.as_of
         sent = 0
-        # Encoded before the first is written, each for the wire of the member's first stream: most members have one.
+        # Encoded before the first is written, each for the member's first stream: most members have one.
         for (key, position, unread, name, data), frame in zip(events, _frames(events, members), strict=True):
             after = sent_up_to[position]
             # A stream that becomes live before the member's next event has missed this one, and is not sent the next.
@@ -149,8 +149,7 @@ class CatchUp(Loop):
                     # It became live after the cursors were taken, and has more to catch up with than the others.
                     self.mark([stream.member_id])
                 else:
-                    wire = stream.connection.wire
-                    own = frame if wire is streams[0].connection.wire or not name else wire.event(name, key, data)
+                    own = frame if stream is streams[0] or not name else stream.connection.wire.event(name, key, data)
                     if stream.send(key, own, unread, as_of):
                         sent += 1
         return sent

@@ -34,7 +34,12 @@ SLICE_SECONDS = 0.1
 
 class Gateway:
     def __init__(
-        self, store: Store, signals: Signals, settings: Settings, message_cache: MessageCache | None = None
+        self,
+        store: Store,
+        signals: Signals,
+        settings: Settings,
+        message_cache: MessageCache | None = None,
+        open_streams: OpenStreams | None = None,
     ) -> None:
         self._signals = signals
         self._registry: Registry = (
@@ -43,7 +48,7 @@ class Gateway:
             else LocalRegistry(signals, settings.sse_max_connections)
         )
         messages = message_cache or MessageCache()
-        self.open_streams = OpenStreams()
+        self.open_streams = OpenStreams() if open_streams is None else open_streams
         self.catch_up = CatchUp(store, self.open_streams, messages)
         self.rooms = LiveRooms(store, signals, self.open_streams)
         self._hub = Hub(

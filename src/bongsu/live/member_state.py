@@ -56,8 +56,13 @@ class Stream:
                 self.send_badge(unread, as_of)
             return False
         self.cursor = key
+        connection = self.connection
+        backlog = connection.backlog()
+        if backlog < 0:
+            return False
         # Both in one write: each is a system call, and these are most of what a fan-out costs.
-        return self.connection.write(frame + self._new_badge(unread, as_of) if unread is not None else frame)
+        connection.transport.write(frame if unread is None else frame + self._new_badge(unread, as_of, backlog))
+        return True
 
     def send_missed(self, events: Sequence[Event]) -> None:
         """Send the first events of a stream, in the order of their keys."""
@@ -66,17 +71,20 @@ class Stream:
 
     def send_badge(self, unread: int, as_of: datetime) -> None:
         """Send the unread count, unless the reader has it, or a newer one."""
-        if badge := self._new_badge(unread, as_of):
+        if badge := self._new_badge(unread, as_of, self.connection.backlog()):
             self.connection.write(badge)
 
-    def _new_badge(self, unread: int, as_of: datetime) -> bytes:
+    def _new_badge(self, unread: int, as_of: datetime, backlog: int) -> bytes:
         if as_of < self._as_of:
             return b""
         self._as_of = as_of
         if unread == self._unread:
             return b""
-        self._unread = unread if 0 <= self.connection.backlog() <= SLOW_BYTES else -1
-        return self.connection.wire.badge(unread) if self._unread >= 0 else b""
+        if not 0 <= backlog <= SLOW_BYTES:
+            self._unread = -1
+            return b""
+        self._unread = unread
+        return self.connection.wire.badge(unread)
 
 
 class MemberStreams:

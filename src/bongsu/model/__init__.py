@@ -3,6 +3,7 @@
 from bongsu.model.audience import Action, Audience, Everyone, Interested, Listed, Selected
 from bongsu.model.base import DOTS, ID_LIMIT, NAME_LIMIT, Id, Name, Wire, Zone, has_plausible_date, utc_now
 from bongsu.model.channels import Channel
+from bongsu.model.counter import Delta
 from bongsu.model.event import Event, EventStatus, new_id
 from bongsu.model.member import (
     Behavior,
@@ -25,6 +26,7 @@ __all__ = [
     "Audience",
     "Behavior",
     "Channel",
+    "Delta",
     "Device",
     "DeviceStatus",
     "Digest",

@@ -10,6 +10,9 @@ from typing import Any
 
 from bongsu.model.audience import Audience
 
+# The type of pushes about chat messages. What they say is found out when they are sent.
+CHAT_MESSAGE = "CHAT_MESSAGE"
+
 
 class Priority(StrEnum):
     """The order of sending: HIGH before NORMAL before LOW. A low one is delayed, not starved."""
@@ -62,6 +65,8 @@ class NoticeType:
     pace_per_minute: int | None = None
     # None: each notice is a notification of its own.
     digest: Digest | None = None
+    # Whether it counts towards the daily cap, and is not sent over it. What is critical does neither.
+    is_capped: bool = True
 
 
 @dataclass(frozen=True)

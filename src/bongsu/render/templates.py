@@ -7,6 +7,7 @@ one is reported when it is used, and by `bongsu doctor`.
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -186,7 +187,7 @@ class _Text:
             if not title.strip():
                 return cls(file, problem=f"{file}: its first line is empty, and that is the title")
             # The line break in front keeps line numbers in error messages right.
-            return cls(file, _environment.from_string(title), _environment.from_string("\n" + body))
+            return cls(file, _compiled(title), _compiled("\n" + body))
         except TemplateSyntaxError as error:
             return cls(file, problem=f"{file}, line {error.lineno}: {error.message}")
         except (OSError, ValueError, TemplateError) as error:
@@ -239,6 +240,13 @@ def _make_environment() -> ImmutableSandboxedEnvironment:
 _environment = _make_environment()
 
 
+# Each role that renders loads the templates for itself, and to compile the built-in ones takes 25 ms. More than these are a
+# user's own.
+@functools.lru_cache(maxsize=256)
+def _compiled(source: str) -> Template:
+    return _environment.from_string(source)
+
+
 # What the built-in rules provide for each type: the minimum, and everything.
 _LEAST: dict[str, Any] = {
     "eventType": "event.type",
@@ -270,6 +278,13 @@ SAMPLES = {
         for sample in _samples()
     ],
     "POST_COMMENT": _samples(),
+    # When it is decided, and when it is sent.
+    "CHAT_MESSAGE": [
+        sample | {"room": "여행", "count": count, "others": count - 1} | said
+        for count in (1, 12_000)
+        for said in ({}, {"sender": "m-1", "message": "안녕"})
+        for sample in _samples()
+    ],
     "VOTE_CLOSED": _samples(memberIds=["m-2"]),
     "RESERVATION_CONFIRMED": _samples(),
 }

@@ -1,4 +1,4 @@
-"""The rule engine: which rules handle an event type, and the notices they give for an event.
+"""The rule engine: which rules handle an event type, and the effects they give for an event: notices and deltas.
 
 It does not know the built-in catalogue, which is written with the same `Rules` as a user's own.
 """
@@ -9,20 +9,23 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TypeVar
 
 from bongsu.errors import BadApp
-from bongsu.model import Audience, Digest, Event, Guarantee, Notice, NoticeType, Priority
+from bongsu.model import Audience, Delta, Digest, Event, Guarantee, Notice, NoticeType, Priority
 from bongsu.model.base import check_cron
 from bongsu.model.channels import BUILT_IN, CHANNEL_NAME, Address
+from bongsu.model.counter import is_counter_name
 from bongsu.model.job import Job, Work
 from bongsu.model.outcome import Sender
 from bongsu.rules.fields import channels_of, hours_of, member_of, pace_of, seconds_of
 
-Rule = Callable[[Event], Iterable[Notice] | Notice | None]
+# What a rule may give.
+Effect = Notice | Delta
+Rule = Callable[[Event], Iterable[Effect] | Effect | None]
 _Rule = TypeVar("_Rule", bound=Rule)
 _Work = TypeVar("_Work", bound=Work)
 
@@ -30,6 +33,14 @@ _Work = TypeVar("_Work", bound=Work)
 TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 # A second, in hours. What expires sooner is never sent.
 LEAST_EXPIRY = 1 / 3600
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What the rules give for one event: what is sent, and what takes effect when the event is DONE."""
+
+    notices: list[Notice]
+    deltas: list[Delta]
 
 
 class Rules:
@@ -43,10 +54,12 @@ class Rules:
         self._senders: dict[str, Sender] = {}
         self._concurrency: dict[str, int] = {}
         self._jobs: dict[str, Job] = {}
+        self._counters: set[str] = set()
         for other in included:
             for event_type, rules in other._rules.items():
                 self._rules[event_type].extend(rules)
             self._critical |= other._critical
+            self._counters |= other._counters
             for declared in other._types.values():
                 self._declare(declared)
             for channel, sender in other._senders.items():
@@ -85,9 +98,11 @@ class Rules:
         expires_hours: float | None = None,
         pace_per_minute: int | None = None,
         digest: Digest | None = None,
+        capped: bool = True,
     ) -> NoticeType:
         """Declare a notice type, under the name that preferences, history and texts know it by.
 
+        `capped=False`: it is sent however many the member had that day, and takes no room from others.
         A channel of your own must be declared before the types that name it.
         """
         if not TYPE_NAME.fullmatch(name):
@@ -103,6 +118,7 @@ class Rules:
                 hours_of(expires_hours, "expires_hours", least=LEAST_EXPIRY),
                 pace_of(pace_per_minute, "pace_per_minute"),
                 _checked_digest(digest, expires_hours, critical=critical, is_paced=pace_per_minute is not None),
+                capped,
             )
         except ValueError as error:
             raise BadApp(f"Notice type {name}: {error}") from None
@@ -128,6 +144,11 @@ class Rules:
     def jobs(self) -> Sequence[Job]:
         """The user's own jobs."""
         return tuple(self._jobs.values())
+
+    @property
+    def counters(self) -> frozenset[str]:
+        """The counters that are declared."""
+        return frozenset(self._counters)
 
     @property
     def types(self) -> Mapping[str, NoticeType]:
@@ -163,13 +184,19 @@ class Rules:
 
     def detect(self, event: Event) -> list[Notice]:
         """The notices that the rules give for this event; none if no rule handles its type."""
-        notices = []
+        return self.evaluate(event).notices
+
+    def evaluate(self, event: Event) -> Effects:
+        """Everything that the rules give for this event."""
+        effects = Effects([], [])
         for rule, critical in self._rules.get(event.event_type, ()):
-            given = list(_notices_of(rule, event))
-            if critical is None and any(notice.type.is_critical for notice in given):
+            given = list(_effects_of(rule, event))
+            notices = [effect for effect in given if isinstance(effect, Notice)]
+            if critical is None and any(notice.type.is_critical for notice in notices):
                 self._critical.add(event.event_type)
-            notices += given
-        return notices
+            effects.notices.extend(notices)
+            effects.deltas.extend(effect for effect in given if isinstance(effect, Delta))
+        return effects
 
 
 class App(Rules):
@@ -194,6 +221,12 @@ class App(Rules):
         if concurrency is not None and concurrency < 1:
             raise BadApp(f"Channel {name} has concurrency={concurrency}: give 1 or more, or leave it out")
         self._set_sender(str(name), sender, concurrency)
+
+    def counter(self, name: str) -> None:
+        """Declare a counter, so that calls may count it before a rule has: `app.counter("likes")`."""
+        if not isinstance(name, str) or not is_counter_name(name):
+            raise BadApp(f"{name!r} cannot name a counter: take letters, digits, - and _, at most 64, a letter first")
+        self._counters.add(name)
 
     def job(
         self,
@@ -274,25 +307,28 @@ def _check_name(name: str) -> None:
         raise BadApp(f"{name} is the inbox itself and has no sender: choose one of {others}, or a name of your own")
 
 
-def _notices_of(rule: Rule, event: Event) -> Iterator[Notice]:
-    """The notices of one rule, checked. Without a subject of its own, a notice is about its ref_id or its event; with a
+def _effects_of(rule: Rule, event: Event) -> Iterator[Effect]:
+    """The effects of one rule, checked. Without a subject of its own, a notice is about its ref_id or its event; with a
     digest about its event, or all but the first of a digest would be duplicates."""
     given = rule(event)
     if given is None:
         return
-    notices = [given] if isinstance(given, Notice) else given
-    if not isinstance(notices, Iterable):
-        raise TypeError(f"rule {_name(rule)} gave {notices!r:.100} instead of notices")
-    for notice in notices:
-        if not isinstance(notice, Notice):
-            raise TypeError(f"rule {_name(rule)} gave {notice!r:.100} instead of a Notice")
-        if not isinstance(notice.audience, Audience):
-            found = f"rule {_name(rule)} names {notice.audience!r:.100} as its audience"
+    effects = [given] if isinstance(given, Effect) else given
+    if not isinstance(effects, Iterable):
+        raise TypeError(f"rule {_name(rule)} gave {effects!r:.100} instead of notices")
+    for effect in effects:
+        if isinstance(effect, Delta):
+            yield effect
+            continue
+        if not isinstance(effect, Notice):
+            raise TypeError(f"rule {_name(rule)} gave {effect!r:.100} instead of a Notice or a Delta")
+        if not isinstance(effect.audience, Audience):
+            found = f"rule {_name(rule)} names {effect.audience!r:.100} as its audience"
             raise TypeError(f"{found}: write Listed, Interested, Everyone or Selected")
-        if not notice.subject:
-            own = None if notice.type.digest else notice.ref_id
-            notice = replace(notice, subject=own or str(event.event_id))  # noqa: PLW2901
-        yield notice
+        if not effect.subject:
+            own = None if effect.type.digest else effect.ref_id
+            effect = replace(effect, subject=own or str(event.event_id))  # noqa: PLW2901
+        yield effect
 
 
 def _name(rule: object) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from uuid import UUID
 
-from bongsu.model import Channel, Digest, Event, Listed, Notice, NoticeType
+from bongsu.model import Channel, Delta, Digest, Event, Listed, Notice, NoticeType
+from bongsu.model.counter import COMMENTS
 from bongsu.rules import fields
-from bongsu.rules.engine import Rules
+from bongsu.rules.engine import Effect, Rules
 
 social = Rules()
 _CHANNELS = (Channel.IN_APP, Channel.PUSH)
@@ -30,14 +32,41 @@ def liked(event: Event) -> Iterable[Notice]:
 
 
 @social.rule("comment.created")
-def commented(event: Event) -> Iterable[Notice]:
-    """One notice per comment: a second comment of the same member is not a duplicate."""
-    return _notify_target(event, POST_COMMENT, event.ref_id, str(event.event_id))
+def commented(event: Event) -> Iterable[Effect]:
+    """One notice per comment: a second comment of the same member is not a duplicate. And the comment is counted."""
+    return [
+        *_notify_target(event, POST_COMMENT, event.ref_id, str(event.event_id)),
+        *_count_comment(event, 1, _created_by(event.event_id)),
+    ]
 
 
 @social.rule("comment.deleted")
-def comment_deleted(_event: Event) -> None:
-    """No notification, and no dead letter either."""
+def comment_deleted(event: Event) -> Iterable[Effect]:
+    """No notification. The comment it names is not counted any more."""
+    created = fields.text(event.payload, "createdEventId")
+    if created is None:
+        return _count_comment(event, -1)
+    try:
+        event_id = UUID(created)
+    except ValueError:
+        raise ValueError(f"payload.createdEventId must be the id of an event, not {created!r:.100}") from None
+    return _count_comment(event, -1, _created_by(event_id))
+
+
+def _created_by(event_id: UUID) -> str:
+    return f"event:{event_id}"
+
+
+def _count_comment(event: Event, delta: int, *names: str) -> Iterable[Delta]:
+    """A comment is counted once, by the event that created it and by its own id. Without a name, or a post, it is not."""
+    comment_id = event.payload.get("commentId")
+    if comment_id is not None:
+        if not isinstance(comment_id, str | int) or isinstance(comment_id, bool) or comment_id == "":
+            raise ValueError(f"payload.commentId must be a text or a whole number, not {comment_id!r:.100}")
+        names = (*names, f"comment:{comment_id}")
+    if event.ref_id is None or not names:
+        return ()
+    return (Delta(COMMENTS, event.ref_id, delta, item=names),)
 
 
 @social.rule("vote.closed")

@@ -51,6 +51,14 @@ QUOTA_EMPTY = Counter("bongsu_quota_empty", "Requests to the shared quota that w
 SUPPRESSIONS = Counter("bongsu_suppressions", "Members of an audience who were not notified, by reason", ["type", "reason"])
 LIVE_STREAMS = Gauge("bongsu_live_streams", "Open streams")
 LIVE_NOTIFICATIONS_SENT = Counter("bongsu_live_notifications_sent", "Notifications written to open streams")
+COUNTER_FLUSHES = Histogram(
+    "bongsu_counter_flush_seconds", "Duration of flushes that applied something", buckets=_SEND_SECONDS
+)
+COUNTER_KEYS = Counter("bongsu_counter_keys", "Counters changed by flushes")
+COUNTER_PENDING = Gauge("bongsu_counter_pending", "Deltas left after the last flush, 10000 at most")
+COUNTER_LAG = Gauge("bongsu_counter_lag_seconds", "Age of the oldest delta left after the last flush")
+COUNTER_RECOUNTS = Counter("bongsu_counter_recounts", "Recounts of the pending sums in Redis")
+COUNTER_TARGET_FAILURES = Counter("bongsu_counter_target_failures", "Failed runs of a counter's target", ["counter"])
 CHAT_MESSAGES = Counter("bongsu_chat_messages", "Chat messages stored")
 LIVE_CUT = Counter("bongsu_live_cut", "Streams closed because their readers stalled")
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from bongsu.model import new_id
 from bongsu.store import Query, Store, Table
-from bongsu.store.chat import LOCK_ROOMS, ROOM_ID, live, messages, removal, rooms
+from bongsu.store.chat import LOCK_ROOMS, ROOM_ID, live, messages, pushes, removal, rooms
 from bongsu.store.core.query import LARGEST_ID
 from tests.support.plans import generic_plan, keep_statistics, rows_read
 from tests.support.rows import Sql, add_chat_room, add_many
@@ -30,6 +30,14 @@ async def fill(store: Store) -> UUID:
         )  # fmt: skip
         for _ in range(ROOMS):
             await add_chat_room(tx, "m-1")
+        # All can be pushed to, and were pushed to before.
+        name = Sql("'m-' || CAST(number AS text)")
+        number = Sql("number + 0")
+        await add_many(tx, "members", MEMBERS, member_id=name)
+        await add_many(tx, "devices", MEMBERS, member_id=name, token=name)
+        await add_many(tx, "digests", MEMBERS, notification_id=number, member_id=name, type="CHAT_MESSAGE", key=str(room))
+        ids = {"notification_id": number, "member_id": name, "message_id": number}
+        await add_many(tx, "deliveries", MEMBERS, **ids, status="SUCCESS")
     await keep_statistics(store)
     return room
 
@@ -50,6 +58,9 @@ def queries(room: UUID) -> dict[str, tuple[Query, int]]:
         "rooms of a member": (rooms.ROOMS_OF_MEMBER("m-1"), 3 * ROOMS + 20),
         "own messages": (rooms.COUNT_OWN(room, "m-1", 19_900, 20_000), 300),
         "full": (rooms.FIND_FULL_MEMBER(Table({"member_id": "text"}, [("m-1",), ("m-2",)]), 100), 110),
+        # All have read: the members are looked at, in the order of their key, and nothing else.
+        "push to": (pushes.CANDIDATES(room, MESSAGES, "", 50, str(room)), MEMBERS + 100),
+        "what a push says": (pushes.FIND_UNREAD(Table(pushes._PUSH, [(1, room, "m-1", 3), (2, room, "m-2", None)])), 40),
         "lock": (LOCK_ROOMS(Table(ROOM_ID, [(room,)])), 10),
         "send": (messages.LOOK_UP(Table(send, sends)), 60),
         "rooms to leave": (removal.FIND_ROOMS_OF("m-1", 50), 60),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +16,8 @@ from bongsu.desk.erase import Erasures
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.chat import messages
+from bongsu.store.chat.removal import delete_empty_rooms
+from bongsu.store.core.clock import find_now
 from tests.support.chat import Chat, chatting
 from tests.support.decisions import rows
 from tests.support.rows import add_chat_room, add_row, set_columns
@@ -129,3 +132,37 @@ async def test_a_room_of_the_builder_has_its_members(store: Store, settings: Set
         assert (await chat.of("b", room)).unread == 0
         assert await chat.send(room, "b", "3") == [3]
         assert (await chat.of("a", room)).unread == 1
+
+
+@pytest.mark.parametrize("batch", [1, 2, 500])
+async def test_a_room_is_deleted_a_while_after_its_last_member_has_left(chat: Chat, store: Store, batch: int) -> None:
+    rooms = [await chat.room("a") for _ in range(4)]
+    for room in rooms:
+        await chat.send(room, "a", "one", "two", "three")
+    left, again, lately, kept = sorted(rooms, key=str)
+    for room in (left, again, lately):
+        await chat.rooms.remove("a", room, "a")
+    never = await chat.room()
+    await set_columns(store, "chat_rooms", {"room_id": [left, again]}, emptied_at=timedelta(days=-31))
+    await set_columns(store, "chat_rooms", {"room_id": never}, last_sent_at=timedelta(days=-31))
+    await chat.rooms.add(None, again, "b")
+    await chat.rooms.remove(None, again, "b")
+
+    async def delete() -> Counter[str]:
+        counts: Counter[str] = Counter()
+        after: Any = None
+        is_more = True
+        while is_more:
+            async with store.transaction() as tx:
+                cutoff = await find_now(tx) - timedelta(days=30)
+                deleted = await delete_empty_rooms(tx, after, cutoff, batch)
+            counts += deleted.counts
+            after, is_more = deleted.after, deleted.after is not None
+        return counts
+
+    assert await delete() == {"chat rooms": 2, "chat messages": 3}
+    found = await rows(store, "SELECT room_id FROM bongsu_chat_rooms")
+    assert {str(row["room_id"]) for row in found} == {str(room) for room in (again, lately, kept)}
+    found = await rows(store, "SELECT DISTINCT room_id FROM bongsu_chat_messages")
+    assert {str(row["room_id"]) for row in found} == {str(room) for room in (again, lately, kept)}
+    assert await delete() == {}

@@ -38,7 +38,7 @@ def inputs(*notices: NoticeRow, keys: tuple[DedupKey, ...] = ()) -> DecisionInpu
 
 
 def plain(notice_index: int, channels: int = ALL, *, is_critical: bool = False) -> NoticeRow:
-    return NoticeRow(notice_index, notice_index, "PLAIN", channels, is_critical, 1)
+    return NoticeRow(notice_index, notice_index, "PLAIN", channels, is_critical, not is_critical, 1)
 
 
 def message(message_id: int, event: Event, notice: int = 0) -> Message:

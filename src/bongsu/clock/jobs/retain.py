@@ -17,7 +17,8 @@ from bongsu.model.job import Job
 from bongsu.settings import Settings
 from bongsu.store import Transaction
 from bongsu.store import retention as statements
-from bongsu.store.chat.removal import delete_old_messages
+from bongsu.store.chat.removal import delete_empty_rooms, delete_old_messages
+from bongsu.store.counters.retention import delete_batches, delete_items
 from bongsu.store.retention import Deleted
 
 # Rows that one transaction looks at and deletes: tens of milliseconds, for which others wait on SQLite.
@@ -32,7 +33,7 @@ Part = Callable[[Transaction, Any], Awaitable[Deleted]]
 def retain_job(settings: Settings, batch: int = BATCH) -> Job:
     return Job(
         "retain",
-        "Deletes what is older than it is kept: notifications, deliveries, events, suppressions, runs, audits, chat.",
+        "Deletes what is older than it is kept: notifications, deliveries, events, suppressions, runs, counts, rooms.",
         partial(_retain, settings, batch),
         settings.retention_cron,
         # A machine that is off at night does it when it is on.
@@ -73,7 +74,11 @@ def _parts(settings: Settings, run: Run, batch: int) -> Mapping[str, Part]:
         "events": lambda tx, after: statements.delete_events(tx, after, before(kept.events), batch),
         "runs": lambda tx, after: statements.delete_runs(tx, after, before(kept.runs), before(kept.audit), batch),
         "cancellations": lambda tx, _after: statements.delete_cancellations(tx, before(kept.audit), batch),
+        "counted items": lambda tx, _after: delete_items(tx, before(kept.events), batch),
+        "count batches": lambda tx, _after: delete_batches(tx, before(kept.runs), batch),
         "chat": lambda tx, after: delete_old_messages(tx, after, before(kept.chat), batch) if kept.chat else _nothing(),
+        # Nobody can read them. As long as notifications, so that a member removed by mistake can be added again.
+        "rooms": lambda tx, after: delete_empty_rooms(tx, after, before(kept.notifications), batch),
     }
 
 

@@ -76,11 +76,15 @@ _INSERT = in_both(
     )
 )
 
-# Sets the last seq of the rooms given ($1) and when it was sent ($2). They are locked.
+# Sets the last seq of the rooms given ($1) and when it was sent ($2), and marks them to be looked at for pushes (pushes.py),
+# from that time on unless it is after pushes to many. They are locked.
 _SET_LAST = in_both(
     lambda d: (
         f"""
-    UPDATE bongsu_chat_rooms AS r SET last_seq = given.last_seq, last_sent_at = CAST($2 AS timestamptz)
+    UPDATE bongsu_chat_rooms AS r SET last_seq = given.last_seq, last_sent_at = CAST($2 AS timestamptz),
+        push_due = CASE WHEN r.push_from > CAST($2 AS timestamptz)
+                        THEN CASE WHEN r.push_due < r.push_from THEN r.push_due ELSE r.push_from END
+                        WHEN r.push_due < CAST($2 AS timestamptz) THEN r.push_due ELSE CAST($2 AS timestamptz) END
     FROM {d.table("given", _LAST, 1)} WHERE r.room_id = given.room_id"""
     )
 )

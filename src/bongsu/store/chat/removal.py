@@ -14,7 +14,7 @@ from uuid import UUID
 
 from bongsu.store.chat import ROOM_ID
 from bongsu.store.chat.rooms import count_change, lock_room, lock_rooms
-from bongsu.store.core.query import Row, Table, Transaction, as_uuid, in_both, same
+from bongsu.store.core.query import Row, Table, Transaction, as_uuid, fetch_one, in_both, same
 from bongsu.store.retention import Cursor, Deleted
 
 _MEMBER_ID = {"member_id": "text"}
@@ -99,6 +99,43 @@ async def _forget_own(tx: Transaction, room_id: UUID, rows: Sequence[Row]) -> No
     own = Counter(row["sender_id"] for row in rows if row["seq"] > marks.get(row["sender_id"], row["seq"]))
     if own:
         await tx.execute(_LOWER_OWN(room_id, Table(_OWN, sorted(own.items()))))
+
+
+# The next $2 rooms after $1, by id, and whether each has been without members since before $3; one that never had a member,
+# since its newest message or its creation. Locks nothing.
+FIND_EMPTY = same("""
+    SELECT r.room_id, coalesce(r.emptied_at, r.last_sent_at) < $3
+        AND (SELECT 1 FROM bongsu_chat_members AS m WHERE m.room_id = r.room_id LIMIT 1) IS NULL AS is_empty
+    FROM bongsu_chat_rooms AS r WHERE r.room_id > $1 ORDER BY r.room_id LIMIT $2""")
+
+# One of the members of the room ($1), if there is one. Run under the room's lock.
+_ANY_MEMBER = same("SELECT 1 AS one FROM bongsu_chat_members WHERE room_id = $1 LIMIT 1")
+
+# Up to $2 messages of the room ($1), the oldest first, are deleted. Run under the room's lock.
+DELETE_MESSAGES = same("""
+    DELETE FROM bongsu_chat_messages WHERE room_id = $1 AND seq IN (
+        SELECT x.seq FROM bongsu_chat_messages AS x WHERE x.room_id = $1 ORDER BY x.seq LIMIT $2)""")
+
+# Deletes the room ($1), which is locked and has neither members nor messages.
+_DELETE_ROOM = same("DELETE FROM bongsu_chat_rooms WHERE room_id = $1")
+
+
+async def delete_empty_rooms(tx: Transaction, after: Cursor, cutoff: datetime, limit: int) -> Deleted:
+    """Delete the next room that has been without members since before then, or so many of its messages."""
+    rows = await tx.fetch(FIND_EMPTY(UUID(int=0) if after is None else UUID(after), limit, cutoff))
+    empty = next((number for number, row in enumerate(rows) if row["is_empty"]), None)
+    if empty is None:
+        return Deleted(None if len(rows) < limit else str(rows[-1]["room_id"]))
+    room_id = as_uuid(rows[empty]["room_id"])
+    if await lock_room(tx, room_id) is None or await fetch_one(tx, _ANY_MEMBER(room_id)) is not None:
+        return Deleted(str(room_id))
+    (deleted,) = await tx.execute(DELETE_MESSAGES(room_id, limit))
+    counts = Counter({"chat messages": deleted})
+    if deleted == limit:
+        # The same room again: behind the one before it.
+        return Deleted(str(rows[empty - 1]["room_id"]) if empty else after or str(UUID(int=0)), counts)
+    await tx.execute(_DELETE_ROOM(room_id))
+    return Deleted(str(room_id), counts + Counter({"chat rooms": 1}))
 
 
 # --- erasure ----------------------------------------------------------------------------------------------------------

@@ -113,11 +113,15 @@ async def lock_rooms(tx: Transaction, room_ids: Sequence[UUID]) -> list[LockedRo
     return [LockedRoom(as_uuid(row["room_id"]), row["first_seq"], row["last_seq"], row["changes"]) for row in rows]
 
 
-# Counts a change in each of the rooms given ($1): a message was edited or deleted, or a member has left. They are locked.
+# Counts a change in each of the rooms given ($1): a message was edited or deleted, or a member has left. If none is left,
+# notes since when the room is empty. They are locked.
 _COUNT_CHANGE = in_both(
     lambda d: (
         f"""
-    UPDATE bongsu_chat_rooms AS r SET changes = r.changes + 1
+    UPDATE bongsu_chat_rooms AS r
+    SET changes = r.changes + 1, emptied_at = CASE
+        WHEN (SELECT 1 FROM bongsu_chat_members AS m WHERE m.room_id = r.room_id LIMIT 1) IS NULL
+        THEN coalesce(r.emptied_at, {d.now}) END
     FROM {d.table("given", ROOM_ID, 1)} WHERE r.room_id = given.room_id"""
     )
 )
@@ -144,6 +148,9 @@ _ADD_MEMBERS = in_both(
     ON CONFLICT DO NOTHING RETURNING member_id"""
     )
 )
+
+# Notes that the room ($1) is not empty any more. Run under the room's lock.
+_NOT_EMPTY = same("UPDATE bongsu_chat_rooms SET emptied_at = NULL WHERE room_id = $1 AND emptied_at IS NOT NULL")
 
 # Removes a member ($2) from the room ($1); returns a row if there was one. Run under the room's lock.
 _REMOVE_MEMBER = same("DELETE FROM bongsu_chat_members WHERE room_id = $1 AND member_id = $2 RETURNING member_id")
@@ -178,7 +185,7 @@ async def add_members(tx: Transaction, room_id: UUID, member_ids: Sequence[str])
     if not member_ids:
         return []
     given = Table(_MEMBER_ID, [(member_id,) for member_id in member_ids])
-    return [row["member_id"] for row in await tx.fetch(_ADD_MEMBERS(room_id, given))]
+    return [row["member_id"] for row in await tx.fetch(_NOT_EMPTY(room_id), _ADD_MEMBERS(room_id, given))]
 
 
 async def remove_member(tx: Transaction, room_id: UUID, member_id: str) -> bool:

@@ -24,8 +24,11 @@ def lock_names(names: Iterable[str]) -> Query:
 
 def as_table(names: Iterable[str]) -> Table:
     """PostgreSQL locks numbers. They are sorted so that two transactions with the same names cannot deadlock."""
-    numbers = {int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True) for name in names}
-    return Table(NAMES, [(number,) for number in sorted(numbers)])
+    return Table(NAMES, [(number,) for number in sorted({lock_number(name) for name in names})])
+
+
+def lock_number(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True)
 
 
 # Locks the members given ($1), in id order: what is unread, a digest or a notification is changed under this lock. Only

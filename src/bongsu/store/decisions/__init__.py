@@ -8,7 +8,7 @@ Of notices with digests `find_candidates` finds what there is to know of each re
 `apply_digests` stores the digests beside what `apply_decision` stores.
 """
 
-from bongsu.store.decisions.apply import StepChanges, apply_decision
+from bongsu.store.decisions.apply import StepChanges, StepEffect, apply_decision, apply_effects
 from bongsu.store.decisions.decide import (
     decide_members,
     find_candidates,
@@ -46,8 +46,10 @@ __all__ = [
     "Profile",
     "ProfileRow",
     "StepChanges",
+    "StepEffect",
     "add_messages_query",
     "apply_decision",
+    "apply_effects",
     "decide_members",
     "find_candidates",
     "find_missing_members",

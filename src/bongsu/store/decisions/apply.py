@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 from uuid import UUID
 
 from bongsu.model import EventStatus
@@ -50,6 +51,19 @@ class StepChanges:
     @property
     def results(self) -> list[EventResult]:
         return [EventResult(*claim, EventStatus.DONE) for claim in self.finished]
+
+
+class StepEffect(Protocol):
+    """Something else that events do, such as counting, in the transaction of the step that makes them DONE."""
+
+    async def apply(self, tx: Transaction) -> None:
+        """Run last: the step holds its locks until the commit, and waits for no member or event after this."""
+
+
+async def apply_effects(tx: Transaction, effects: Sequence[StepEffect]) -> None:
+    """In the order given, which is the same in every step."""
+    for effect in effects:
+        await effect.apply(tx)
 
 
 async def apply_decision(tx: Transaction, decided: DecisionRows | None, changes: StepChanges) -> int:

@@ -82,7 +82,8 @@ _DECISION = f"""
     -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used. What
     -- follows from a profile is looked up, not joined to each notice: there may be many of each.
     options AS (
-        SELECT l.notice_index, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.is_critical, profile.day,
+        SELECT l.notice_index, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.is_critical, f.is_capped,
+               profile.day,
                CASE WHEN f.is_critical THEN CAST($7 AS timestamptz) ELSE profile.due END AS due,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
@@ -100,7 +101,7 @@ _DECISION = f"""
     -- The decision: the first reason that applies. Scalar sub-selects with LIMIT, because EXISTS may read a whole table.
     decision AS (
         SELECT o.notice_index, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical,
-               o.counted,
+               o.is_capped, o.counted,
                CASE -- Not decidable yet: the caller has to insert the member, or to learn the profile.
                     WHEN o.is_missing OR o.message_id IS NULL OR o.day IS NULL THEN '{MISSING}'
                     -- Opted out comes first: it holds whatever else does.
@@ -121,8 +122,8 @@ _DECISION = f"""
 # Last the daily cap, because only what is sent counts. Of one notice: what was counted before this step.
 _ONE_NOTICE = f"""
     SELECT notice_index, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
-           channels, rank, due, day, is_critical,
-           coalesce(reason, CASE WHEN NOT is_critical AND counted >= CAST($8 AS integer)
+           channels, rank, due, day, is_critical, is_capped,
+           coalesce(reason, CASE WHEN is_capped AND counted >= CAST($8 AS integer)
                                  THEN '{Reason.RATE_LIMITED}' END) AS reason
     FROM decision"""
 
@@ -134,18 +135,18 @@ _SEVERAL_NOTICES = f""",
         FROM decision),
     -- The cap: what was counted before this step, and what its notices up to here add to it.
     caps AS (
-        SELECT *, counted + count(*) FILTER (WHERE reason IS NULL AND nth = 1 AND NOT is_critical)
+        SELECT *, counted + count(*) FILTER (WHERE reason IS NULL AND nth = 1 AND is_capped)
                   OVER (PARTITION BY member_id ORDER BY notice_index ROWS UNBOUNDED PRECEDING) AS used
         FROM repeats),
     -- min(used) is that of the key's first. Over the cap it is not sent, and then nor is another a duplicate of it.
     decided AS (
         SELECT *, coalesce(reason, CASE
-                      WHEN NOT is_critical AND min(used) OVER (PARTITION BY member_id, dedup, reason IS NULL)
+                      WHEN is_capped AND min(used) OVER (PARTITION BY member_id, dedup, reason IS NULL)
                            > CAST($8 AS integer) THEN '{Reason.RATE_LIMITED}'
                       WHEN nth > 1 THEN '{Reason.DUPLICATE}' END) AS final_reason
         FROM caps ORDER BY member_id, notice_index)
     SELECT notice_index, member_id, message_id, nextval('bongsu_notifications_notification_id_seq') AS notification_id,
-           channels, rank, due, day, is_critical, final_reason AS reason
+           channels, rank, due, day, is_critical, is_capped, final_reason AS reason
     FROM decided"""
 
 # Returns a decided row for each recipient. Locks the members' rows in id order.
@@ -157,7 +158,7 @@ DECIDE = f"{_DECISION}{_SEVERAL_NOTICES}"
 # The cap, and what earlier notices of the step do to later ones, are left to the caller (decide/digest.py). The caller
 # has locked the members in a statement before: only so does this one see what others have committed under their locks.
 DECIDE_DIGESTS = f"""{_DECISION}
-    SELECT d.notice_index, d.member_id, d.dedup, d.message_id, d.channels, d.rank, d.due, d.day, d.counted,
+    SELECT d.notice_index, d.member_id, d.dedup, d.message_id, d.channels, d.rank, d.due, d.day, d.is_capped, d.counted,
            coalesce(d.reason, CASE
                -- What was merged has no notification of its message: the dedup window looks at the entries of digests too.
                WHEN (SELECT 1 FROM recent_messages AS r CROSS JOIN bongsu_digest_entries AS e
@@ -185,7 +186,8 @@ DECIDE_INTO_TABLE = f"{_INSERT_DECIDED}{DECIDE}"
 CREATE_DECIDED = """
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_decided (
         notice_index integer, member_id text COLLATE "C", message_id bigint, notification_id bigint, channels integer,
-        rank integer, due timestamptz, day integer, is_critical boolean, reason text) ON COMMIT DELETE ROWS"""
+        rank integer, due timestamptz, day integer, is_critical boolean, is_capped boolean, reason text)
+    ON COMMIT DELETE ROWS"""
 # Plans by the values: given the first and last of many members, the planner sees whether their rows lie so close together
 # that reading them in a row is faster than looking up each.
 PREPARE_DECIDED = "SET LOCAL plan_cache_mode = force_custom_plan"
@@ -240,7 +242,9 @@ def _apply(decided: str, is_notified: str, bounds: Callable[[str], str], materia
     return f"""
     WITH decided AS {materialized} (SELECT * FROM {decided}),
     notified AS {materialized} (SELECT * FROM decided AS n WHERE {is_notified}),
-    -- Counts the unread in the inbox, and towards the cap of the member's day what is not critical. Never goes back a day.
+    -- Counts the unread in the inbox, and towards the cap of the member's day what is capped. Never goes back a day.
+    -- All rows of a member have the same day. To group by it as well tells the planner of more than the 200 groups that it
+    -- expects of one column without statistics: with so few it would look up each member instead of reading a range.
     members AS (
         UPDATE bongsu_members AS m
         SET unread = m.unread + given.unread,
@@ -248,8 +252,8 @@ def _apply(decided: str, is_notified: str, bounds: Callable[[str], str], materia
                                                 ELSE 0 END,
             capped_day = CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_day ELSE given.day END
         FROM (SELECT n.member_id, count(*) FILTER (WHERE n.channels & {_IN_APP} <> 0) AS unread,
-                     count(*) FILTER (WHERE NOT n.is_critical) AS counted, max(n.day) AS day
-              FROM notified AS n GROUP BY n.member_id) AS given
+                     count(*) FILTER (WHERE n.is_capped) AS counted, n.day
+              FROM notified AS n GROUP BY n.member_id, n.day) AS given
         WHERE m.member_id = given.member_id{bounds("m")}),
     notifications AS (
         INSERT INTO bongsu_notifications (notification_id, member_id, message_id, channels, created_at)

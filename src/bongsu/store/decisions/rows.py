@@ -82,6 +82,8 @@ class NoticeRow(NamedTuple):
     type: str
     channels: int
     is_critical: bool
+    # Whether it counts towards the daily cap, and needs room under it.
+    is_capped: bool
     rank: int
 
 
@@ -91,6 +93,7 @@ NOTICE = {
     "type": "text",
     "channels": "integer",
     "is_critical": "boolean",
+    "is_capped": "boolean",
     "rank": "integer",
 }
 
@@ -228,6 +231,7 @@ DECIDED = {
     "due": "timestamptz",
     "day": "integer",
     "is_critical": "boolean",
+    "is_capped": "boolean",
     "reason": "text",
 }
 
@@ -245,7 +249,8 @@ class Candidate(NamedTuple):
     # When the digest that it may open ends: its push is due then.
     due: datetime
     day: int
-    # How much of the member's daily cap is used.
+    # Whether it counts towards the daily cap, and how much of that is used.
+    is_capped: bool
     counted: int
     reason: str | None
     digest_id: int | None
@@ -259,7 +264,7 @@ def candidate_of(dialect: Dialect, row: Row) -> Candidate:
     values = {name: row[name] for name in Candidate._fields}
     # What could not be decided has none.
     due = None if row["due"] is None else dialect.time(row["due"])
-    return Candidate(**{**values, "due": due, "is_counted": bool(row["is_counted"])})
+    return Candidate(**{**values, "due": due, "is_capped": bool(row["is_capped"]), "is_counted": bool(row["is_counted"])})
 
 
 class DecisionCount(NamedTuple):

@@ -71,7 +71,8 @@ _DECISION = f"""
         WHERE r.are_many AND n.message_id = r.message_id AND n.created_at > r.since),
     -- The three together: what each member wants of the notice, what can reach them, how much of the cap is used.
     options AS (
-        SELECT l.notice_index, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.is_critical, profile.day,
+        SELECT l.notice_index, l.member_id, l.is_missing, f.dedup, f.message_id, f.rank, f.is_critical, f.is_capped,
+               profile.day,
                CASE WHEN f.is_critical THEN $7 ELSE profile.due END AS due,
                (f.is_critical OR l.is_enabled) AND coalesce(p.is_enabled, true) AS is_wanted,
                f.channels & coalesce(p.channels, {ALL_BITS}) AS wanted_channels,
@@ -87,7 +88,7 @@ _DECISION = f"""
     -- The decision: the first reason that applies.
     decision AS (
         SELECT o.notice_index, o.member_id, o.dedup, o.message_id, o.channels, o.rank, o.due, o.day, o.is_critical,
-               o.counted,
+               o.is_capped, o.counted,
                CASE -- Not decidable yet: the caller has to insert the member, or to learn the profile.
                     WHEN o.is_missing OR o.message_id IS NULL OR o.day IS NULL THEN '{MISSING}'
                     -- Opted out comes first: it holds whatever else does.
@@ -110,8 +111,8 @@ _IDS_BEFORE = "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = '
 
 # Last the daily cap, because only what is sent counts. Of one notice: what was counted before this step.
 _ONE_NOTICE = f"""
-    SELECT notice_index, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical,
-           coalesce(reason, CASE WHEN NOT is_critical AND counted >= $8 THEN '{Reason.RATE_LIMITED}' END) AS reason
+    SELECT notice_index, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical, is_capped,
+           coalesce(reason, CASE WHEN is_capped AND counted >= $8 THEN '{Reason.RATE_LIMITED}' END) AS reason
     FROM decision"""
 
 # Of several: as if they were decided one after the other.
@@ -122,13 +123,13 @@ _SEVERAL_NOTICES = f""",
         FROM decision),
     -- The cap: what was counted before this step, and what its notices up to here add to it.
     caps AS (
-        SELECT *, counted + count(*) FILTER (WHERE reason IS NULL AND nth = 1 AND NOT is_critical)
+        SELECT *, counted + count(*) FILTER (WHERE reason IS NULL AND nth = 1 AND is_capped)
                   OVER (PARTITION BY member_id ORDER BY notice_index ROWS UNBOUNDED PRECEDING) AS used
         FROM repeats)
     -- min(used) is that of the key's first. Over the cap it is not sent, and then nor is another a duplicate of it.
-    SELECT notice_index, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical,
+    SELECT notice_index, member_id, message_id, {_IDS_BEFORE}, channels, rank, due, day, is_critical, is_capped,
            coalesce(reason, CASE
-               WHEN NOT is_critical AND min(used) OVER (PARTITION BY member_id, dedup, reason IS NULL) > $8
+               WHEN is_capped AND min(used) OVER (PARTITION BY member_id, dedup, reason IS NULL) > $8
                     THEN '{Reason.RATE_LIMITED}'
                WHEN nth > 1 THEN '{Reason.DUPLICATE}' END) AS reason
     FROM caps ORDER BY member_id, notice_index"""
@@ -136,7 +137,7 @@ _SEVERAL_NOTICES = f""",
 # Inserts a decided row for each recipient into bongsu_decided.
 _INSERT_DECIDED = """
     INSERT INTO bongsu_decided
-        (notice_index, member_id, message_id, ids_before, channels, rank, due, day, is_critical, reason)"""
+        (notice_index, member_id, message_id, ids_before, channels, rank, due, day, is_critical, is_capped, reason)"""
 DECIDE_ONE_NOTICE_INTO_TABLE = f"{_INSERT_DECIDED}{_DECISION}{_ONE_NOTICE}"
 DECIDE_INTO_TABLE = f"{_INSERT_DECIDED}{_DECISION}{_SEVERAL_NOTICES}"
 
@@ -155,7 +156,7 @@ DECIDE_DIGESTS = f"""{_DECISION},
               AND n.read_at IS NULL AND n.archived_at IS NULL AND n.deleted_at IS NULL
             ORDER BY x.ends_at DESC, x.notification_id DESC LIMIT 1) AS digest_id
         FROM decision AS d JOIN gathered AS given ON given.notice_index = d.notice_index)
-    SELECT c.notice_index, c.member_id, c.dedup, c.message_id, c.channels, c.rank, c.due, c.day, c.counted,
+    SELECT c.notice_index, c.member_id, c.dedup, c.message_id, c.channels, c.rank, c.due, c.day, c.is_capped, c.counted,
            coalesce(c.reason, CASE
                -- What was merged has no notification of its message: the dedup window looks at the entries of digests too.
                WHEN EXISTS (SELECT 1 FROM recent_messages AS r CROSS JOIN bongsu_digest_entries AS e
@@ -173,15 +174,16 @@ CREATE_DECIDED = """
     CREATE TEMPORARY TABLE IF NOT EXISTS bongsu_decided (
         number integer PRIMARY KEY, ids_before integer, notification_id integer AS (ids_before + number),
         notice_index integer, member_id text, message_id integer, channels integer, rank integer, due integer, day integer,
-        is_critical boolean, reason text)"""
+        is_critical boolean, is_capped boolean, reason text)"""
 # Empties it. It still has the rows of the step before.
 PREPARE_DECIDED = "DELETE FROM bongsu_decided"
 
 # Inserts decided rows that are given ($1), each with an id drawn before.
 GIVE_DECIDED = f"""
     INSERT INTO bongsu_decided
-        (number, ids_before, notice_index, member_id, message_id, channels, rank, due, day, is_critical, reason)
-    SELECT notification_id, 0, notice_index, member_id, message_id, channels, rank, due, day, is_critical, reason
+        (number, ids_before, notice_index, member_id, message_id, channels, rank, due, day, is_critical, is_capped, reason)
+    SELECT
+        notification_id, 0, notice_index, member_id, message_id, channels, rank, due, day, is_critical, is_capped, reason
     FROM {SQLITE.table("given", DECIDED, 1)}"""
 
 # Spreads the due times of paced notices ($1): each member's comes so many seconds after the one before. In quiet hours the
@@ -220,7 +222,7 @@ FIND_PROFILES = f"""
 
 # --- apply ------------------------------------------------------------------------------------------------------------
 
-# Counts the unread in the inbox, and towards the cap of the member's day what is not critical. Never goes back a day.
+# Counts the unread in the inbox, and towards the cap of the member's day what is capped. Never goes back a day.
 COUNT_FOR_MEMBERS = f"""
     UPDATE bongsu_members AS m INDEXED BY {_MEMBERS_BY_ID}
     SET unread = m.unread + given.unread,
@@ -228,7 +230,7 @@ COUNT_FOR_MEMBERS = f"""
                                             ELSE 0 END,
         capped_day = CASE WHEN given.counted = 0 OR m.capped_day >= given.day THEN m.capped_day ELSE given.day END
     FROM (SELECT n.member_id, count(*) FILTER (WHERE n.channels & {_IN_APP} <> 0) AS unread,
-                 count(*) FILTER (WHERE NOT n.is_critical) AS counted, max(n.day) AS day
+                 count(*) FILTER (WHERE n.is_capped) AS counted, max(n.day) AS day
           FROM bongsu_decided AS n WHERE n.reason IS NULL GROUP BY n.member_id) AS given
     WHERE m.member_id = given.member_id"""
 

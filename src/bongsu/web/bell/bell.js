@@ -77,7 +77,7 @@ class Bell extends HTMLElement {
     for (const kind of ["resize", "scroll"]) {
       on(window, kind, () => {
         this.#menu.close();
-        if (this.isOpen) this.#place();
+        if (this.isOpen) placePanel(this.#ui);
       });
     }
     on(document, "pointerdown", (event) => event.composedPath().includes(this) || this.close());
@@ -108,7 +108,7 @@ class Bell extends HTMLElement {
     // Above whatever the page has, and cut off by nothing.
     this.#ui.panel.showPopover?.();
     this.#paint();
-    this.#place();
+    placePanel(this.#ui);
     this.#focusFirst();
     this.#timers.clock = setInterval(() => this.#paint(), 30_000);
     if (this.#isStale) this.#refresh();
@@ -415,53 +415,27 @@ class Bell extends HTMLElement {
     const look = new CSSStyleSheet();
     look.replaceSync(LOOK);
     root.adoptedStyleSheets = [look];
-    const badge = make("span", { class: "badge", part: "badge", "aria-hidden": "true" });
-    const lamp = make("span", { class: "lamp", part: "lamp", "aria-hidden": "true" });
-    const bell = make(
-      "button",
-      { class: "bell", part: "bell", type: "button", "aria-haspopup": "dialog", "aria-controls": "panel" },
-      icon("bell"), badge, lamp,
-    );
-    const said = make("div", { class: "unseen", role: "status", "aria-live": "polite" });
-    const title = make("h2", { id: "title" });
-    const back = make("button", { class: "tool back", part: "back", type: "button" }, icon("back"));
-    const readAll = make("button", { class: "tool", part: "read-all", type: "button" }, icon("checks"));
-    const archive = make("button", { class: "tool", part: "archive", type: "button" }, icon("archive"));
-    const close = make("button", { class: "tool", part: "close", type: "button" }, icon("close"));
-    const stateText = make("span");
-    const stateButton = make("button", { type: "button" });
-    const state = make("div", { class: "state", part: "state", role: "status" }, icon("cloud"), stateText, stateButton);
-    const list = make("ol", { part: "list", role: "list", "aria-labelledby": "title" });
-    const older = make("button", { class: "older", part: "older", type: "button" });
-    const noneTitle = make("strong");
-    const noneHint = make("span");
-    const none = make("div", { class: "none", part: "empty" }, icon("bell"), noneTitle, noneHint);
-    const panel = make(
-      "section",
-      { class: "panel", part: "panel", id: "panel", role: "dialog", "aria-labelledby": "title", tabindex: "-1", popover: "manual", hidden: "" },
-      make("header", {}, back, title, readAll, archive, close), state, make("div", { class: "scroll" }, list, none, older),
-      this.#menu.node,
-    );
-    this.#rows = new Rows(list, {
+    const ui = buildNodes(this.#menu.node);
+    this.#rows = new Rows(ui.list, {
       choose: (id) => this.#choose(id),
       menu: (id, button, opener) => this.#openMenu(id, button, opener),
     });
-    root.append(bell, panel, said);
-    bell.addEventListener("click", () => (this.isOpen ? this.close() : this.open()));
-    close.addEventListener("click", () => this.close());
-    readAll.addEventListener("click", () => this.#readAll());
-    older.addEventListener("click", () => this.#loadOlder());
-    archive.addEventListener("click", () => this.#show("archive"));
-    back.addEventListener("click", () => this.#show("inbox"));
-    stateButton.addEventListener("click", () => this.reconnect());
+    root.append(ui.bell, ui.panel, ui.said);
+    ui.bell.addEventListener("click", () => (this.isOpen ? this.close() : this.open()));
+    ui.close.addEventListener("click", () => this.close());
+    ui.readAll.addEventListener("click", () => this.#readAll());
+    ui.older.addEventListener("click", () => this.#loadOlder());
+    ui.archive.addEventListener("click", () => this.#show("archive"));
+    ui.back.addEventListener("click", () => this.#show("inbox"));
+    ui.stateButton.addEventListener("click", () => this.reconnect());
     root.addEventListener("keydown", (event) => this.#pressed(event));
     // The key that opens our menu opens the browser's too, in some.
     root.addEventListener("contextmenu", (event) => this.#menu.id !== null && event.preventDefault());
     root.addEventListener("pointerdown", (event) => event.composedPath().includes(this.#menu.node) || this.#menu.close());
-    list.parentNode.addEventListener("scroll", () => this.#menu.close());
+    ui.list.parentNode.addEventListener("scroll", () => this.#menu.close());
     // Whoever leaves by Tab has finished; a click is looked at where it lands.
-    panel.addEventListener("focusout", ({ relatedTarget }) => relatedTarget && !root.contains(relatedTarget) && this.close());
-    return { bell, badge, lamp, said, title, back, readAll, archive, close, state, stateText, stateButton, list, older, none, noneTitle, noneHint, panel };
+    ui.panel.addEventListener("focusout", ({ relatedTarget }) => relatedTarget && !root.contains(relatedTarget) && this.close());
+    return ui;
   }
 
   #lang() {
@@ -470,45 +444,23 @@ class Bell extends HTMLElement {
   }
 
   #paint() {
-    const ui = this.#ui;
     const words = WORDS[this.#lang()];
-    const isInterrupted = !["live", "connecting"].includes(this.state);
+    const state = this.state;
+    const isInterrupted = !["live", "connecting"].includes(state);
     const unread = this.#known.unread;
-    const count = words.unread(unread);
     // For the page's own styles: bongsu-bell[state="waiting"] …
-    this.setAttribute("state", this.state);
-    ui.bell.setAttribute("aria-label", [words.title, count, ...(isInterrupted ? [words[this.state]] : [])].join(", "));
-    ui.bell.setAttribute("aria-expanded", String(this.isOpen));
-    ui.bell.classList.toggle("is-interrupted", isInterrupted);
-    ui.badge.hidden = unread === 0;
-    ui.badge.textContent = unread > 99 ? "99+" : String(unread);
-    ui.lamp.hidden = !isInterrupted;
-    if (this.isOpen) this.#paintPanel(words, isInterrupted);
-  }
-
-  #paintPanel(words, isInterrupted) {
-    const ui = this.#ui;
+    this.setAttribute("state", state);
+    paintBell(this.#ui, words, { unread, state, isInterrupted, isOpen: this.isOpen });
+    if (!this.isOpen) return;
     const isArchive = this.#view === "archive";
-    const isLoaded = isArchive ? this.#isArchiveLoaded : this.#isLoaded;
-    ui.title.textContent = isArchive ? words.archiveTitle : words.title;
-    for (const name of ["back", "readAll", "archive", "close"]) {
-      ui[name].setAttribute("aria-label", words[name]);
-      ui[name].title = words[name];
-    }
-    ui.back.hidden = !isArchive;
-    ui.readAll.hidden = ui.archive.hidden = isArchive;
-    ui.readAll.disabled = this.#known.unread === 0;
-    const state = isInterrupted ? this.state : this.#mistake;
-    ui.state.hidden = !state;
-    setText(ui.stateText, state ? words[state] : "");
-    ui.stateButton.hidden = !["replaced", "refused"].includes(state);
-    ui.stateButton.textContent = state === "replaced" ? words.here : words.again;
-    ui.none.hidden = this.#list.items.size > 0;
-    const [empty, hint] = isArchive ? [words.emptyArchive, words.emptyArchiveHint] : [words.empty, words.emptyHint];
-    ui.noneTitle.textContent = isLoaded ? empty : isInterrupted || this.#mistake ? "" : words.loading;
-    ui.noneHint.textContent = isLoaded ? hint : "";
-    ui.older.hidden = this.#list.next === null;
-    ui.older.textContent = words.older;
+    paintPanel(this.#ui, words, {
+      isArchive,
+      isLoaded: isArchive ? this.#isArchiveLoaded : this.#isLoaded,
+      isEmpty: this.#list.items.size === 0,
+      hasOlder: this.#list.next !== null,
+      unread,
+      state: isInterrupted ? state : this.#mistake,
+    });
     this.#rows.paint(this.#list.newestFirst, words, this.#lang());
   }
 
@@ -528,19 +480,6 @@ class Bell extends HTMLElement {
     if (!this.isOpen || id === null || this.#rows.has(id)) return;
     if (this.#rows.count) this.#rows.focus(place);
     else this.#ui.panel.focus();
-  }
-
-  /** Below the bell, or above it where there is more room, and never beyond the edge of the window. */
-  #place() {
-    const { panel } = this.#ui;
-    const box = this.#ui.bell.getBoundingClientRect();
-    const [width, height] = [document.documentElement.clientWidth, window.innerHeight];
-    const isBelow = height - box.bottom >= Math.min(420, box.top);
-    const left = box.left + box.width / 2 > width / 2 ? box.right - panel.offsetWidth : box.left;
-    panel.style.left = `${Math.max(8, Math.min(left, width - panel.offsetWidth - 8))}px`;
-    panel.style.top = isBelow ? `${box.bottom + 8}px` : "auto";
-    panel.style.bottom = isBelow ? "auto" : `${height - box.top + 8}px`;
-    panel.style.maxHeight = `${Math.min(560, (isBelow ? height - box.bottom : box.top) - 16)}px`;
   }
 
   #sayDone(name) {

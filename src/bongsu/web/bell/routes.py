@@ -10,7 +10,7 @@ from bongsu.web.files import File
 CACHE_CONTROL = "public, max-age=300"
 
 # In the order in which they stand in the script: each uses what comes before it.
-PARTS = ("words.js", "server.js", "live.js", "look.js", "notifications.js", "menu.js", "rows.js", "bell.js")
+PARTS = ("words.js", "server.js", "live.js", "look.js", "notifications.js", "menu.js", "rows.js", "panel.js", "bell.js")
 # In a scope of its own, so that the page sees nothing but the element.
 HEAD = """\
 /* <bongsu-bell>: a member's notifications, on any page. docs/howto/bell.md says what can be set.

@@ -22,8 +22,10 @@ from bongsu.api.problems import ProblemError
 from bongsu.demo import ABROAD, NAMES, NOTICES, PRESSED, PRODUCTS
 from bongsu.ingress.intake import Intake
 from bongsu.model import Action, Behavior, Event, utc_now
+from bongsu.model.counter import COMMENTS
 from bongsu.runtime.keys import Keys
 from bongsu.store import Store
+from bongsu.store.counters.deltas import find_totals
 from bongsu.store.members.products import add_behaviors
 from bongsu.web.files import File
 
@@ -33,7 +35,10 @@ VISITORS = ("mina", "seoyeon", "haeun", "minjae", "emma", "liam", "lucas", "jack
 TOKEN_LIFETIME = timedelta(hours=1)
 # In per cent, at least BONGSU_PRICE_DROP_THRESHOLD (10).
 DROPS = range(10, 45, 5)
-FILES = ("shop.css", "shop.js", "products.svg")
+FILES = (
+    "shop.css", "shop.js", "products.svg", "chat.css", "chat.svg", "chat.js", "chat-connection.js", "chat-room.js",
+    "chat-texts.js", "chat-view.js",
+)  # fmt: skip
 # The page loads nothing from elsewhere. It also shows that the bell works under a strict policy.
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
@@ -76,7 +81,14 @@ def router(keys: Keys, store: Store, intake: Intake) -> APIRouter:
     async def shelf() -> Response:
         visitors = [{"id": key, "name": NAMES[key], "locale": "en" if key in ABROAD else "ko"} for key in VISITORS]
         products = [{"id": key, "name": product.name, "price": product.price} for key, product in PRODUCTS.items()]
-        return JSONResponse({"visitors": visitors, "products": products})
+        return JSONResponse({"visitors": visitors, "products": products, "names": NAMES})
+
+    @routes.get("/demo/counts")
+    async def counts() -> Response:
+        """How many comments the post of each visitor has."""
+        async with store.read() as tx:
+            totals = await find_totals(tx, [(COMMENTS, _post_of(visitor)) for visitor in VISITORS])
+        return JSONResponse({visitor: totals[COMMENTS, _post_of(visitor)].value for visitor in VISITORS})
 
     @routes.post("/demo/visits")
     async def visit(request: Request) -> Response:
@@ -151,7 +163,11 @@ def event_of(pressed: Pressed, choose: Callable[[range], int] = random.choice) -
 def _act(event_type: str, pressed: Pressed) -> Event:
     target, actor = _person(pressed.target_id), pressed.member_id
     payload = {"actorName": NAMES[actor]}
-    return _event(event_type, actor_id=actor, target_id=target, ref_id=f"post-{target}-1", payload=payload)
+    return _event(event_type, actor_id=actor, target_id=target, ref_id=_post_of(target), payload=payload)
+
+
+def _post_of(member_id: str) -> str:
+    return f"post-{member_id}-1"
 
 
 def _event(event_type: str, **fields: Any) -> Event:

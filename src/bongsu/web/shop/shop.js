@@ -1,4 +1,7 @@
-/* The demo's page: products, the choice of a member, and buttons that publish events. The bell shows notifications. */
+/* The demo's page: products, the choice of a member, and buttons that publish events. The bell shows notifications, and below
+ * the shelf is the chat. */
+
+import { Chat } from "./chat.js";
 
 const TEXTS = {
   ko: {
@@ -61,7 +64,8 @@ const TEXTS = {
 
 const at = (id) => document.getElementById(id);
 const bell = at("bell");
-const { visitors, products } = await (await fetch("/demo/shelf")).json();
+const { visitors, products, names } = await (await fetch("/demo/shelf")).json();
+const chat = new Chat(names);
 const cards = new Map();
 let me = visitors.find((visitor) => visitor.id === new URLSearchParams(location.search).get("member")) ?? visitors[0];
 let texts = TEXTS[me.locale];
@@ -87,7 +91,9 @@ function become(visitor) {
     card.querySelector('[data-button="cart"]').setAttribute("aria-pressed", "false");
     showPrice(id);
   }
-  bell.getToken = async () => (await (await post("/demo/visits", { memberId: visitor.id })).json()).token;
+  const getToken = async () => (await (await post("/demo/visits", { memberId: visitor.id })).json()).token;
+  bell.getToken = getToken;
+  chat.become(visitor, getToken);
 }
 
 const option = (visitor) => new Option(visitor.name, visitor.id);
@@ -128,6 +134,13 @@ async function press(button, productId) {
   if (button === "cart") cards.get(productId).querySelector('[data-button="cart"]').setAttribute("aria-pressed", "true");
   toast(texts.done[button](product?.name, target.name));
 }
+
+// How many comments the post of the chosen member has, also those of other pages: the counter `comments`.
+async function showComments() {
+  const counts = document.hidden ? null : await fetch("/demo/counts").then((answer) => (answer.ok ? answer.json() : null)).catch(() => null);
+  if (counts) at("comments").textContent = `💬 ${counts[at("target").value] ?? 0}`;
+}
+setInterval(showComments, 1_000);
 
 let fading = 0;
 function toast(text) {

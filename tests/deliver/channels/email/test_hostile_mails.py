@@ -27,6 +27,7 @@ from bongsu.model.outcome import Accepted, Gone, Outgoing
 from bongsu.settings import Settings
 from tests.deliver.channels.kits import outgoing, text_part
 from tests.support.hostile import KNOWN, hostile_texts
+from tests.support.long_runs import examples
 from tests.support.providers.scripted import Scripted
 
 SENDER = "hi@shop.example"
@@ -117,6 +118,7 @@ def test_a_known_attack_in_a_field_is_text(field: str, text: str) -> None:
     assert_is_the_mail(*composed(**{field: text}))
 
 
+@settings(max_examples=examples(30))
 @given(title=hostile_texts, body=hostile_texts, kind=hostile_texts, locale=hostile_texts, collapse_id=hostile_texts)
 def test_hostile_text_in_every_field_is_text(title: str, body: str, kind: str, locale: str, collapse_id: str) -> None:
     data = {title: body, "link": title}
@@ -125,6 +127,7 @@ def test_hostile_text_in_every_field_is_text(title: str, body: str, kind: str, l
     )
 
 
+@settings(max_examples=examples(30))
 @given(st.sampled_from(KNOWN) | st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), max_size=80))
 @example("Shop, Inc.")
 @example("=?utf-8?q?a=0D=0ABcc:_x?=")
@@ -155,6 +158,7 @@ addresses = st.one_of(
 )
 
 
+@settings(max_examples=examples(30))
 @given(addresses)
 @example(ENCODED_WORD)
 @example("kim@example.org\r\n")
@@ -186,7 +190,7 @@ def sent(server: Scripted, message: Outgoing) -> Accepted | Gone:
     return asyncio.run(_sent(server, message))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(10))
 @given(title=hostile_texts, body=hostile_texts, kind=hostile_texts)
 @example(KNOWN[0], KNOWN[0], KNOWN[0])
 @example("t", "end\n.\nQUIT\r.\r\n.\r\n", "T")
@@ -200,7 +204,7 @@ def test_the_server_is_handed_one_mail_with_the_text_in_it(mail_server: Scripted
     assert_is_the_mail(content, message, "봉수 =?상점")
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(10))
 @given(addresses.map(lambda address: f"hostile-{address}"))
 @example(f"hostile-{ENCODED_WORD}")
 @example("hostile-o'neil+a=b/c{d}|~`^#$%&*!@example.org")
