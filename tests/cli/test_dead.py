@@ -203,7 +203,6 @@ async def test_the_story_of_one_says_where_it_was_to_go(store: Store, settings: 
         letter = await dead_letters(store, LocalSignals()).show(ids[name])
         assert isinstance(letter, DeadLetter)
         assert len(list(lines_of(letter, settings.zone))) > 8
-        assert isinstance(letter, DeadLetter)
         return dict(facts(letter, settings.zone))
 
     assert (await known("PUSH"))["by"] == "PUSH to device d-0 (gone)"
