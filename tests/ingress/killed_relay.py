@@ -1,4 +1,4 @@
-"""Processes that end by SIGKILL: a relay between a commit and its deletion, and a caller around its own commit."""
+"""Processes that end by SIGKILL: a relay before and after it has stored a batch, and a caller around its own commit."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ def relay_and_die(url: str, done: Path, settings: Settings, seed: int, is_mortal
     """Until the outbox is empty and no more is to come, or to the end of its life."""
     dice = random.Random(seed)
 
+    def may_die() -> None:
+        if is_mortal and dice.random() < 0.1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     async def work() -> None:
         store = Store.open(settings)
         async with running(Intake(store, LocalSignals(), "outbox")) as intake:
 
             async def accept(items: Sequence[Event | NewEvent]) -> Sequence[bool | Rejected]:
+                may_die()
                 answers = await intake.accept_in_turn(items)
-                if is_mortal and dice.random() < 0.15:
-                    os.kill(os.getpid(), signal.SIGKILL)
+                may_die()
                 return answers
 
             async with running(Consumer[Event | NewEvent](open_relay("orders", url), decode_event, accept, limit=LIMIT)):
