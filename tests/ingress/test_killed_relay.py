@@ -15,8 +15,8 @@ import pytest
 from bongsu.ingress.consumer import Consumer
 from bongsu.ingress.decode import decode_event
 from bongsu.ingress.intake import Intake
-from bongsu.ingress.relay import open_outbox, open_relay
-from bongsu.model import Event
+from bongsu.ingress.relay import mysql, open_outbox, open_relay, postgres
+from bongsu.model import Event, new_id
 from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
@@ -119,6 +119,23 @@ def kill_callers_and_relays(
                 caller.join()
                 assert caller.exitcode in (0, -9)
             done.touch()
+
+
+@pytest.mark.parametrize("source", ["mariadb", "postgresql"])
+async def test_the_rows_of_a_relay_that_has_vanished_are_relayed_by_another(
+    rig: OutboxRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection stays open, as after the loss of its machine: the server has to end it."""
+    for module in (mysql, postgres):
+        monkeypatch.setattr(module, "STALLED_SECONDS", 1)
+    rig.put(message := {"eventId": str(new_id()), "eventType": "order.paid"})
+    vanished, other = rig.source(), rig.source()
+    assert [each.handle for each in await vanished.receive(10)] == [message["eventId"]]
+    while not (received := await other.receive(10)):
+        pass
+    assert [each.handle for each in received] == [message["eventId"]]
+    await other.close()
+    await vanished.close()
 
 
 @pytest.mark.timeout(900)
