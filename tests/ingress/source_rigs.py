@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,7 +49,7 @@ class OutboxRig:
         self.place = place
         self.url = url
         self._forwarder = forwarder
-        self._own = open_outbox(_url_of(place))
+        self._own = open_outbox(url_of(place))
 
     def put(self, *messages: Mapping[str, Any]) -> None:
         mark = "?" if self.place.database == "sqlite" else "%s"
@@ -96,24 +96,24 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def _url_of(place: Place) -> str:
+def url_of(place: Place) -> str:
     return f"sqlite:///{place.where}" if place.database == "sqlite" else place.where
 
 
 @contextlib.asynccontextmanager
 async def outbox_rig(place: Place) -> AsyncIterator[OutboxRig]:
-    own = open_outbox(_url_of(place))
+    own = open_outbox(url_of(place))
     await own.create()
     await own.close()
     if place.database == "sqlite":
-        yield OutboxRig(place, _url_of(place), None)
+        yield OutboxRig(place, url_of(place), None)
         return
     async with Forwarder(place.where) as forwarder:
         yield OutboxRig(place, forwarder.url, forwarder)
 
 
 @contextlib.contextmanager
-def _database(request: pytest.FixtureRequest, database: str, folder: Path) -> Any:
+def empty_database(request: pytest.FixtureRequest, database: str, folder: Path) -> Iterator[Place]:
     if database == "sqlite":
         yield Place("sqlite", str(folder / "shop.db"))
         return
@@ -125,7 +125,7 @@ def _database(request: pytest.FixtureRequest, database: str, folder: Path) -> An
 
 @contextlib.asynccontextmanager
 async def rig_of(name: str, request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[SourceRig]:
-    with _database(request, name, folder) as place:
+    with empty_database(request, name, folder) as place:
         async with outbox_rig(place) as rig:
             yield rig
 

@@ -38,6 +38,7 @@ LONG_FILES = (
     "tests/chaos/test_cancel_under_load.py",
     "tests/store/desk/test_cancel_machine.py",
     "tests/ingress/test_killed_rabbitmq.py",
+    "tests/ingress/test_killed_relay.py",
     "tests/deliver/test_own_channel.py",
     "tests/decide/test_bulk.py",
     "tests/web/test_bell_setup.py",

@@ -13,6 +13,7 @@ from bongsu.errors import DriverMissing, OutboxMissing, OutboxTooOld, SourceAway
 from bongsu.ingress.relay.outbox import (
     INLINE_BYTES,
     SHOWN_CHARACTERS,
+    STALLED_SECONDS,
     OutboxRow,
     RejectedCursor,
     RejectedFilter,
@@ -208,6 +209,7 @@ class MysqlOutbox:
             _check_version(_text(_rows(connection, "SELECT version()")[0][0]))
             # Gap locks of a stricter level would make callers wait for the relay.
             _execute(connection, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            _execute(connection, f"SET SESSION wait_timeout = {STALLED_SECONDS}")
             _execute(connection, f"SET SESSION innodb_lock_wait_timeout = {ANSWER_SECONDS // 2}")
         except BaseException:
             connection.close()

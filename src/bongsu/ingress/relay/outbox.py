@@ -18,6 +18,9 @@ from bongsu.ingress.ndjson import LINE_LIMIT
 INLINE_BYTES = 8_192
 # Long payloads of one batch; the first may have more. The rest waits for the next batch.
 BATCH_BYTES = 4 * 1024 * 1024
+# A relay whose machine has vanished does not close its connection. The server ends it after so long without a statement, and
+# the rows that it has locked are relayed by others. The store commits a batch in a fraction of this.
+STALLED_SECONDS = 60
 # Of a payload that `bongsu dead show` prints.
 SHOWN_CHARACTERS = 10_000
 

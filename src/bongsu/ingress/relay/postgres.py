@@ -15,6 +15,7 @@ from bongsu.errors import OutboxMissing, OutboxTooOld, SourceAway, SourceError, 
 from bongsu.ingress.relay.outbox import (
     INLINE_BYTES,
     SHOWN_CHARACTERS,
+    STALLED_SECONDS,
     OutboxRow,
     RejectedCursor,
     RejectedFilter,
@@ -55,6 +56,9 @@ EXISTS = "SELECT to_regclass('bongsu_outbox') IS NOT NULL"
 
 # Whether a row waits: one entry of the index, no lock.
 HAS_WAITING = "SELECT true FROM bongsu_outbox WHERE failed_at IS NULL LIMIT 1"
+
+# For this transaction alone: behind a pooler the connection is not ours.
+END_IF_STALLED = "SELECT set_config('idle_in_transaction_session_timeout', $1, true)"
 
 # Locks the oldest rows that are not locked.
 LOCK_BATCH = f"""
@@ -148,6 +152,8 @@ class PostgresOutbox:
         async with self._connected() as connection:
             self._transaction = connection.transaction(isolation="read_committed")
             await self._transaction.start()
+            if connection.get_server_version() >= (9, 6):
+                await connection.execute(END_IF_STALLED, str(STALLED_SECONDS * 1_000))
             found = [
                 OutboxRow(event_id, fields.encode(), None if payload is None else payload.encode(), size, written)
                 for event_id, fields, payload, size, written in await connection.fetch(LOCK_BATCH, limit)

@@ -34,6 +34,7 @@ class Relay:
         self._ahead = ahead
         self._reading: asyncio.Task[list[OutboxRow]] | None = None
         self._rejected: list[tuple[str, str]] = []
+        self._is_ahead_open = False
         self._has_found_none = False
         self._found_at = time.monotonic()
 
@@ -46,6 +47,8 @@ class Relay:
         until = time.monotonic() + RECEIVE_SECONDS
         while time.monotonic() < until:
             if self._has_found_none:
+                if not self._is_busy:
+                    await self._close_ahead()
                 await asyncio.sleep(self._poll_seconds)
                 if not await self._database.has_waiting():
                     continue
@@ -65,6 +68,7 @@ class Relay:
         else:
             rows = await self._database.lock_batch(limit)
         if self._ahead is not None and len(rows) == limit:
+            self._is_ahead_open = True
             self._reading = asyncio.create_task(self._ahead.lock_batch(limit))
         return rows
 
@@ -75,6 +79,13 @@ class Relay:
             reading.cancel()
             await asyncio.wait({reading})
             await self._ahead.roll_back()
+        await self._close_ahead()
+
+    async def _close_ahead(self) -> None:
+        """A connection that is not used for long is closed by the server, which would look like a fault."""
+        if self._ahead is not None and self._is_ahead_open:
+            self._is_ahead_open = False
+            await self._ahead.close()
 
     async def reject(self, message: Received, reason: str) -> None:
         """Written when the batch is settled."""
@@ -103,6 +114,9 @@ class Relay:
         return await self._database.check()
 
     @property
+    def _is_busy(self) -> bool:
+        return time.monotonic() < self._found_at + BUSY_FOR_SECONDS
+
+    @property
     def _poll_seconds(self) -> float:
-        is_busy = time.monotonic() < self._found_at + BUSY_FOR_SECONDS
-        return BUSY_POLL_SECONDS if is_busy else IDLE_POLL_SECONDS
+        return BUSY_POLL_SECONDS if self._is_busy else IDLE_POLL_SECONDS

@@ -7,6 +7,7 @@ writing while the store commits, and deleted afterwards. Two relays of one file 
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -30,6 +31,8 @@ from bongsu.runtime.driver_thread import DriverThread
 
 # For another writer: callers' transactions are short.
 BUSY_SECONDS = 5
+
+_MICROSECONDS = re.compile(r"[0-9]{9,18}")
 
 _T = TypeVar("_T")
 _Connection = sqlite3.Connection
@@ -113,7 +116,10 @@ class SqliteOutbox:
         self._file: tuple[int, int] | None = None
 
     async def create(self) -> bool:
-        self._path.touch(mode=0o600)
+        try:
+            self._path.touch(mode=0o600)
+        except OSError as error:
+            raise as_source_error(_kind_of(error), self.location, error) from error
         return await self._run(_create)
 
     async def check(self) -> str:
@@ -223,10 +229,11 @@ def _as_bytes(payload: Any) -> bytes | None:
 
 
 def _as_time(moment: Any) -> Any:
-    """Also without a zone, which is UTC then, as SQLite's own functions write it; and as microseconds since 1970."""
+    """Also without a zone, which is UTC then, as SQLite's own functions write it; and as microseconds since 1970, as
+    bongsu_events has them: the column makes digits of a number. Eight digits are a date."""
     try:
-        if isinstance(moment, int):
-            return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)).isoformat()
+        if _MICROSECONDS.fullmatch(str(moment)):
+            return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(moment))).isoformat()
         parsed = datetime.fromisoformat(moment)
     except (TypeError, ValueError, OverflowError):
         return moment

@@ -1,0 +1,199 @@
+"""`bongsu migrate --outbox`, and the dead letters of outboxes over the command line and HTTP, as an operator uses them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from bongsu.model import new_id
+from tests.conftest import KEYS, SettingsMaker
+from tests.ingress.databases import Place, connect_plainly
+from tests.ingress.source_rigs import RIGS, empty_database, url_of
+from tests.support.processes import bongsu, serving
+from tests.test_serve import KEY, eventually
+
+# Everything that a migration could have left, by database.
+OBJECTS = {
+    "mysql": """
+        SELECT table_name FROM information_schema.tables WHERE table_schema = database()
+        UNION ALL SELECT routine_name FROM information_schema.routines WHERE routine_schema = database()
+        UNION ALL SELECT trigger_name FROM information_schema.triggers WHERE trigger_schema = database()""",
+    "postgresql": """
+        SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind <> 'i'
+        UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+        UNION ALL SELECT extname FROM pg_extension WHERE extname <> 'plpgsql'""",
+    "sqlite": "SELECT name FROM sqlite_master WHERE type <> 'index'",
+}
+
+
+@pytest.fixture(params=RIGS)
+def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    with empty_database(request, request.param, tmp_path) as place:
+        yield place
+
+
+def sql(place: Place, text: str) -> list[Any]:
+    with contextlib.closing(connect_plainly(place)) as connection:
+        cursor = connection.cursor()
+        cursor.execute(text)
+        rows = list(cursor.fetchall()) if cursor.description else []
+        connection.commit()
+        return rows
+
+
+def migrate_outbox(url: str) -> tuple[int | None, str, str]:
+    done = bongsu("migrate", "--outbox", url, environment={})
+    return done.returncode, done.stdout, done.stderr
+
+
+def is_one_line(stderr: str) -> bool:
+    return stderr.startswith("bongsu: ") and stderr.count("\n") == 1 and "Traceback" not in stderr
+
+
+def test_the_command_creates_one_table_and_nothing_else_and_says_when_it_is_there(elsewhere: Place) -> None:
+    sql(elsewhere, "CREATE TABLE orders (ref varchar(64) PRIMARY KEY)")
+    sql(elsewhere, "INSERT INTO orders VALUES ('kept')")
+    code, stdout, stderr = migrate_outbox(url_of(elsewhere))
+    assert (code, stderr, stdout.count("\n")) == (0, "", 1)
+    assert stdout.startswith("Created bongsu_outbox in ")
+    assert sorted(name for (name,) in sql(elsewhere, OBJECTS[elsewhere.database])) == ["bongsu_outbox", "orders"]
+
+    sql(elsewhere, "INSERT INTO bongsu_outbox (event_type) VALUES ('order.paid')")
+    code, stdout, stderr = migrate_outbox(url_of(elsewhere))
+    assert (code, stderr, stdout.count("\n")) == (0, "", 1)
+    assert stdout.startswith("bongsu_outbox is there already in ")
+    assert sql(elsewhere, "SELECT count(*) FROM bongsu_outbox") == [(1,)]
+    assert sql(elsewhere, "SELECT ref FROM orders") == [("kept",)]
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+@pytest.mark.parametrize("wrong", ["login", "database"])
+def test_a_login_or_a_database_that_is_refused_is_one_line_that_names_the_cure(
+    request: pytest.FixtureRequest, tmp_path: Path, database: str, wrong: str
+) -> None:
+    with empty_database(request, database, tmp_path) as place:
+        parts = urlsplit(place.where)
+        host = parts.netloc.rpartition("@")[2]
+        url = (
+            parts._replace(netloc=f"nobody-like-this:a-secret@{host}") if wrong == "login" else parts._replace(path="/none")
+        )
+        code, stdout, stderr = migrate_outbox(url.geturl())
+        assert (code, stdout) == (1, "")
+        assert is_one_line(stderr)
+        assert "Correct the user and password" in stderr
+        assert "a-secret" not in stderr
+        assert sql(place, OBJECTS[place.database]) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "cure"),
+    [
+        ("mysql://orders:a-secret@127.0.0.1:1/orders", "Start it, or correct its URL"),
+        ("postgresql://orders:a-secret@127.0.0.1:1/orders", "Start it, or correct its URL"),
+        ("sqlite:////no/such/folder/shop.db", "Start it, or correct its URL"),
+        ("sqlite:////", "names no file"),
+        ("oracle://orders:a-secret@db/orders", "mysql"),
+        ("orders", "mysql"),
+        ("mysql://orders:a-secret@db", "names no database"),
+        ("mysql://db/orders", "names no user"),
+        ("mysql://orders:a-secret@db/orders?charset=utf8", "charset"),
+        ("mysql://orders:a-secret@db:port/orders", "outbox"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_one_line_without_its_password(url: str, cure: str) -> None:
+    code, stdout, stderr = migrate_outbox(url)
+    assert (code, stdout) == (1, "")
+    assert is_one_line(stderr), stderr
+    assert cure in stderr
+    assert "a-secret" not in stderr
+
+
+# --- dead letters -----------------------------------------------------------------------------------------------------
+
+
+def environment_with(settings_of: SettingsMaker, places: Mapping[str, Place]) -> dict[str, str]:
+    return {
+        "BONGSU_DATA_DIR": str(settings_of("sqlite").data_dir),
+        "BONGSU_JWT_SECRET": KEYS["jwt_secret"],
+        "BONGSU_API_KEYS": KEYS["api_keys"],
+        "BONGSU_OUTBOX_URLS": ",".join(f"{name}={url_of(place)}" for name, place in places.items()),
+        "COLUMNS": "300",
+    }
+
+
+def test_a_row_that_cannot_be_an_event_is_listed_mended_and_replayed_in_every_database(
+    request: pytest.FixtureRequest, tmp_path: Path, migrated_settings: SettingsMaker
+) -> None:
+    folder = tmp_path / "callers"
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        places = {name: stack.enter_context(empty_database(request, name, folder)) for name in RIGS}
+        environment = environment_with(migrated_settings, places)
+        for place in places.values():
+            assert migrate_outbox(url_of(place))[0] == 0
+        served = stack.enter_context(serving(environment))
+        client = stack.enter_context(served.client(**KEY))
+        ids = {name: str(new_id()) for name in places}
+        for name, place in places.items():
+            sql(
+                place,
+                "INSERT INTO bongsu_outbox (event_id, event_type, ref_id, payload) "
+                f"VALUES ('{ids[name]}', 'order.paid', '{name}', 'no JSON')",
+            )
+        eventually(lambda: sorted(each["eventId"] for each in letters(client)), sorted(ids.values()))
+
+        assert {(each["queue"], each["eventId"]) for each in letters(client)} == set(ids.items())
+        assert all("payload" in each["error"] and each["state"] == "REJECTED" for each in letters(client))
+        assert [each["queue"] for each in letters(client, queue="mariadb")] == ["mariadb"]
+        assert letters(client, limit=1) == letters(client)
+        listed = bongsu("dead", "list", "--source", "outbox", environment=environment)
+        assert all(name in listed.stdout and event_id in listed.stdout for name, event_id in ids.items()), listed.stderr
+        for event_id in ids.values():
+            shown = bongsu("dead", "show", event_id, "--source", "outbox", environment=environment)
+            assert "no JSON" in shown.stdout and "payload" in shown.stdout, shown.stderr
+
+        dry = bongsu("dead", "replay", "--source", "outbox", "--dry-run", environment=environment)
+        assert (dry.returncode, dry.stdout) == (0, "3 matched, 0 replayed\n"), dry.stderr
+        assert rejected(places) == 3
+
+        for place in places.values():
+            sql(place, "UPDATE bongsu_outbox SET payload = '{\"amount\": 12000}'")
+        one = bongsu("dead", "replay", "--source", "outbox", "--queue", "mariadb", environment=environment)
+        assert one.stdout == "1 matched, 1 replayed\n", one.stderr
+        eventually(lambda: {each["queue"] for each in letters(client)}, {"sqlite", "postgresql"})
+        answer = client.post("/api/admin/dead/replay", json={"filter": {"source": "outbox"}})
+        assert answer.json() == {"matched": 2, "replayed": 2}
+        eventually(lambda: [client.get(f"/api/events/{each}").status_code for each in ids.values()], [200, 200, 200])
+        eventually(lambda: sum(rows_of(place) for place in places.values()), 0)
+        assert letters(client) == []
+        assert served.terminate() == 0
+
+
+def letters(client: httpx.Client, **asked: Any) -> list[dict[str, Any]]:
+    """All pages."""
+    found: list[dict[str, Any]] = []
+    cursor: dict[str, str] = {}
+    while True:
+        answer = client.get("/api/admin/dead", params={"source": "outbox", **asked, **cursor})
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        found += page["items"]
+        if not page.get("next"):
+            return found
+        cursor = {"cursor": page["next"]}
+
+
+def rejected(places: Mapping[str, Place]) -> int:
+    return sum(
+        sql(place, "SELECT count(*) FROM bongsu_outbox WHERE failed_at IS NOT NULL")[0][0] for place in places.values()
+    )
+
+
+def rows_of(place: Place) -> int:
+    return int(sql(place, "SELECT count(*) FROM bongsu_outbox")[0][0])
