@@ -172,10 +172,10 @@ def refused(environment: dict[str, str], *arguments: str) -> str:
 
 
 def test_settings_that_nothing_uses_yet_are_named_at_the_start(tmp_path: Path) -> None:
-    prepared = {"BONGSU_KAFKA_SERVERS": "kafka:9092", "BONGSU_COUNTER_FLUSH_SECONDS": "5"}
+    prepared = {"BONGSU_KAFKA_SERVERS": "kafka:9092", "BONGSU_TRANSPORT": "kafka"}
     with serving({"BONGSU_DATA_DIR": str(tmp_path), **prepared}, "--role", "worker") as served:
         (line,) = [line for line in served.lines if "effect" in line["event"]]
-        assert line["names"] == ["BONGSU_COUNTER_FLUSH_SECONDS", "BONGSU_KAFKA_SERVERS"]
+        assert line["names"] == ["BONGSU_KAFKA_SERVERS", "BONGSU_TRANSPORT"]
         assert served.terminate() == 0
 
 

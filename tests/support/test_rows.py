@@ -31,6 +31,7 @@ WRITE = re.compile(r"(INSERT INTO|UPDATE|COPY) bongsu_", re.IGNORECASE)
 WRITE_THEMSELVES = {
     "chaos/test_bursts.py": "publishes as a program in another language does",
     "decide/audience/test_selected.py": "a user's SELECT that would write",
+    "ingress/source_rigs.py": "an outbox, written to as by programs in other languages",
     "ingress/test_plain_sql.py": "the documented INSERT for other languages",
     "store/core/test_sqlite.py": "bytes that are not text, written by another program",
     "store/core/test_transactions.py": "transactions and their row counts",

@@ -148,7 +148,7 @@ def test_a_comment_made_in_one_tab_is_counted_in_another(shop: Site) -> None:
 
 
 def test_a_pressed_comment_counts_as_any_other() -> None:
-    event = event_of(Pressed(button=Button.COMMENT, member_id="mina", target_id="emma"))
+    event = event_of(Pressed(button=Button.COMMENT, memberId="mina", targetId="emma"))
     settings = Settings()
     (delta,) = catalogue(settings, with_buttons(settings)).evaluate(event).deltas
     assert (delta.counter, delta.key, delta.delta) == ("comments", "post-emma-1", 1)
