@@ -16,6 +16,7 @@ class Forwarder:
         self._target = urlsplit(url)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         self._port = 0
 
     async def __aenter__(self) -> Self:
@@ -24,6 +25,12 @@ class Forwarder:
 
     async def __aexit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.cut()
+        # One that was accepted at this moment has its task by then.
+        for _ in range(5):
+            await asyncio.sleep(0)
+        while self._connections:
+            await self.cut()
+            await asyncio.wait(self._connections, timeout=1)
 
     @property
     def url(self) -> str:
@@ -44,13 +51,28 @@ class Forwarder:
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        connection = asyncio.current_task()
+        assert connection is not None
+        self._connections.add(connection)
+        writers = [writer]
         try:
-            there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
-            self._writers.add(back)
-            await asyncio.gather(_copy(reader, back), _copy(there, writer))
+            self._writers.add(writer)
+            # Cut since it was accepted, or while the server was reached.
+            if self._server is not None:
+                there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
+                writers.append(back)
+                self._writers.add(back)
+                if self._server is not None:
+                    await asyncio.gather(_copy(reader, back), _copy(there, writer))
         except OSError:
             writer.transport.abort()
+        finally:
+            for one in writers:
+                one.close()
+                with contextlib.suppress(OSError):
+                    await one.wait_closed()
+                self._writers.discard(one)
+            self._connections.discard(connection)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
