@@ -38,6 +38,7 @@ forks.set_forkserver_preload(
         "bongsu.cli.dead_view",
         "bongsu.cli.events_view",
         "bongsu.cli.jobs_view",
+        "tests.support.preloaded",
     ]
 )
 

@@ -1,4 +1,7 @@
-"""A real Chromium: the one in PATH, else Debian's, installed when we may. Skips saying what is missing."""
+"""A real Chromium: the one in PATH, else Debian's, installed when we may. Skips saying what is missing.
+
+Its headless shell is preferred: the same engine without the desktop around it, and a page takes a fifth of the processor time.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.support.debian import INSTALL_SECONDS, find_or_install
 
-NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+PACKAGE = "chromium-headless-shell"
+NAMES = (PACKAGE, "chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 # For tests of a module with a browser: the first of them may have to wait for the installation.
 TEST_SECONDS = 2 * INSTALL_SECONDS + 120
 # Root has no sandbox to give, and a container's /dev/shm is often too small for a page. No service of the maker's is asked.
@@ -20,7 +24,7 @@ FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networ
 
 @cache
 def find_chromium() -> str:
-    return find_or_install("browser to test with", "chromium", _in_path)
+    return find_or_install("browser to test with", PACKAGE, _in_path)
 
 
 def _in_path() -> str | None:

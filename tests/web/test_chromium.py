@@ -35,9 +35,15 @@ def test_the_browser_in_path_is_taken(tmp_path: Path) -> None:
     assert find_chromium() == str(path)
 
 
+def test_the_headless_shell_is_preferred(tmp_path: Path) -> None:
+    put(tmp_path, "chromium")
+    shell = put(tmp_path, "chromium-headless-shell")
+    assert find_chromium() == str(shell)
+
+
 def test_who_may_not_install_one_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(PackageMissing, match="only root may install it. `apt install chromium`"):
+    with pytest.raises(PackageMissing, match="only root may install it. `apt install chromium-headless-shell`"):
         find_chromium()
 
 
@@ -54,12 +60,12 @@ def test_root_installs_debians(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, 
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         if "install" in command and is_there:
-            put(tmp_path, "chromium")
+            put(tmp_path, "chromium-headless-shell")
         return subprocess.CompletedProcess(command, 0 if is_there else 100, "", "E: Unable to fetch some archives")
 
     monkeypatch.setattr(subprocess, "run", run)
     if is_there:
-        assert find_chromium() == str(tmp_path / "chromium")
+        assert find_chromium() == str(tmp_path / "chromium-headless-shell")
         return
     with pytest.raises(PackageMissing, match="`apt-get update` failed: E: Unable to fetch some archives"):
         find_chromium()
