@@ -1,6 +1,6 @@
 """A real Chromium: the one in PATH, else Debian's, installed when we may. Skips saying what is missing.
 
-Its headless shell is preferred: the same engine without the desktop around it, and a page takes a fifth of the processor time.
+Its headless shell is preferred: the same engine without the desktop around it; a page takes a fifth of the processor time.
 """
 
 from __future__ import annotations
