@@ -6,7 +6,7 @@ import asyncio
 import gc
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tests.support.servers import (
     PostgresServer,
     RedisServer,
     ServerMissing,
+    ends_of_logs,
     find_postgres,
     find_redis,
     unexpected_deadlocks,
@@ -68,6 +69,15 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What the servers logged last stands below a failure."""
+    report = yield
+    if report.failed:
+        report.sections += [(f"the end of the log of {name}", text) for name, text in ends_of_logs()]
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

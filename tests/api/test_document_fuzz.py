@@ -32,7 +32,7 @@ CHECKS = [
     checks.negative_data_rejection,
     checks.positive_data_acceptance,
 ]
-EXAMPLES = examples(8)
+EXAMPLES = examples(5)
 # Requests against the schema are refused before the store is read, alike on both, and take most of the time to draw.
 # Of the two stores PostgreSQL takes fewer values. `make chaos` tries both.
 RUNS = [

@@ -21,12 +21,13 @@ import socket
 import subprocess
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import LiteralString, TypedDict, TypeVar
+from typing import ClassVar, LiteralString, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 import psycopg
@@ -180,6 +181,17 @@ class Deadlock:
 _deadlocks: list[Deadlock] = []
 _tests: dict[str, str] = {}
 _expected: set[str] = set()
+
+
+def ends_of_logs() -> list[tuple[str, str]]:
+    """The newest lines of each server of ours that has not been removed, with the server's name: for the report of a test
+    that failed."""
+    found = []
+    for daemon in _Daemon.present:
+        with suppress(OSError):
+            if daemon._home and (text := (daemon._home / "server.log").read_text(errors="replace")[-2000:]):
+                found.append((daemon.name, text))
+    return found
 
 
 def unexpected_deadlocks() -> list[Deadlock]:
@@ -393,6 +405,8 @@ class _Account(TypedDict, total=False):
 class _Daemon:
     """One server process of ours on one port, in a temporary directory, that ends when we do."""
 
+    # Those of this process.
+    present: ClassVar[weakref.WeakSet[_Daemon]] = weakref.WeakSet()
     # Where `home` may be made, best first.
     bases: Sequence[str] = (tempfile.gettempdir(), "/tmp")
 
@@ -406,6 +420,7 @@ class _Daemon:
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
+        self.present.add(self)
         atexit.register(self._discard_at_exit)
 
     def prepare(self, home: Path) -> None:

@@ -322,6 +322,10 @@ from tests.support.deadlocks import provoke
 
 def test_another(): ...
 
+def test_one_on_purpose(postgres, postgres_url):
+    postgres.expect_deadlocks(postgres_url)
+    provoke(postgres_url)
+
 def test_one_that_deadlocks(postgres, postgres_url):
     provoke(postgres_url)
 
@@ -329,20 +333,13 @@ def test_a_last(): ...
 """
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "xdist"])
-def test_a_deadlock_fails_the_run_with_the_test_and_the_statements(tmp_path: Path, workers: list[str]) -> None:
-    done = run_tests(tmp_path, DEADLOCKED, *workers)
+def test_a_deadlock_fails_the_run_with_the_test_and_the_statements_unless_it_is_expected(tmp_path: Path) -> None:
+    done = run_tests(tmp_path, DEADLOCKED, "-n", "1")
     assert done.returncode == 1, done.stdout
+    assert "4 passed" in done.stdout
     assert "PostgreSQL found 1 deadlocks" in done.stdout
     assert "test_one_that_deadlocks" in done.stdout.split("PostgreSQL found")[1]
     assert done.stdout.count("UPDATE pair SET count") >= 2
-
-
-def test_a_deadlock_on_purpose_is_expected_and_fails_nothing(tmp_path: Path) -> None:
-    expecting = DEADLOCKED.replace("    provoke(", "    postgres.expect_deadlocks(postgres_url)\n    provoke(")
-    done = run_tests(tmp_path, expecting)
-    assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
 
 
 def run_tests(place: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
