@@ -51,7 +51,7 @@ class StoreRefused(StoreError):
 
 
 class StoreFull(StoreUnreachable):
-    """The disk under the store is full. Make room on it; nothing was stored."""
+    """The disk under the store is full. Free some space on it; nothing was stored."""
 
 
 class StoreDamaged(StoreError):
@@ -146,7 +146,7 @@ class NotYourMessage(BongsuError):
 
 
 class MessageDeleted(BongsuError):
-    """Its text is gone. Send a new message."""
+    """Its text was deleted. Send a new message."""
 
 
 class BadChatMessage(BongsuError):
@@ -200,7 +200,7 @@ class DemoExposed(BongsuError):
 
 
 class FilesExposed(BongsuError):
-    """Other users of this machine can read members' data or keys: the command takes that away."""
+    """Other users of this machine can read members' data or keys: the command above removes that right."""
 
 
 class NoSuchJob(BongsuError):
@@ -271,7 +271,7 @@ class SourceDiffers(SourceError):
 
 
 class BadCursor(BongsuError):
-    """It is not a cursor of this list: take the one that the previous page ended with, or leave it out to begin anew."""
+    """It is not a cursor of this list: take the one that the previous page ended with, or leave it out to begin at the first page."""
 
 
 class DeadLettersBusy(SourceError):

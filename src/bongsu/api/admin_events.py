@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
-from bongsu.api.auth import Gate, key_ending
+from bongsu.api.auth import Authenticator, key_ending
 from bongsu.api.bodies import described, read_as
 from bongsu.api.models import ApiModel, Page, Timestamp
 from bongsu.api.paging import cursor_of, encode_cursor
@@ -98,11 +98,11 @@ class ProgressItem(EventItem):
 # --- routes -----------------------------------------------------------------------------------------------------------
 
 
-def router(gate: Gate, store: Store, cancellations: Cancellations) -> APIRouter:
+def router(auth: Authenticator, store: Store, cancellations: Cancellations) -> APIRouter:
     routes = APIRouter(
         prefix="/api/admin/events",
         tags=["operations"],
-        dependencies=[Depends(gate.server)],
+        dependencies=[Depends(auth.server)],
         responses=problems(401, 403, 422, 503),
     )
 

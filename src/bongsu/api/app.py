@@ -27,7 +27,7 @@ from bongsu.api import (
     stream,
 )
 from bongsu.api import counters as counters_api
-from bongsu.api.auth import Gate
+from bongsu.api.auth import Authenticator
 from bongsu.api.chat_ops import ChatOps
 from bongsu.api.cors import Cors
 from bongsu.api.path_ids import OpaqueIds
@@ -84,44 +84,44 @@ def build_api(
         redirect_slashes=False,
     )
     limit = RateLimit(settings.member_rate, settings.member_burst) if settings.member_rate else None
-    gate = Gate(keys, settings.origins, limit)
+    auth = Authenticator(keys, settings.origins, limit)
     problems.install(app)
     ingest, operators, store = store.share(Share.INGEST), store.share(Share.OPERATORS), store.share(Share.MEMBERS)
     if intake is not None:
-        app.include_router(events.router(gate, intake, ingest))
-        app.include_router(products.router(gate, ingest))
+        app.include_router(events.router(auth, intake, ingest))
+        app.include_router(products.router(auth, ingest))
         # An erasure waits for a step that is deciding about the member, as workers wait for each other.
         erasures = Erasures(store.share(Share.WORK), signals or LocalSignals(), settings.lease_seconds)
-        app.include_router(members.router(gate, store, settings.max_devices, erasures))
-        app.include_router(inbox.router(gate, store, on_change))
+        app.include_router(members.router(auth, store, settings.max_devices, erasures))
+        app.include_router(inbox.router(auth, store, on_change))
         # Cancelling waits for a step that is being decided at this moment, as workers wait for each other.
         cancellations = Cancellations(store.share(Share.WORK), signals or LocalSignals())
-        app.include_router(notifications.router(gate, intake, ingest, cancellations.cancel, types or {}))
-        app.include_router(history.router(gate, operators))
-        app.include_router(admin_events.router(gate, operators, cancellations))
+        app.include_router(notifications.router(auth, intake, ingest, cancellations.cancel, types or {}))
+        app.include_router(history.router(auth, operators))
+        app.include_router(admin_events.router(auth, operators, cancellations))
         sources = dead_letter_sources(settings, operators, signals or LocalSignals())
         dead_letters = DeadLetters(operators, sources, settings.lease_seconds)
-        app.include_router(dead.router(gate, dead_letters))
-        app.include_router(jobs.router(gate, settings, JobDesk(settings, operators, all_jobs)))
+        app.include_router(dead.router(auth, dead_letters))
+        app.include_router(jobs.router(auth, settings, JobDesk(settings, operators, all_jobs)))
     if counters is not None:
-        app.include_router(counters_api.router(gate, counters))
+        app.include_router(counters_api.router(auth, counters))
     chat_ops = None
     if chat_order is not None:
         fanout = Fanout(signals or LocalSignals())
         rooms = Rooms(store, fanout)
         if intake is not None:
-            app.include_router(chat.router(gate, rooms, History(store), chat_order, presence or LocalPresence(None)))
+            app.include_router(chat.router(auth, rooms, History(store), chat_order, presence or LocalPresence(None)))
         if gateway is not None:
             chat_ops = ChatOps(chat_order, rooms, gateway.rooms, fanout)
     if intake is not None or gateway is not None:
         # A proxy may send nothing but the stream itself to the gateways.
-        app.include_router(session.router(gate, settings, partial(announce_logout, signals or LocalSignals())))
+        app.include_router(session.router(auth, settings, partial(announce_logout, signals or LocalSignals())))
     if gateway is not None:
-        app.include_router(stream.router(gate))
+        app.include_router(stream.router(auth))
     # Without Redis the inbox goes on working, and streams say that they are unavailable: only a process that has nothing but
     # streams is not ready.
     needs_signals = signals if intake is None and gateway is not None else None
-    app.include_router(health.router(gate, ingest, operators, is_stopping, needs_signals))
+    app.include_router(health.router(auth, ingest, operators, is_stopping, needs_signals))
     if intake is not None or gateway is not None:
         app.include_router(bell.router())
     if is_demo and intake is not None:
@@ -129,4 +129,4 @@ def build_api(
     openapi.install(app)
     # Around everything, so that the answer to a crash can be read by the page it goes to, and carries its id too.
     logged = RequestLog(Cors(app, settings.origins) if settings.origins else app)
-    return OpaqueIds(logged if gateway is None else stream.StreamsFirst(logged, gateway, gate, settings.origins, chat_ops))
+    return OpaqueIds(logged if gateway is None else stream.StreamsFirst(logged, gateway, auth, settings.origins, chat_ops))

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from bongsu.api.auth import SERVER_OR_MEMBER_CALL, Gate
+from bongsu.api.auth import SERVER_OR_MEMBER_CALL, Authenticator
 from bongsu.api.bodies import SMALL_BODY_LIMIT, described, read_as
 from bongsu.api.models import ApiModel, Page, Timestamp
 from bongsu.api.paging import cursor_of, encode_cursor
@@ -186,16 +186,16 @@ def _sender(caller: str | None, given: str | None) -> str:
 # --- routes -----------------------------------------------------------------------------------------------------------
 
 
-def router(gate: Gate, rooms: Rooms, history: History, order: ChatOrder, presence: Presence) -> APIRouter:
+def router(auth: Authenticator, rooms: Rooms, history: History, order: ChatOrder, presence: Presence) -> APIRouter:
     routes = APIRouter(prefix="/api/chat/rooms", tags=["chat"], responses=problems(401, 403, 422, 429, 503))
-    _add_room_routes(routes, gate, rooms)
-    _add_member_routes(routes, gate, rooms, presence)
-    _add_own_routes(routes, gate, rooms)
-    _add_message_routes(routes, gate, history, order)
+    _add_room_routes(routes, auth, rooms)
+    _add_member_routes(routes, auth, rooms, presence)
+    _add_own_routes(routes, auth, rooms)
+    _add_message_routes(routes, auth, history, order)
     return routes
 
 
-def _add_room_routes(routes: APIRouter, gate: Gate, rooms: Rooms) -> None:
+def _add_room_routes(routes: APIRouter, auth: Authenticator, rooms: Rooms) -> None:
     @routes.post(
         "",
         status_code=201,
@@ -203,14 +203,14 @@ def _add_room_routes(routes: APIRouter, gate: Gate, rooms: Rooms) -> None:
         responses=_OF_A_BODY | problems(409),
         summary="Create a chat room",
     )
-    async def create_room(request: Request, caller: str | None = Depends(gate.caller)) -> RoomItem:
+    async def create_room(request: Request, caller: str | None = Depends(auth.caller)) -> RoomItem:
         """A member who creates a room is in it. More members than one call takes are added one by one."""
         given = await read_as(request, _new_room)
         room = await rooms.create(caller, given.name, given.member_ids)
         return RoomItem(room_id=str(room.room_id), name=room.name, member_ids=list(room.member_ids))
 
     @routes.get("", summary="List your chat rooms")
-    async def list_rooms(member_id: str = Depends(gate.member)) -> RoomList:
+    async def list_rooms(member_id: str = Depends(auth.member)) -> RoomList:
         """All of them, those with the newest message first, with how many messages are unread in each."""
         return RoomList(
             items=[
@@ -229,14 +229,14 @@ def _add_room_routes(routes: APIRouter, gate: Gate, rooms: Rooms) -> None:
         )
 
 
-def _add_member_routes(routes: APIRouter, gate: Gate, rooms: Rooms, presence: Presence) -> None:
+def _add_member_routes(routes: APIRouter, auth: Authenticator, rooms: Rooms, presence: Presence) -> None:
     path = "/{room_id}/members"
 
     @routes.get(
         path, openapi_extra=SERVER_OR_MEMBER_CALL, responses=problems(404), summary="List the members of a chat room"
     )
     async def list_members(
-        room_id: PathId, query: Annotated[MembersQuery, Query()], caller: str | None = Depends(gate.caller)
+        room_id: PathId, query: Annotated[MembersQuery, Query()], caller: str | None = Depends(auth.caller)
     ) -> Page[MemberOfRoomItem]:
         """By id, with how far each has read, and whether they are online."""
         after = "" if query.cursor is None else query.cursor.member_id
@@ -262,7 +262,7 @@ def _add_member_routes(routes: APIRouter, gate: Gate, rooms: Rooms, presence: Pr
         responses=problems(404, 409),
         summary="Add a member to a chat room",
     )
-    async def add_member(room_id: PathId, member_id: PathId, caller: str | None = Depends(gate.caller)) -> Response:
+    async def add_member(room_id: PathId, member_id: PathId, caller: str | None = Depends(auth.caller)) -> Response:
         """Servers and members of the room add anybody. A new member can read the whole history, and what was there before
         does not count as unread. Succeeds also if the member is in the room."""
         await rooms.add(caller, as_room_id(room_id), member_id)
@@ -275,44 +275,44 @@ def _add_member_routes(routes: APIRouter, gate: Gate, rooms: Rooms, presence: Pr
         responses=problems(404),
         summary="Remove a member from a chat room",
     )
-    async def remove_member(room_id: PathId, member_id: PathId, caller: str | None = Depends(gate.caller)) -> Response:
+    async def remove_member(room_id: PathId, member_id: PathId, caller: str | None = Depends(auth.caller)) -> Response:
         """Servers remove anybody, members themselves. For servers it succeeds also if the member is not in the room."""
         await rooms.remove(caller, as_room_id(room_id), member_id)
         return Response(status_code=204)
 
 
-def _add_own_routes(routes: APIRouter, gate: Gate, rooms: Rooms) -> None:
+def _add_own_routes(routes: APIRouter, auth: Authenticator, rooms: Rooms) -> None:
     @routes.post(
         "/{room_id}/read",
         openapi_extra=described(ReadUpTo, example={"seq": 42}),
         responses=_OF_A_BODY,
         summary="Mark messages of a chat room as read",
     )
-    async def mark_read(room_id: PathId, request: Request, member_id: str = Depends(gate.member)) -> ReadMarkItem:
+    async def mark_read(room_id: PathId, request: Request, member_id: str = Depends(auth.member)) -> ReadMarkItem:
         """All up to this seq. The mark only moves forward: an earlier seq changes nothing."""
         given = await read_as(request, _read_up_to)
         mark = await rooms.mark_read(member_id, as_room_id(room_id), given.seq)
         return ReadMarkItem(read_seq=mark.read_seq, last_seq=mark.last_seq, unread=mark.unread)
 
     @routes.post("/{room_id}/mute", status_code=204, summary="Mute a chat room")
-    async def mute(room_id: PathId, member_id: str = Depends(gate.member)) -> Response:
+    async def mute(room_id: PathId, member_id: str = Depends(auth.member)) -> Response:
         """No push about this room any more. Its messages arrive and are counted as before."""
         await rooms.mute(member_id, as_room_id(room_id), True)
         return Response(status_code=204)
 
     @routes.post("/{room_id}/unmute", status_code=204, summary="Unmute a chat room")
-    async def unmute(room_id: PathId, member_id: str = Depends(gate.member)) -> Response:
+    async def unmute(room_id: PathId, member_id: str = Depends(auth.member)) -> Response:
         """Push about this room again."""
         await rooms.mute(member_id, as_room_id(room_id), False)
         return Response(status_code=204)
 
 
-def _add_message_routes(routes: APIRouter, gate: Gate, history: History, order: ChatOrder) -> None:
+def _add_message_routes(routes: APIRouter, auth: Authenticator, history: History, order: ChatOrder) -> None:
     path = "/{room_id}/messages"
 
     @routes.get(path, openapi_extra=SERVER_OR_MEMBER_CALL, responses=problems(404), summary="List messages of a chat room")
     async def list_messages(
-        room_id: PathId, query: Annotated[HistoryQuery, Query()], caller: str | None = Depends(gate.caller)
+        room_id: PathId, query: Annotated[HistoryQuery, Query()], caller: str | None = Depends(auth.caller)
     ) -> MessageList:
         """In the order of the room, in both directions: after a seq, before one, or without either the newest."""
         room = as_room_id(room_id)
@@ -328,7 +328,7 @@ def _add_message_routes(routes: APIRouter, gate: Gate, history: History, order: 
         responses=_OF_A_BODY,
         summary="Send a message to a chat room",
     )
-    async def send_message(room_id: PathId, request: Request, caller: str | None = Depends(gate.caller)) -> SentMessageItem:
+    async def send_message(room_id: PathId, request: Request, caller: str | None = Depends(auth.caller)) -> SentMessageItem:
         """Answers when it is stored and has its place in the room's order. The same clientMessageId of the same sender gives
         the same answer, whatever its text, so repeat a call whose answer got lost."""
         given = await read_as(request, _outgoing, limit=SEND_BODY_LIMIT)
@@ -345,7 +345,7 @@ def _add_message_routes(routes: APIRouter, gate: Gate, history: History, order: 
         summary="Edit a message of a chat room",
     )
     async def edit_message(
-        room_id: PathId, seq: SeqInPath, request: Request, caller: str | None = Depends(gate.caller)
+        room_id: PathId, seq: SeqInPath, request: Request, caller: str | None = Depends(auth.caller)
     ) -> SentMessageItem:
         """By its sender, who is in the room. A deleted message cannot be edited."""
         given = await read_as(request, _edited, limit=SEND_BODY_LIMIT)
@@ -365,7 +365,7 @@ def _add_message_routes(routes: APIRouter, gate: Gate, history: History, order: 
         sender_id: Annotated[
             Id | None, Query(alias="senderId", description="Server calls only: the member who sent it")
         ] = None,
-        caller: str | None = Depends(gate.caller),
+        caller: str | None = Depends(auth.caller),
     ) -> Response:
         """By its sender, who is in the room. The text is gone, the seq stays. Succeeds also if it was deleted before."""
         await order.delete(as_room_id(room_id), _sender(caller, sender_id), seq)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationInfo
 from pydantic.alias_generators import to_camel
 
-from bongsu.api.auth import Gate, key_ending
+from bongsu.api.auth import Authenticator, key_ending
 from bongsu.api.bodies import described, read_as
 from bongsu.api.models import ApiModel, Page, Timestamp
 from bongsu.api.paging import CursorText, decode_cursor, encode_cursor
@@ -76,9 +76,9 @@ class ReplayResult(ApiModel):
     replayed: int
 
 
-def router(gate: Gate, dead_letters: DeadLetters) -> APIRouter:
+def router(auth: Authenticator, dead_letters: DeadLetters) -> APIRouter:
     routes = APIRouter(
-        prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=problems(401, 403, 422, 503)
+        prefix="/api/admin", tags=["operations"], dependencies=[Depends(auth.server)], responses=problems(401, 403, 422, 503)
     )
 
     @routes.get("/dead", summary="List dead letters")

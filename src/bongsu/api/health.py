@@ -9,7 +9,7 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import Field
 
-from bongsu.api.auth import OPEN_CALL, Gate
+from bongsu.api.auth import OPEN_CALL, Authenticator
 from bongsu.api.models import ApiModel
 from bongsu.api.problems import ProblemError, problems
 from bongsu.desk.stats import find_stats
@@ -27,7 +27,7 @@ class WorkCounts(ApiModel):
 
 
 def router(
-    gate: Gate,
+    auth: Authenticator,
     store: Store,
     desk_store: Store,
     is_stopping: Callable[[], bool],
@@ -43,14 +43,14 @@ def router(
 
     @routes.get("/readyz", summary="Readiness", responses=problems(503), openapi_extra=OPEN_CALL)
     async def readyz() -> dict[str, str]:
-        """503 while the process is stopping, if the store cannot be reached, is not migrated or has no room left, and for a
+        """503 while the process is stopping, if the store cannot be reached, is not migrated or is on a full disk, and for a
         process that only serves streams, if Redis cannot be reached."""
         if is_stopping():
             raise ProblemError(503, "The process is stopping")
         try:
             if needs_signals is not None and not needs_signals.is_connected:
                 raise RedisUnreachable
-            store.check_room()
+            store.check_disk()
             await check(store)
         except BongsuError as error:
             # Anyone may ask; where the store is, is for those who can read the log.
@@ -60,7 +60,7 @@ def router(
 
     @routes.get(
         "/api/admin/stats",
-        dependencies=[Depends(gate.server)],
+        dependencies=[Depends(auth.server)],
         responses=problems(401, 403, 503),
         summary="Count pending and failed work",
     )
@@ -71,7 +71,7 @@ def router(
 
     @routes.get(
         "/metrics",
-        dependencies=[Depends(gate.server)],
+        dependencies=[Depends(auth.server)],
         responses=problems(401, 403),
         summary="Read the metrics of this process",
         response_class=PlainTextResponse,

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from bongsu.api.auth import Gate
+from bongsu.api.auth import Authenticator
 from bongsu.api.models import ApiModel, Timestamp
 from bongsu.api.paging import CursorText, not_a_cursor
 from bongsu.api.problems import ProblemError, problems
@@ -222,38 +222,38 @@ def _missing() -> ProblemError:
     return ProblemError(404, "You have no such notification: GET /api/notifications lists the ids of yours")
 
 
-def router(gate: Gate, store: Store, on_change: OnChange | None = None) -> APIRouter:
+def router(auth: Authenticator, store: Store, on_change: OnChange | None = None) -> APIRouter:
     routes = APIRouter(tags=["inbox"], responses=problems(401, 403, 429, 503))
     inbox = Inbox(store, on_change)
-    _add_list_routes(routes, gate, inbox)
-    _add_routes_of_one(routes, gate, inbox)
+    _add_list_routes(routes, auth, inbox)
+    _add_routes_of_one(routes, auth, inbox)
     return routes
 
 
-def _add_list_routes(routes: APIRouter, gate: Gate, inbox: Inbox) -> None:
+def _add_list_routes(routes: APIRouter, auth: Authenticator, inbox: Inbox) -> None:
     @routes.get("/api/notifications", responses=problems(422), summary="List your notifications")
-    async def page(query: Annotated[PageQuery, Query()], member_id: str = Depends(gate.member)) -> InboxPage:
+    async def page(query: Annotated[PageQuery, Query()], member_id: str = Depends(auth.member)) -> InboxPage:
         """Newest first, with the number of unread ones. What arrives meanwhile is above the page: going on from `next`
         repeats and skips nothing."""
         return await inbox.page(member_id, query)
 
     @routes.get("/api/notifications/unread-count", summary="Count your unread notifications")
-    async def unread_count(member_id: str = Depends(gate.member)) -> UnreadCount:
+    async def unread_count(member_id: str = Depends(auth.member)) -> UnreadCount:
         """For a badge: cheaper than a page."""
         return await inbox.unread_count(member_id)
 
     @routes.post("/api/notifications/read-all", summary="Mark all notifications as read")
-    async def read_all(member_id: str = Depends(gate.member)) -> ReadAll:
+    async def read_all(member_id: str = Depends(auth.member)) -> ReadAll:
         """Those that were there when the call came, and none that arrive later."""
         return await inbox.read_all(member_id)
 
     @routes.post("/api/notifications/seen", status_code=204, summary="Mark all notifications as seen")
-    async def seen(member_id: str = Depends(gate.member)) -> None:
+    async def seen(member_id: str = Depends(auth.member)) -> None:
         """Sets `seenAt` of those in the inbox that have none; they stay unread. For when the list is opened."""
         await inbox.seen(member_id)
 
 
-def _add_routes_of_one(routes: APIRouter, gate: Gate, inbox: Inbox) -> None:
+def _add_routes_of_one(routes: APIRouter, auth: Authenticator, inbox: Inbox) -> None:
     of_one, answers = "/api/notifications/{notification_id}", problems(404, 422)
 
     async def act_on_one(member_id: str, given: str, act: Act) -> None:
@@ -262,7 +262,7 @@ def _add_routes_of_one(routes: APIRouter, gate: Gate, inbox: Inbox) -> None:
             raise _missing()
 
     @routes.post(f"{of_one}/read", responses=answers, summary="Mark a notification as read")
-    async def read(notification_id: str, member_id: str = Depends(gate.member)) -> ReadNotification:
+    async def read(notification_id: str, member_id: str = Depends(auth.member)) -> ReadNotification:
         """A repeated call answers the same `readAt`."""
         known = as_id(notification_id)
         answer = None if known is None else await inbox.read(member_id, known)
@@ -273,21 +273,21 @@ def _add_routes_of_one(routes: APIRouter, gate: Gate, inbox: Inbox) -> None:
     @routes.post(
         f"{of_one}/unread", status_code=204, responses=answers | problems(409), summary="Mark a notification as unread"
     )
-    async def unread(notification_id: str, member_id: str = Depends(gate.member)) -> None:
+    async def unread(notification_id: str, member_id: str = Depends(auth.member)) -> None:
         """409 for one that is archived: unarchive it first."""
         await act_on_one(member_id, notification_id, Act.UNREAD)
 
     @routes.post(f"{of_one}/archive", status_code=204, responses=answers, summary="Archive a notification")
-    async def archive(notification_id: str, member_id: str = Depends(gate.member)) -> None:
+    async def archive(notification_id: str, member_id: str = Depends(auth.member)) -> None:
         """It is marked as read, and leaves the inbox for the list of the archived (`?archived=true`)."""
         await act_on_one(member_id, notification_id, Act.ARCHIVE)
 
     @routes.post(f"{of_one}/unarchive", status_code=204, responses=answers, summary="Unarchive a notification")
-    async def unarchive(notification_id: str, member_id: str = Depends(gate.member)) -> None:
+    async def unarchive(notification_id: str, member_id: str = Depends(auth.member)) -> None:
         """It is in the inbox again, where it was; it stays read."""
         await act_on_one(member_id, notification_id, Act.UNARCHIVE)
 
     @routes.delete(of_one, status_code=204, responses=answers, summary="Delete a notification")
-    async def delete(notification_id: str, member_id: str = Depends(gate.member)) -> None:
+    async def delete(notification_id: str, member_id: str = Depends(auth.member)) -> None:
         """From the inbox or from the archive, for good. The operators' history keeps it."""
         await act_on_one(member_id, notification_id, Act.DELETE)

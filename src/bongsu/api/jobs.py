@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
-from bongsu.api.auth import Gate, key_ending
+from bongsu.api.auth import Authenticator, key_ending
 from bongsu.api.models import ApiModel
 from bongsu.api.problems import problems
 from bongsu.desk.jobs import JobDesk, JobStatus
@@ -53,10 +53,10 @@ class JobList(ApiModel):
     items: list[JobItem]
 
 
-def router(gate: Gate, settings: Settings, desk: JobDesk) -> APIRouter:
+def router(auth: Authenticator, settings: Settings, desk: JobDesk) -> APIRouter:
     """Any process that answers requests can list and run jobs, whether or not it has the clock."""
     routes = APIRouter(
-        prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=problems(401, 403, 503)
+        prefix="/api/admin", tags=["operations"], dependencies=[Depends(auth.server)], responses=problems(401, 403, 503)
     )
 
     @routes.get("/jobs", summary="List scheduled jobs")

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field, TypeAdapter
 
-from bongsu.api.auth import Gate
+from bongsu.api.auth import Authenticator
 from bongsu.api.bodies import described, read_as
 from bongsu.api.ingest import RequestBodies
 from bongsu.api.models import ApiModel
@@ -37,8 +37,8 @@ class ProductItem(Product):
     product_id: Id
 
 
-def router(gate: Gate, store: Store) -> APIRouter:
-    routes = APIRouter(tags=["products"], dependencies=[Depends(gate.server)], responses=problems(401, 403, 422, 503))
+def router(auth: Authenticator, store: Store) -> APIRouter:
+    routes = APIRouter(tags=["products"], dependencies=[Depends(auth.server)], responses=problems(401, 403, 422, 503))
 
     async def keep(behaviors: Sequence[Behavior]) -> list[bool]:
         return await keep_behaviors(store, behaviors)

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 from fastapi import APIRouter, Request, Response
 
-from bongsu.api.auth import MEMBER_CALL, OPEN_CALL, SESSION_COOKIE, Gate
+from bongsu.api.auth import MEMBER_CALL, OPEN_CALL, SESSION_COOKIE, Authenticator
 from bongsu.api.problems import problems
 from bongsu.settings import Settings
 
 
-def router(gate: Gate, settings: Settings, on_logout: Callable[[str], None]) -> APIRouter:
+def router(auth: Authenticator, settings: Settings, on_logout: Callable[[str], None]) -> APIRouter:
     routes = APIRouter(tags=["inbox"])
 
     def put(request: Request, response: Response, value: str, seconds: int) -> None:
@@ -39,7 +39,7 @@ def router(gate: Gate, settings: Settings, on_logout: Callable[[str], None]) -> 
     async def begin(request: Request) -> Response:
         """Keeps the member token of this request in a cookie until it expires, for EventSource, which cannot send
         headers."""
-        token, _, expires_at = await gate.bearer_until(request)
+        token, _, expires_at = await auth.bearer_until(request)
         response = Response(status_code=204)
         put(request, response, token, max(0, int((expires_at - datetime.now(UTC)).total_seconds())))
         return response
@@ -48,7 +48,7 @@ def router(gate: Gate, settings: Settings, on_logout: Callable[[str], None]) -> 
     async def end(request: Request) -> Response:
         """Removes the cookie, and ends the streams that the member opened with it: pages that still have a cookie come
         back. The token itself stays valid until it expires."""
-        if (member_id := await gate.member_of_session(request)) is not None:
+        if (member_id := await auth.member_of_session(request)) is not None:
             on_logout(member_id)
         response = Response(status_code=204)
         put(request, response, "", 0)

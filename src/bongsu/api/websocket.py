@@ -16,7 +16,7 @@ import orjson
 from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
-from bongsu.api.auth import Gate, has_key, is_by_cookie
+from bongsu.api.auth import Authenticator, has_key, is_by_cookie
 from bongsu.api.chat_ops import ChatOps, ChatSocket, Refused
 from bongsu.api.problems import problem, problem_of
 from bongsu.api.security_headers import with_security_headers
@@ -47,9 +47,9 @@ CHAT_OPS = frozenset({"send", "read", "typing", "resume"})
 
 
 class Sockets:
-    def __init__(self, gateway: Gateway, gate: Gate, chat: ChatOps | None) -> None:
+    def __init__(self, gateway: Gateway, auth: Authenticator, chat: ChatOps | None) -> None:
         self._gateway = gateway
-        self._gate = gate
+        self._auth = auth
         self._chat = chat
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,7 +79,7 @@ class Sockets:
         await socket.until_ended()
 
     async def _from_head(self, request: HTTPConnection) -> Reader:
-        member_id, expires_at = await self._gate.member_until(request)
+        member_id, expires_at = await self._auth.member_until(request)
         return Reader(member_id, expires_at, is_by_cookie(request), *_wishes(request))
 
     async def _first_auth(self, socket: Socket, request: HTTPConnection) -> Reader | None:
@@ -103,7 +103,7 @@ class Sockets:
         if given is None or socket.connection.is_ended:
             return None
         try:
-            member_id, expires_at = await self._gate.member_of_token(given["token"])
+            member_id, expires_at = await self._auth.member_of_token(given["token"])
         except (BadKey, WrongKind) as error:
             socket.refuse("UNAUTHORIZED", str(error))
         except BongsuError as error:

@@ -94,7 +94,7 @@ def gather(
     """Decide for the candidates, which are in the order of members and notices, as if they came one after the other.
 
     `ids` has one for each: that of the notification, if it opens a digest, or the change id of the digest it is merged into.
-    A merge does not count towards the cap, and does not need room under it.
+    A merge does not count towards the cap, and is not limited by it.
     """
     gathering = Gathering()
     for _, of_member in groupby(zip(candidates, ids, strict=True), key=lambda pair: pair[0].member_id):

@@ -38,7 +38,7 @@ from bongsu.runtime.loop import FIRST_BACKOFF, LAST_BACKOFF, Loop
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, DeliveryStatus, Success
+from bongsu.store.deliveries import ClaimContinuity, ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
 from bongsu.store.messages.content import Contents, MessageCache, MessageContent
 from bongsu.store.messages.digests import find_digest_contents, find_empty, find_gathered
 
@@ -76,13 +76,13 @@ def lease_of(settings: Settings) -> Lease:
     return Lease(settings.lease_seconds, busy_seconds=settings.send_timeout_seconds + settings.poll_seconds)
 
 
-def contact_of(settings: Settings) -> Contact:
+def continuity_of(settings: Settings) -> ClaimContinuity:
     """What decides whether abandoned deliveries are claimed.
 
     Leases are renewed after a third of their time: in a gap shorter than half of it none ends. Claims are a poll interval
     apart, which is shorter than that.
     """
-    return Contact(min(lease_of(settings).seconds / 2, settings.poll_seconds + CLAIM_SECONDS), GRACE_SECONDS)
+    return ClaimContinuity(min(lease_of(settings).seconds / 2, settings.poll_seconds + CLAIM_SECONDS), GRACE_SECONDS)
 
 
 class Dispatcher(Loop):
@@ -107,7 +107,7 @@ class Dispatcher(Loop):
         # Slots: deliveries that are claimed and not yet recorded.
         self._concurrency = find_channel(sender.channel).concurrency if concurrency is None else concurrency
         self._lease = lease_of(settings)
-        self._claimer = Claimer(store, sender.channel, self._concurrency, settings.poll_seconds, contact_of(settings))
+        self._claimer = Claimer(store, sender.channel, self._concurrency, settings.poll_seconds, continuity_of(settings))
         # In the order in which they were sent.
         self._sending: dict[int, _Sending] = {}
         # Results to be recorded, and those being recorded. They hold slots too, so there are never more than those.

@@ -102,7 +102,7 @@ class Rules:
     ) -> NoticeType:
         """Declare a notice type, under the name that preferences, history and texts know it by.
 
-        `capped=False`: it is sent however many the member had that day, and takes no room from others.
+        `capped=False`: it is sent however many the member had that day, and does not count for others.
         A channel of your own must be declared before the types that name it.
         """
         if not TYPE_NAME.fullmatch(name):

@@ -82,7 +82,7 @@ class NoticeRow(NamedTuple):
     type: str
     channels: int
     is_critical: bool
-    # Whether it counts towards the daily cap, and needs room under it.
+    # Whether it counts towards the daily cap, and is limited by it.
     is_capped: bool
     rank: int
 
