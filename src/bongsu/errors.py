@@ -271,7 +271,8 @@ class SourceDiffers(SourceError):
 
 
 class BadCursor(BongsuError):
-    """It is not a cursor of this list: take the one that the previous page ended with, or leave it out to begin at the first page."""
+    """It is not a cursor of this list: take the one that the previous page ended with, or leave it out to begin at the first
+    page."""
 
 
 class DeadLettersBusy(SourceError):

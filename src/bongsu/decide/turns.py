@@ -1,9 +1,9 @@
 """Fair scheduling: which events the worker decides next, so that none starves. Pure.
 
 A large event is one whose audience did not fit into a step. Each round has two steps. The first is for all small events
-together: in it lists come first, and one audience of another kind follows only if the step is not full. The second is for one
-event alone: a large one, which takes many rounds, or the small one that no longer fitted behind the lists. These two kinds
-take turns, and so do the large ones among each other.
+together: in it lists come first, and one audience of another kind follows only if the step is not full. The second is for
+one event alone: a large one, which takes many rounds, or the small one that no longer fitted behind the lists. These two
+kinds take turns, and so do the large ones among each other.
 """
 
 from __future__ import annotations

@@ -197,8 +197,8 @@ async def claim(
 ) -> list[ClaimedDelivery]:
     """Lease due deliveries, those of an earlier rank first. What can go is SENDING: it is committed, and may be sent.
 
-    Abandoned ones are SENDING with an owner whose lease has ended. `continuity` decides whether they are claimed too, has the
-    deadline for the store to begin, and is given the time when it did. Without one, they are claimed, and at any time.
+    Abandoned ones are SENDING with an owner whose lease has ended. `continuity` decides whether they are claimed too, has
+    the deadline for the store to begin, and is given the time when it did. Without one, they are claimed, and at any time.
     """
     begins_by, with_abandoned = (continuity.begins_by, continuity.with_abandoned) if continuity else (ALWAYS, True)
     asked = Table(RANK, [(rank,) for rank in ranks])

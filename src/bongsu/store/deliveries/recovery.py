@@ -166,8 +166,8 @@ async def settle_abandoned(
 ) -> Counter[tuple[str, str]]:
     """End claims whose leases ended while sending; return how many of a channel are UNKNOWN or READY, to be sent again.
 
-    `continuity` has the deadline for the store to begin, and is given the time when it did: after a gap, live dispatchers have
-    to record and renew first. A limit of 0 only updates the continuity; a read-only store refuses that too.
+    `continuity` has the deadline for the store to begin, and is given the time when it did: after a gap, live dispatchers
+    have to record and renew first. A limit of 0 only updates the continuity; a read-only store refuses that too.
     """
     rows = await tx.fetch(SETTLE_ABANDONED(limit, continuity.begins_by if continuity else ALWAYS))
     if continuity is not None:
