@@ -19,7 +19,7 @@ from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, outbox
 from bongsu.store.core.query import same
-from bongsu.store.desk import dead_letters
+from bongsu.store.desk import dead_letters, dead_replay
 from bongsu.store.outbox import DEATHS_ALONE, SUSPECT_AFTER, ClaimedEvent, LockedClaims, StoredEvent
 from tests.support.rows import add_event
 
@@ -138,7 +138,7 @@ async def test_an_event_that_no_rule_handles_ends_unhandled_until_a_rule_does(st
     assert (dead.state, dead.event_id) == (dead_letters.State.UNHANDLED, unknown.event_id)
     assert counts == {EventStatus.PENDING: 0, EventStatus.FAILED: 0, EventStatus.UNHANDLED: 1}
     async with store.transaction() as tx:
-        assert await dead_letters.replay(tx, [dead]) == 1
+        assert await dead_replay.replay(tx, [dead]) == 1
     await finish(worker_of(store, say("SAID"), quick), store)
     assert (await fate(store, unknown)).status is EventStatus.DONE
 

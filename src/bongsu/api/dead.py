@@ -64,7 +64,7 @@ class DeadItem(ApiModel):
     rounds: int = Field(0, description="How often the recovery job has retried it")
     retryable: bool = Field(False, description="Whether the recovery job may retry it again")
     created_at: Timestamp | None
-    finished_at: Timestamp | None = Field(description="When it died")
+    finished_at: Timestamp | None = Field(description="When it failed, was found unhandled, or ended")
 
 
 class DeadPage(Page[DeadItem]):
@@ -147,5 +147,5 @@ def _stored(row: DeadRow) -> DeadItem:
         rounds=row.rounds,
         retryable=row.is_retryable,
         created_at=row.created_at,
-        finished_at=row.died_at,
+        finished_at=row.finished_at,
     )

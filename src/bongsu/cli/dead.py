@@ -23,7 +23,7 @@ KindOption = Annotated[str | None, typer.Option(help="event, delivery or message
 StateOption = Annotated[
     str | None, typer.Option(help="FAILED or UNHANDLED of events, FAIL or UNKNOWN of deliveries, REJECTED of messages.")
 ]
-CodeOption = Annotated[str | None, typer.Option(help="Why it died, as the list shows it.")]
+CodeOption = Annotated[str | None, typer.Option(help="Why it failed, as the list shows it.")]
 ChannelOption = Annotated[str | None, typer.Option(help="PUSH, SMS, EMAIL, or a channel of your own.")]
 TypeOption = Annotated[str | None, typer.Option("--type", help="The notification's type, or the event's.")]
 UserOption = Annotated[str | None, typer.Option(help="The member's id.")]

@@ -114,7 +114,7 @@ class RabbitDeadLetters:
             type=event_type,
             event_id=event_id,
             written_at=message.written_at,
-            rejected_at=message.died_at,
+            rejected_at=message.rejected_at,
             body=message.delivered.body[:BODY_LIMIT].decode(errors="replace"),
         )
 
@@ -145,13 +145,13 @@ def _queues(asked: DeadFilter) -> Sequence[WorkQueue]:
 
 
 def _matches(asked: DeadFilter, letter: RejectedMessage) -> bool:
-    died_at = letter.rejected_at
+    rejected_at = letter.rejected_at
     return (
         (asked.id is None or str(asked.id) in (letter.id, letter.event_id))
         and (asked.type is None or asked.type == letter.type)
         and (asked.event_id is None or str(asked.event_id) == (letter.event_id or "").lower())
-        and (asked.since is None or (died_at is not None and died_at >= asked.since))
-        and (asked.until is None or (died_at is not None and died_at < asked.until))
+        and (asked.since is None or (rejected_at is not None and rejected_at >= asked.since))
+        and (asked.until is None or (rejected_at is not None and rejected_at < asked.until))
     )
 
 

@@ -43,7 +43,7 @@ class DeadMessage(NamedTuple):
     body: bytes
     # The broker's: rejected, delivery_limit, expired, maxlen.
     reason: str | None
-    died_at: datetime | None
+    rejected_at: datetime | None
     written_at: datetime | None
     mark: str | None
     delivered: DeliveredMessage
@@ -165,14 +165,14 @@ async def _depth(broker: Broker, channel: AbstractChannel, queue: WorkQueue) -> 
 def _read(queue: WorkQueue, delivered: DeliveredMessage) -> DeadMessage:
     properties, headers = delivered.header.properties, _headers(delivered)
     death = _death(headers)
-    died_at = death.get("time")
-    name = hashlib.sha256(f"{properties.message_id} {died_at} ".encode() + delivered.body).hexdigest()[:16]
+    rejected_at = death.get("time")
+    name = hashlib.sha256(f"{properties.message_id} {rejected_at} ".encode() + delivered.body).hexdigest()[:16]
     return DeadMessage(
         queue,
         f"{queue.dead_letters}:{name}",
         with_event_id(delivered.body, properties.message_id),
         _text(death.get("reason")),
-        _moment(died_at),
+        _moment(rejected_at),
         _moment(properties.timestamp),
         _text(headers.get(MARK)),
         delivered,
