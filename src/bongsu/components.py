@@ -15,7 +15,7 @@ from functools import partial
 
 from bongsu import demo
 from bongsu.api.app import build_api
-from bongsu.api.http_protocol import HttpLimits
+from bongsu.api.http_limits import HttpLimits
 from bongsu.api.server import serving
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.intake import ChatAnnouncer, ChatIntake, decode_chat_message

@@ -14,7 +14,8 @@ import pytest
 
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.claimer import SHARE
-from bongsu.deliver.dispatcher import GRACE_SECONDS, Dispatcher
+from bongsu.deliver.dispatcher import Dispatcher
+from bongsu.deliver.leases import GRACE_SECONDS
 from bongsu.errors import StoreError, StoreRefused
 from bongsu.model import Channel, NoticeType
 from bongsu.model.outcome import Accepted, Outcome, Outgoing, Retry, Scope
@@ -178,12 +179,12 @@ async def test_a_lease_that_ended_unnoticed_is_no_reason_to_forget(
     await one_delivery(store, short, kind, "a")
     sender = Prompt()
     dispatcher = Dispatcher(store, sender, short.model_copy(update={"send_timeout_seconds": 30}))
-    monkeypatch.setattr("bongsu.deliver.dispatcher.LINGER_SECONDS", 3600)
+    monkeypatch.setattr("bongsu.deliver.recorder.LINGER_SECONDS", 3600)
     dispatcher._claimer._continuity = ClaimContinuity(gap_seconds=3600, grace_seconds=0)
     await dispatcher.tick()
     if is_known:
         sender.under_way[0](Accepted("ref"))
-        dispatcher._is_to_record = False
+        dispatcher._recorder._is_due = False
     await set_columns(store, "deliveries", due=Sql("created_at"))
     dispatcher.wake()
     await dispatcher.tick()
@@ -283,7 +284,7 @@ async def test_a_dispatcher_that_starts_as_the_store_comes_back_claims_nothing_t
     # Its lease has ended, unrenewed. Something new is due too.
     await set_columns(store, "deliveries", due=Sql("created_at"))
     await one_delivery(store, short, LEAST_ONCE, "b")
-    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
+    monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 3600)
     started = Dispatcher(store, theirs, short.model_copy(update={"send_timeout_seconds": 30}))
     async with running(started):
         async with asyncio.timeout(30):
@@ -301,7 +302,7 @@ async def test_abandoned_deliveries_are_claimed_a_moment_after_the_start(
 ) -> None:
     await one_delivery(store, short, LEAST_ONCE, "a")
     await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
-    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 0.3)
+    monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 0.3)
     sender = Prompt()
     dispatcher = Dispatcher(store, sender, short)
     async with running(dispatcher):
@@ -332,7 +333,7 @@ async def test_one_that_started_before_the_store_came_back_claims_nothing_that_a
         return claimed
 
     monkeypatch.setattr(statements, "claim", refuse)
-    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
+    monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 3600)
     async with running(Dispatcher(store, Prompt(), patient)):
         for _ in range(3):
             await asyncio.wait_for(claims.acquire(), 30)
@@ -375,7 +376,7 @@ async def test_alone_on_an_embedded_store_it_claims_what_the_dead_held_at_once(
     await one_delivery(store, embedded, LEAST_ONCE, "a", "b")
     await statements.claim(store, Channel.PUSH, RANKS, 1, 60, "dead")
     await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
-    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
+    monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 3600)
     sender = Prompt()
     async with release_dead_claims(store) as released, running(Dispatcher(store, sender, embedded)):
         assert released == 2

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from bongsu.api.app import build_api
-from bongsu.api.http_protocol import HttpLimits
+from bongsu.api.http_limits import HttpLimits
 from bongsu.api.server import serving
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.order import ChatOrder

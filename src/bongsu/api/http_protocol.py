@@ -15,7 +15,6 @@ request for a WebSocket hands its connection to ws_protocol.py.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,11 +24,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from websockets.http11 import MAX_LINE_LENGTH
 
 from bongsu.api.admission import Admission
+from bongsu.api.http_limits import HttpLimits
 from bongsu.api.problems import problem
 from bongsu.api.security_headers import with_security_headers
 from bongsu.api.ws_protocol import TRANSPORT, WebSocketProtocol
 from bongsu.live.connection import reset
-from bongsu.settings import Settings
 
 # Where clients may change to WebSocket.
 SOCKET_PATH = b"/api/chat/ws"
@@ -46,36 +45,6 @@ LARGE_READ = 65_536
 PIPELINE_LIMIT = 100
 # After a refusal, how long the rest of the request is read and dropped: closed at once, the answer might never arrive.
 LINGER_SECONDS = 2.0
-
-
-# A message from a WebSocket client: a chat message fits several times. With a larger BONGSU_CHAT_MAX_BYTES one fits in which
-# every byte is escaped (\u0001), with ids around it.
-FRAME_BYTES = 65_536
-ESCAPED = 6
-
-
-@dataclass(frozen=True)
-class HttpLimits:
-    """The defaults are those of the settings."""
-
-    head_bytes: int = 32_768
-    headers: int = 100
-    request_seconds: float = 30
-    keep_alive_seconds: float = 5
-    connections_per_address: int = 1000
-    # The largest message that a WebSocket takes.
-    frame_bytes: int = FRAME_BYTES
-
-    @classmethod
-    def of(cls, settings: Settings) -> HttpLimits:
-        return cls(
-            settings.max_header_bytes,
-            settings.max_headers,
-            settings.request_timeout_seconds,
-            settings.keep_alive_seconds,
-            settings.max_connections_per_address,
-            max(FRAME_BYTES, ESCAPED * settings.chat_max_bytes + FRAME_BYTES // 4),
-        )
 
 
 class _Refused(Exception):
@@ -220,8 +189,8 @@ class HttpProtocol(HttpToolsProtocol):
             protocol.data_received(rest)
 
     def _without_upgrade(self) -> bytes:
-        """The head that was just read, without the wish for a protocol that is not spoken here. httptools would take what
-        follows for that protocol: a body would be lost, or read as a request that a proxy in front of us has not seen."""
+        """The head that was just read, without its Upgrade header: that protocol is not supported here, and httptools would
+        take what follows for it. A body would be lost, or read as a request that a proxy in front of us has not seen."""
         head = [self.parser.get_method(), b" ", self.url, b" HTTP/", self.parser.get_http_version().encode(), b"\r\n"]
         for name, value in self.headers:
             if name != b"upgrade":

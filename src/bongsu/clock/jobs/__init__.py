@@ -11,7 +11,7 @@ from bongsu.clock.jobs.stale_tokens import stale_tokens_job
 from bongsu.clock.jobs.sweep import sweep_job
 from bongsu.clock.recommenders.embedded import OpenEmbedded
 from bongsu.clock.recommenders.http import OpenHttp
-from bongsu.deliver.dispatcher import continuity_of
+from bongsu.deliver.leases import continuity_of
 from bongsu.model.job import Job
 from bongsu.runtime.signals import Signals
 from bongsu.settings import Settings
