@@ -33,12 +33,18 @@ def router(
     is_stopping: Callable[[], bool],
     needs_signals: Signals | None = None,
 ) -> APIRouter:
-    """With `needs_signals`, the process is of no use while they do not arrive."""
+    """With `needs_signals`, the process is not ready while they do not arrive."""
     routes = APIRouter(tags=["operations"])
+    _add_probes(routes, store, is_stopping, needs_signals)
+    _add_numbers(routes, auth, desk_store)
+    return routes
+
+
+def _add_probes(routes: APIRouter, store: Store, is_stopping: Callable[[], bool], needs_signals: Signals | None) -> None:
 
     @routes.get("/healthz", summary="Liveness", openapi_extra=OPEN_CALL)
     async def healthz() -> dict[str, str]:
-        """Answers as long as the process runs. It does not look at the store."""
+        """Answers as long as the process runs. It does not use the store."""
         return {"status": "ok"}
 
     @routes.get("/readyz", summary="Readiness", responses=problems(503), openapi_extra=OPEN_CALL)
@@ -53,11 +59,13 @@ def router(
             store.check_disk()
             await check(store)
         except BongsuError as error:
-            # Anyone may ask; where the store is, is for those who can read the log.
+            # Needs no key, so the answer does not name the store's address: the log does.
             _log.warning("not ready", error=str(error))
             raise ProblemError(503, str(type(error)())) from error
         return {"status": "ready"}
 
+
+def _add_numbers(routes: APIRouter, auth: Authenticator, desk_store: Store) -> None:
     @routes.get(
         "/api/admin/stats",
         dependencies=[Depends(auth.server)],
@@ -65,7 +73,7 @@ def router(
         summary="Count pending and failed work",
     )
     async def stats() -> WorkCounts:
-        """Events and deliveries by status. Those that were finished well are not counted."""
+        """Events and deliveries by status. Those that succeeded are not counted."""
         counts = await find_stats(desk_store)
         return WorkCounts(events=counts.events, deliveries=counts.deliveries)
 
@@ -79,5 +87,3 @@ def router(
     async def metrics() -> Response:
         """In the text format of Prometheus."""
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
-
-    return routes

@@ -76,7 +76,13 @@ _visit = TypeAdapter(Visit)
 
 def router(keys: Keys, store: Store, intake: Intake) -> APIRouter:
     routes = APIRouter(include_in_schema=False)
+    _add_reads(routes, store)
+    _add_acts(routes, keys, store, intake)
+    _add_files(routes)
+    return routes
 
+
+def _add_reads(routes: APIRouter, store: Store) -> None:
     @routes.get("/demo/shelf")
     async def shelf() -> Response:
         visitors = [{"id": key, "name": NAMES[key], "locale": "en" if key in ABROAD else "ko"} for key in VISITORS]
@@ -90,6 +96,8 @@ def router(keys: Keys, store: Store, intake: Intake) -> APIRouter:
             totals = await find_totals(tx, [(COMMENTS, _post_of(visitor)) for visitor in VISITORS])
         return JSONResponse({visitor: totals[COMMENTS, _post_of(visitor)].value for visitor in VISITORS})
 
+
+def _add_acts(routes: APIRouter, keys: Keys, store: Store, intake: Intake) -> None:
     @routes.post("/demo/visits")
     async def visit(request: Request) -> Response:
         """Act as one of the demo's members, who has now viewed every product. Returns a token."""
@@ -115,9 +123,6 @@ def router(keys: Keys, store: Store, intake: Intake) -> APIRouter:
         event = event_of(pressed)
         await intake.accept([event])
         return JSONResponse({"eventId": str(event.event_id), **event.payload}, status_code=202)
-
-    _add_files(routes)
-    return routes
 
 
 def _add_files(routes: APIRouter) -> None:
