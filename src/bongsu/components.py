@@ -208,7 +208,7 @@ COMPONENTS: Mapping[Role, Sequence[Component]] = {
 
 @contextlib.asynccontextmanager
 async def http(process: Process, listener: socket.socket) -> AsyncIterator[str]:
-    """What this process answers: the API, streams, or no more than how it is."""
+    """What this process answers: the API, streams, or only health checks and metrics."""
     store, signals, settings, roles = process.store, process.signals, process.settings, process.roles
     intake = Intake(store.share(Share.INGEST), signals, "http") if Role.API in roles else None
     declared = process.rules.counters | set(settings.targets)

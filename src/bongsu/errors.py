@@ -195,7 +195,7 @@ class NotForDemo(BongsuError):
 
 
 class DemoExposed(BongsuError):
-    """Anybody who reaches the demo may use it without a key: leave --host and BONGSU_HOST at 127.0.0.1, or add --demo-public
+    """Anyone who reaches the demo may use it without a key: leave --host and BONGSU_HOST at 127.0.0.1, or add --demo-public
     if that is intended."""
 
 

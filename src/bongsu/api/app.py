@@ -74,7 +74,7 @@ def build_api(
     all_jobs: Sequence[Job] = (),
     is_demo: bool = False,
 ) -> ASGIApp:
-    """Without an intake and a gateway, only what every process answers: how it is."""
+    """Without an intake and a gateway, only what every process answers: health checks and metrics."""
     limit = RateLimit(settings.member_rate, settings.member_burst) if settings.member_rate else None
     auth = Authenticator(keys, settings.origins, limit)
     sender = signals or LocalSignals()

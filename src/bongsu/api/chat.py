@@ -117,8 +117,8 @@ def _add_member_routes(routes: APIRouter, auth: Authenticator, rooms: Rooms) -> 
         summary="Add a member to a chat room",
     )
     async def add_member(room_id: PathId, member_id: PathId, caller: str | None = Depends(auth.caller)) -> Response:
-        """Servers and members of the room add anybody. A new member can read the whole history, and what was there before
-        does not count as unread. Succeeds also if the member is in the room."""
+        """Servers and members of the room may add any member. A new member can read the whole history, and what was there
+        before does not count as unread. Succeeds also if the member is in the room."""
         await rooms.add(caller, as_room_id(room_id), member_id)
         return Response(status_code=204)
 
@@ -130,7 +130,8 @@ def _add_member_routes(routes: APIRouter, auth: Authenticator, rooms: Rooms) -> 
         summary="Remove a member from a chat room",
     )
     async def remove_member(room_id: PathId, member_id: PathId, caller: str | None = Depends(auth.caller)) -> Response:
-        """Servers remove anybody, members themselves. For servers it succeeds also if the member is not in the room."""
+        """Servers may remove any member, members only themselves. For servers it succeeds also if the member is not in the
+        room."""
         await rooms.remove(caller, as_room_id(room_id), member_id)
         return Response(status_code=204)
 

@@ -180,7 +180,7 @@ class ChatSocket:
         except BongsuError as error:
             self._refuse(refusal_of(error, about))
         except Exception:
-            _log.exception("a message was not stored")
+            _log.exception("chat message not stored")
             self._refuse(Refused("UNAVAILABLE", "It could not be stored: send it again in a moment", about))
         else:
             self._stream.connection.write(frame("ack", **about, seq=sent.seq, sentAt=sent.sent_at))

@@ -38,8 +38,8 @@ SOCKET_PATH = b"/api/chat/ws"
 BYTES_PER_SECOND = 500
 # What a chunk of a body may take besides its data: its size in hexadecimal, two line ends, and a short extension.
 CHUNK_BYTES = 32
-# After a read of so many bytes others have their turn. uvloop reads up to 32 times 256 KB from one connection without a look
-# at another, and in chunks of one byte that is a second of parsing.
+# After a read of so many bytes others have their turn. uvloop reads up to 32 times 256 KB from one connection before it
+# reads from another, and in chunks of one byte that is a second of parsing.
 LARGE_READ = 65_536
 # Requests on one connection that wait for their turn. Reading pauses with the first, but one read may bring thousands.
 PIPELINE_LIMIT = 100
@@ -102,7 +102,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def drop_input(self) -> None:
-        """For a stream, before its response begins: from now on the connection carries nothing else, and closes with it."""
+        """For a stream, before its response begins: from now on nothing else is sent on the connection, and it closes with
+        the stream."""
         assert self._answering is not None
         self._is_dropping_input = True
         self._answering.keep_alive = False
@@ -178,7 +179,7 @@ class HttpProtocol(HttpToolsProtocol):
         assert isinstance(protocol, WebSocketProtocol)
         # From now on the connection's end is that protocol's to notice.
         protocol.on_lost = partial(self._admission.leave, self._address or "")
-        # The parser's callbacks refer to this object: it is gone with the last reference and needs no collector.
+        # The parser's callbacks refer to this object: it is freed with the last reference and needs no collector.
         self.parser = None  # type: ignore[assignment]
         if not protocol.handshake_initiated:
             # `websockets` takes shorter lines than we do, and no body. It waits for the end of what it does not take.
@@ -247,7 +248,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._overhead = 0
         super().on_message_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
-            # It was answered before its body came, which uvicorn no longer looks at: only now is the connection idle.
+            # It was answered before its body came, which uvicorn no longer reads: only now is the connection idle.
             self.cycle.more_body = False
             self._cancel_timer()
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)

@@ -187,7 +187,7 @@ class Inbox:
         return ReadAll(read=read, unread=unread)
 
     async def seen(self, member_id: str) -> None:
-        """Mark what was in the inbox when the call came as seen. Nothing new since the last call: one look, no lock."""
+        """Mark what was in the inbox when the call came as seen. Nothing new since the last call: one read, no lock."""
         async with self._store.read() as tx:
             newest = await statements.find_newest_unseen(tx, member_id)
         end = 0

@@ -46,8 +46,8 @@ def router(auth: Authenticator, settings: Settings, on_logout: Callable[[str], N
 
     @routes.delete("/api/session", status_code=204, summary="End the session", openapi_extra=OPEN_CALL)
     async def end(request: Request) -> Response:
-        """Removes the cookie, and ends the streams that the member opened with it: pages that still have a cookie come
-        back. The token itself stays valid until it expires."""
+        """Removes the cookie, and ends the streams that the member opened with it: pages that still have a cookie
+        reconnect. The token itself stays valid until it expires."""
         if (member_id := await auth.member_of_session(request)) is not None:
             on_logout(member_id)
         response = Response(status_code=204)

@@ -56,7 +56,7 @@ class LiveRoom:
         self.sent: dict[Stream, int] = {}
         # Messages that came too early, by seq.
         self.ahead: dict[int, RoomSignal] = {}
-        # A change came too early. Somebody may not be in the room any more.
+        # A change came too early. A reader may have left the room.
         self.is_behind = False
         self.is_suspect = False
         # Changes are being read from the store. A message that a signal brings meanwhile may have the text from before one.

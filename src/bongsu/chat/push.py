@@ -1,4 +1,4 @@
-"""Pushes to members who were not there: looks at rooms with new messages and publishes who is to be pushed to.
+"""Pushes to members who are not connected: looks at rooms with new messages and publishes who is to be pushed to.
 
 A send marks its room in the statement that it needs anyhow. Some seconds later, when those who are there have read, one
 worker looks at the room: members who have not read, have not muted it and are not connected become the audience of an event
@@ -7,7 +7,7 @@ many messages came.
 
 The event and the note that it is decided for its members are one transaction, fenced by the epoch of the look: a crash loses
 no push and doubles none. A member whose connection is dead, or who closes the page without reading, is found by a second
-look. What a push says is read when it is sent (deliver/chat_contents.py).
+look. The text of a push is read when it is sent (deliver/chat_contents.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SECONDS_PER_PUSH = 0.01
 SECONDS_PER_CANDIDATE = 0.001
 # When connected members who have not read are looked at again: by then a dead connection was closed, or its entry expired.
 AGAIN_SECONDS = 60.0
-# Older messages are no news: after a long outage nobody is pushed yesterday's.
+# Older messages are not pushed: after a long outage members get no pushes about yesterday.
 WORTH = timedelta(days=1)
 
 

@@ -1,7 +1,7 @@
 """Rooms: create, list, join, leave, read marks, mute, and who may do what.
 
-A caller is a member, or None for a server call. Members act in rooms they are in: they add anybody and remove themselves. A
-server adds and removes anybody.
+A caller is a member, or None for a server call. Members act in rooms they are in: they add any member and remove themselves.
+A server adds and removes any member.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ LEFT = b"l"
 JOINED = b"j"
 READ = b"r"
 TYPING = b"t"
-# Something has changed that the signal does not say: read the store.
+# Something has changed that is not in the signal: read the store.
 READ_STORE = b""
 # Frames in one signal. A reader gets them in one write, which is to stay far below what makes a reader a stalled one.
 SIGNAL_BYTES = 32 * 1024
@@ -58,7 +58,7 @@ def _write_messages(seq: int, changes: int, frames: Sequence[bytes]) -> bytes:
 
 
 def read_signal(data: bytes | None) -> RoomSignal | None:
-    """None: signals were missed, or it says no more than that something has changed."""
+    """None: signals were missed, or it only shows that something has changed."""
     if not data:
         return None
     head, _, json = data.partition(b"\n")

@@ -104,7 +104,7 @@ def serve(
 
 
 def _greet(settings: Settings, address: str, *, is_demo: bool) -> None:
-    """Where to look and what to call with, for the embedded store, whose owner is at the keyboard.
+    """Prints the address and the keys of the embedded store, for its owner.
 
     The key is shown if it was made here and stdout is a terminal: a file or a log collector would keep it. Not the console's
     own `is_terminal`, which FORCE_COLOR makes true.

@@ -163,7 +163,7 @@ async def decide_digests(
 ) -> tuple[DecisionRows, DigestChanges]:
     """Decide for each recipient of notices with digests: opened, merged or suppressed. This locks the members, in id order.
 
-    If some members are missing, only the rows that say so are right.
+    If some members are missing, only the rows that name them are right.
     """
     candidates = await decisions.find_candidates(tx, recipients, inputs)
     if any(row.reason == MISSING for row in candidates):

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Candidate(Protocol):
-    """An event in progress, as far as turns go."""
+    """An event in progress, as the scheduler sees it."""
 
     @property
     def is_ready(self) -> bool: ...

@@ -228,7 +228,7 @@ class Dispatcher(Loop):
             return await self._message_cache.load(tx, needed)
 
     async def _load_own_contents(self, claimed: Sequence[ClaimedDelivery], contents: Contents) -> ChatContents:
-        """What digests and pushes about chat say now, by notification: it changes while they wait to be sent."""
+        """The present texts of digests and pushes about chat, by notification: it changes while they wait to be sent."""
         gathered = find_gathered(((delivery.notification_id, delivery.message_id) for delivery in claimed), contents)
         if not gathered:
             return {}

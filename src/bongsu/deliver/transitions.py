@@ -76,7 +76,7 @@ def result_of_cancelled(claimed: ClaimedDelivery, content: MessageContent) -> De
 
 
 def result_of_withheld(claimed: ClaimedDelivery, withheld: Withheld) -> DeliveryResult:
-    """One that was claimed although there is nothing to say any more. If it was SENDING before, it may have arrived."""
+    """One that was claimed although there is nothing left to push. If it was SENDING before, it may have arrived."""
     is_first = claimed.status != DeliveryStatus.SENDING
     status, code = (DeliveryStatus.CANCELLED, withheld.code) if is_first else (DeliveryStatus.UNKNOWN, "ABANDONED")
     bulk = claimed.message_id if withheld.is_bulk else None
@@ -105,7 +105,7 @@ def _why_not_sent(claimed: ClaimedDelivery, content: MessageContent | None) -> t
     if claimed.is_expired:
         return "EXPIRED", EXPIRED
     if claimed.address is None:
-        return "NO_ADDRESS", "the device or address is gone, invalid or without consent"
+        return "NO_ADDRESS", "the device or address is missing, invalid or without consent"
     return "NO_MESSAGE", _NO_MESSAGE
 
 

@@ -67,7 +67,7 @@ class View:
         return any(quiet_until(one, self.zone, quiet) for one in (self.now, moment - _MOMENT))
 
 
-async def look(
+async def find_view(
     store: Store, settings: Settings, member_id: str, event_id: UUID | None, limit: int, app: Rules | None = None
 ) -> View:
     try:

@@ -211,7 +211,7 @@ class App(Rules):
         """
         _check_name(name)
         if isinstance(sender, type):
-            raise BadApp(f"The sender of {name} is a class: hand over one of it, {sender.__name__}()")
+            raise BadApp(f"The sender of {name} is a class: pass an instance, {sender.__name__}()")
         for verb in ("send", "close"):
             if not inspect.iscoroutinefunction(getattr(sender, verb, None)):
                 raise BadApp(f"The sender of {name} has no async {verb}")

@@ -137,7 +137,7 @@ class GroupCommit(Loop, Generic[_T, _R]):
                 return
             batch[0].fail(error)
             if not isinstance(error, BongsuError):
-                self._log.error("a write failed", items=len(batch[0].items), exc_info=error)
+                self._log.error("write failed", items=len(batch[0].items), exc_info=error)
         else:
             remaining = iter(results)
             for submission in batch:

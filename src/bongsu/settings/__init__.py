@@ -150,7 +150,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _sign_in_is_complete(self) -> Settings:
-        # Firebase and others sign the tokens of all their customers with the same keys: the audience tells them apart.
+        # Firebase and others sign the tokens of all their customers with the same keys: the audience distinguishes them.
         given = {"jwks_url": self.jwks_url, "jwt_issuer": self.jwt_issuer, "jwt_audience": self.jwt_audience}
         if any(given.values()) and not all(given.values()):
             missing = " and ".join(PREFIX + name.upper() for name, value in given.items() if not value)

@@ -111,7 +111,7 @@ class Recovery:
             except (StoreUnreachable, StoreRolledBack):
                 raise  # the run goes on from its cursor when the store is back
             except StoreError as error:
-                _log.error("a part of the recovery failed", part=part.func.__name__.strip("_"), error=str(error))
+                _log.error("part of the recovery failed", part=part.func.__name__.strip("_"), error=str(error))
                 failed = failed or error
         return failed
 

@@ -77,7 +77,7 @@ def _parts(settings: Settings, run: Run, batch: int) -> Mapping[str, Part]:
         "counted items": lambda tx, _after: delete_items(tx, before(kept.events), batch),
         "count batches": lambda tx, _after: delete_batches(tx, before(kept.runs), batch),
         "chat": lambda tx, after: delete_old_messages(tx, after, before(kept.chat), batch) if kept.chat else _nothing(),
-        # Nobody can read them. As long as notifications, so that a member removed by mistake can be added again.
+        # No member can read them. As long as notifications, so that a member removed by mistake can be added again.
         "rooms": lambda tx, after: delete_empty_rooms(tx, after, before(kept.notifications), batch),
     }
 

@@ -90,7 +90,7 @@ async def replay(tx: Transaction, event_ids: Sequence[UUID]) -> Replayed:
 
 
 def _message_of(row: Row) -> NewMessage | None:
-    """The message of an event of ours. Anybody may have published one of the same type with other fields."""
+    """The message of an event of ours. Any caller may have published one of the same type with other fields."""
     payload: Any = json.loads(row["payload"])
     text, client_message_id = payload.get("message"), payload.get("clientMessageId")
     try:

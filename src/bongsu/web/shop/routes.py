@@ -1,7 +1,7 @@
 """`/demo`: the demo's page. Its buttons publish events through the intake, like any other caller.
 
-Anybody who reaches the port may act as any of the demo's members, who are invented: the tokens handed out here are signed
-with a secret of the demo's own, which is good for these members and ends with the process.
+Anyone who reaches the port may act as any of the demo's members, who are invented: the tokens issued here are signed
+with a secret of the demo's own, which is valid for these members and ends with the process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bongsu.web.files import File
 
 # The members a visitor can be: some read Korean, some English, and every button notifies all of them.
 VISITORS = ("mina", "seoyeon", "haeun", "minjae", "emma", "liam", "lucas", "jack")
-# Long enough to look around; the page requests a new one when it expires.
+# Long enough for a visit; the page requests a new one when it expires.
 TOKEN_LIFETIME = timedelta(hours=1)
 # In per cent, at least BONGSU_PRICE_DROP_THRESHOLD (10).
 DROPS = range(10, 45, 5)
