@@ -172,7 +172,7 @@ def test_the_rate_is_that_between_two_looks() -> None:
     sample = ProgressSample(second, first)
     assert (sample.rate, sample.done) == (25.0, 160)
     assert sample.expected_end == second.now + timedelta(seconds=840 / 25)
-    assert line(look, SEOUL) == "DONE  7 decided  160 of 1,000 deliveries ended  25.0/s, ends 21:00:35"
+    assert line(sample, SEOUL) == "DONE  7 decided  160 of 1,000 deliveries ended  25.0/s, ends 21:00:35"
     tomorrow = replace(second, counts=Counts(7, {}, {"PUSH": {"SUCCESS": 150, "READY": 10**6}}))
     assert pace(ProgressSample(tomorrow, first), SEOUL) == "25.0/s, ends 2026-03-02 08:06:42"
     # The store's clock was set back, or stood still.
