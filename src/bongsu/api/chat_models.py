@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Self
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from bongsu.api.models import ApiModel, Timestamp
+from bongsu.api.models import ApiModel, QueryModel, Timestamp
 from bongsu.api.paging import cursor_of
 from bongsu.api.query import CURSOR
 from bongsu.chat.rooms import MEMBERS_AT_ONCE
@@ -52,10 +51,8 @@ class ReadUpTo(Wire):
     seq: Annotated[int, Field(ge=0, le=LARGEST_ID)] = Field(description="Beyond the last message, it means the last one")
 
 
-class HistoryQuery(BaseModel):
+class HistoryQuery(QueryModel):
     """Which part of the history is asked for."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
     after_seq: int | None = Field(None, ge=0, le=LARGEST_ID, description="The first messages after this one")
     before_seq: int | None = Field(None, ge=0, le=LARGEST_ID, description="The last messages before this one")
@@ -75,9 +72,7 @@ class MemberCursor:
     member_id: str
 
 
-class MembersQuery(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class MembersQuery(QueryModel):
     limit: int = Field(50, ge=1, le=100, description="How many at most")
     cursor: Annotated[MemberCursor, cursor_of(MemberCursor)] | None = CURSOR
 

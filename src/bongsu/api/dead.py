@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationInfo
-from pydantic.alias_generators import to_camel
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationInfo
 
 from bongsu.api.auth import Authenticator, key_ending
 from bongsu.api.bodies import described, read_as
-from bongsu.api.models import ApiModel, Page, Timestamp
+from bongsu.api.models import ApiModel, Page, RequestModel, Timestamp
 from bongsu.api.paging import CursorText, decode_cursor, encode_cursor
 from bongsu.api.problems import problems
 from bongsu.api.query import CURSOR, refuse_repeats
@@ -32,10 +31,8 @@ class DeadQuery(DeadFilter):
     cursor: Annotated[Cursor, BeforeValidator(_cursor, json_schema_input_type=CursorText)] | None = CURSOR
 
 
-class ReplayRequest(BaseModel):
+class ReplayRequest(RequestModel):
     """Which dead letters to replay, and how."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel)
 
     filter: DeadFilter | None = Field(None, description="At least one of its names must be given")
     dry_run: bool = Field(False, description="Count them and change nothing")

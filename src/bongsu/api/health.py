@@ -80,7 +80,7 @@ def _add_numbers(routes: APIRouter, auth: Authenticator, desk_store: Store) -> N
     @routes.get(
         "/metrics",
         dependencies=[Depends(auth.server)],
-        responses=problems(401, 403),
+        responses=problems(401, 403, 503),
         summary="Read the metrics of this process",
         response_class=PlainTextResponse,
     )

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from bongsu.api.auth import Authenticator
-from bongsu.api.models import ApiModel, Timestamp
+from bongsu.api.models import ApiModel, QueryModel, Timestamp
 from bongsu.api.paging import CursorText, not_a_cursor
 from bongsu.api.problems import ProblemError, problems
 from bongsu.api.query import CURSOR
@@ -63,10 +63,8 @@ def _flag(name: str) -> BeforeValidator:
     return BeforeValidator(partial(_yes_or_no, name), json_schema_input_type=bool | Literal["", "1", "0"])
 
 
-class PageQuery(BaseModel):
-    """Which part of the inbox is asked for. An unknown name is refused: without its cursor every page is the first."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class PageQuery(QueryModel):
+    """Which part of the inbox is asked for."""
 
     unread: Annotated[bool, _flag("unread")] = Field(False, description="Only the unread")
     archived: Annotated[bool, _flag("archived")] = Field(

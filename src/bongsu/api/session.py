@@ -32,7 +32,7 @@ def router(auth: Authenticator, settings: Settings, on_logout: Callable[[str], N
     @routes.post(
         "/api/session",
         status_code=204,
-        responses=problems(401, 403, 429),
+        responses=problems(401, 403, 429, 503),
         summary="Begin a session",
         openapi_extra=MEMBER_CALL,
     )
@@ -44,7 +44,9 @@ def router(auth: Authenticator, settings: Settings, on_logout: Callable[[str], N
         put(request, response, token, max(0, int((expires_at - datetime.now(UTC)).total_seconds())))
         return response
 
-    @routes.delete("/api/session", status_code=204, summary="End the session", openapi_extra=OPEN_CALL)
+    @routes.delete(
+        "/api/session", status_code=204, responses=problems(503), summary="End the session", openapi_extra=OPEN_CALL
+    )
     async def end(request: Request) -> Response:
         """Removes the cookie, and ends the streams that the member opened with it: pages that still have a cookie
         reconnect. The token itself stays valid until it expires."""

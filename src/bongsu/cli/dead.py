@@ -29,8 +29,8 @@ TypeOption = Annotated[str | None, typer.Option("--type", help="The notification
 UserOption = Annotated[str | None, typer.Option(help="The member's id.")]
 EventOption = Annotated[str | None, typer.Option(help="The event's UUID.")]
 QueueOption = Annotated[str | None, typer.Option(help="The queue that rejected the message, or the name of the outbox.")]
-FromOption = Annotated[str | None, typer.Option("--from", help="Died then or later: 2026-03-01T09:00:00+09:00.")]
-ToOption = Annotated[str | None, typer.Option("--to", help="Died before then.")]
+FromOption = Annotated[str | None, typer.Option("--from", help="Finished then or later: 2026-03-01T09:00:00+09:00.")]
+ToOption = Annotated[str | None, typer.Option("--to", help="Finished before then.")]
 
 
 @app.command("list")

@@ -284,13 +284,7 @@ DELETE_MESSAGES = Statement(
 )
 
 # Delete the counts of the messages given.
-DELETE_COUNTS = in_both(
-    lambda d: (
-        f"""
-    DELETE FROM bongsu_message_counts
-    WHERE message_id IN (SELECT given.message_id FROM {d.table("given", _MESSAGE_ID, 1)})"""
-    )
-)
+DELETE_COUNTS = in_both(lambda d: _delete(d, "bongsu_message_counts", _MESSAGE_ID))
 
 # Delete those of the events given that have no message. Their rows are locked.
 DELETE_EVENTS = in_both(
@@ -347,9 +341,7 @@ FIND_RUNS = same("""
     FROM bongsu_runs AS r WHERE r.run_id > $1 ORDER BY r.run_id LIMIT $2""")
 
 # Delete the runs given. They are finished, and so not locked.
-DELETE_RUNS = in_both(
-    lambda d: f"DELETE FROM bongsu_runs WHERE run_id IN (SELECT given.run_id FROM {d.table('given', _RUN_ID, 1)})"
-)
+DELETE_RUNS = in_both(lambda d: _delete(d, "bongsu_runs", _RUN_ID))
 
 # Delete up to $2 cancellations that were finished before $1 and whose events were deleted. Locks them; skips locked ones.
 DELETE_CANCELLATIONS = in_both(
