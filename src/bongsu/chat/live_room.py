@@ -74,7 +74,7 @@ class LiveRoom:
         """The readers that are to be sent this message."""
         if not self.paused and not self.sent:
             return iter(self.readers)
-        return (one for one in self.readers if one not in self.paused and self.sent.get(one, 0) < seq)
+        return (reader for reader in self.readers if reader not in self.paused and self.sent.get(reader, 0) < seq)
 
     def send_messages(self, frames: Sequence[bytes]) -> None:
         """The next messages, in one write to each reader if all are to have all of them."""

@@ -208,7 +208,7 @@ class LiveRooms(Loop):
 
     def _remove_members(self, room: LiveRoom, member_ids: set[str]) -> None:
         """They have left the room."""
-        for stream in [one for one in room.readers if one.member_id in member_ids]:
+        for stream in [reader for reader in room.readers if reader.member_id in member_ids]:
             frame = orjson.dumps({"op": "left", "roomId": str(room.room_id), "memberId": stream.member_id})
             write(stream, stream.connection.wire.chat(False, frame))
             self._of[stream].discard(room)

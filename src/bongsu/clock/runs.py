@@ -187,7 +187,7 @@ class Runs:
 def describe_error(raised: Exception) -> str:
     """In one line. Our own errors name their cure; those of a group are what is wrong."""
     if isinstance(raised, ExceptionGroup):
-        return "; ".join(describe_error(one) for one in raised.exceptions)
+        return "; ".join(describe_error(error) for error in raised.exceptions)
     try:
         text = str(raised)
     except Exception:

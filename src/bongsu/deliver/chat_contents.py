@@ -100,8 +100,10 @@ def _pushes(claimed: Iterable[ClaimedDelivery], contents: Mapping[int, MessageCo
     for delivery in claimed:
         content = contents.get(delivery.notification_id)
         if content is not None and content.type == CHAT_MESSAGE and content.ref_id is not None:
-            one, seq = delivery.notification_id, content.data.get("seq")
-            pushes[one] = PushOf(one, UUID(content.ref_id), delivery.member_id, seq if isinstance(seq, int) else None)
+            notification_id, seq = delivery.notification_id, content.data.get("seq")
+            pushes[notification_id] = PushOf(
+                notification_id, UUID(content.ref_id), delivery.member_id, seq if isinstance(seq, int) else None
+            )
     return list(pushes.values())
 
 

@@ -276,7 +276,7 @@ class Dispatcher(Loop):
         waiting = [sending for sending in self._sending.values() if self._is_waiting(sending)]
         if not waiting:
             return
-        of_digests = {one.claimed.notification_id: one.content for one in waiting if one.content.is_digest}
+        of_digests = {sending.claimed.notification_id: sending.content for sending in waiting if sending.content.is_digest}
         async with self._store.read() as tx:
             cancelled = await statements.find_cancelled(tx, {sending.claimed.message_id for sending in waiting})
             empty = await find_empty(tx, of_digests) if of_digests else set()

@@ -64,7 +64,7 @@ class View:
         if (hours := self.preferences.quiet_hours) is None:
             return False
         quiet = Quiet(minute_of_day(hours.start), minute_of_day(hours.end))
-        return any(quiet_until(one, self.zone, quiet) for one in (self.now, moment - _MOMENT))
+        return any(quiet_until(at, self.zone, quiet) for at in (self.now, moment - _MOMENT))
 
 
 async def find_view(

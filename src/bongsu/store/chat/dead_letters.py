@@ -83,10 +83,10 @@ async def replay(tx: Transaction, event_ids: Sequence[UUID]) -> Replayed:
     rows = await tx.fetch(_LOCK(_table(event_ids)))
     sends = {as_uuid(row["event_id"]): send for row in rows if (send := _message_of(row)) is not None}
     results = await add_messages(tx, list(sends.values())) if sends else []
-    stored = {event_id: one for event_id, one in zip(sends, results, strict=True) if isinstance(one, Stored)}
+    stored = {event_id: result for event_id, result in zip(sends, results, strict=True) if isinstance(result, Stored)}
     if stored:
         await tx.execute(_FINISH(_table(list(stored))))
-    return Replayed(len(stored), [one.message for one in stored.values() if one.is_new])
+    return Replayed(len(stored), [result.message for result in stored.values() if result.is_new])
 
 
 def _message_of(row: Row) -> NewMessage | None:

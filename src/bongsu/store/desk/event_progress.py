@@ -262,7 +262,11 @@ def _counts(rows: Sequence[Row]) -> Counts:
     return Counts(
         recipients["NOTIFIED"],
         _without_zeros(recipients, Reason),
-        {one: known for one in sorted(deliveries) if (known := _without_zeros(deliveries[one], DELIVERY_STATUSES))},
+        {
+            channel: known
+            for channel in sorted(deliveries)
+            if (known := _without_zeros(deliveries[channel], DELIVERY_STATUSES))
+        },
         recipients[MERGED],
     )
 
