@@ -20,7 +20,7 @@ from bongsu.runtime import telemetry
 _log = telemetry.log("bongsu.http")
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-# How many mistakes one answer names. The first few are what the caller will correct; the rest is noise.
+# How many mistakes one answer names. The caller corrects the first few and sends it again.
 REPORTED_ERRORS = 20
 
 STATUS: dict[type[errors.BongsuError], int] = {

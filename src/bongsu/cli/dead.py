@@ -95,7 +95,7 @@ def replay(
     new_collapse_id: Annotated[
         bool, typer.Option("--new-collapse-id", help="Show it beside what may have arrived already, not in its place.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Replay the dead letters that match the filters."""
     from bongsu.cli.dead_view import ReplayCommand  # noqa: PLC0415

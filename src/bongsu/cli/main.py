@@ -328,7 +328,7 @@ def simulator(
 def doctor(
     app_name: Annotated[str | None, typer.Option("--app", help="Your own rules, as `serve` is given them.")] = None,
 ) -> None:
-    """Check settings, store, Redis, brokers, channels and credentials; say what to do."""
+    """Check settings, store, Redis, brokers, channels and credentials; print how to fix what is wrong."""
     from bongsu.cli.doctor_view import show_findings  # noqa: PLC0415
     from bongsu.desk.doctor import examine  # noqa: PLC0415
 

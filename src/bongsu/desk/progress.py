@@ -17,7 +17,7 @@ from bongsu.store import Store
 from bongsu.store.desk import event_progress as statements
 from bongsu.store.desk.event_progress import EventPage, EventProgress, Filters, PageCursor, end_at_rate
 
-# The rate is that of so many samples: of one second it would jump between nothing and much.
+# The rate is that of so many samples: of a single second it would jump between zero and a high value.
 RATE_SAMPLES = 10
 
 

@@ -15,7 +15,7 @@ import orjson
 
 from bongsu.store.core.query import Dialect, Row, Transaction, fetch_one, in_both, same
 
-# Abandoned runs that one look finds.
+# Abandoned runs that are found at a time.
 ABANDONED_LIMIT = 100
 
 

@@ -34,7 +34,7 @@ OPERATORS_READERS = 2
 BUSY_MILLISECONDS = 100
 # No share waits longer for another process: the writer that waits keeps all others of this process waiting.
 LOCK_SECONDS = 3.0
-# Steps of SQLite's machine, about a millisecond of work, between two looks at whether a statement may go on.
+# Steps of SQLite's machine, about a millisecond of work, between two checks whether a statement may go on.
 STEPS = 10_000
 # For each connection, and only as far as it is used.
 CACHE_KIB = 32_768

@@ -1,6 +1,6 @@
 """How far events have come: one event with the counts of its members and deliveries, and pages of events, newest first.
 
-No look at an event reads more than a few tens of thousands of rows. A message with `is_bulk` has its counts in
+A read of an event touches no more than a few tens of thousands of rows. A message with `is_bulk` has its counts in
 bongsu_message_counts; every other has at most one step of recipients, whose rows are counted by index. A page looks at
 SCAN_LIMIT events at most, however rarely its filters match.
 """
