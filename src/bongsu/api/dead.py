@@ -36,7 +36,7 @@ class ReplayRequest(RequestModel):
 
     filter: DeadFilter | None = Field(None, description="At least one of its names must be given")
     dry_run: bool = Field(False, description="Count them and change nothing")
-    new_collapse_id: bool = Field(False, description="Show it beside what may have arrived already, not in its place")
+    new_collapse_id: bool = Field(False, description="Show it in addition to what may have arrived, not instead")
 
 
 _request: TypeAdapter[ReplayRequest] = TypeAdapter(ReplayRequest)

@@ -95,7 +95,7 @@ def message_frame(message: ChatMessage) -> dict[str, Any]:
 
 def changed_frame(message: ChatMessage) -> dict[str, Any]:
     """A message that was edited or deleted, as its readers are sent it."""
-    place = {"roomId": str(message.room_id), "seq": message.seq}
+    named = {"roomId": str(message.room_id), "seq": message.seq}
     if message.message is None:
-        return {"op": "deleted", **place, "deletedAt": message.deleted_at}
-    return {"op": "edited", **place, "message": message.message, "editedAt": message.edited_at}
+        return {"op": "deleted", **named, "deletedAt": message.deleted_at}
+    return {"op": "edited", **named, "message": message.message, "editedAt": message.edited_at}

@@ -134,10 +134,10 @@ async def check_access(tx: Transaction, room_id: UUID, caller: str | None) -> No
 
 
 async def lock_accessible(tx: Transaction, room_id: UUID, caller: str | None) -> LockedRoom:
-    """Lock the room, then check access: nobody joins or leaves after the check."""
+    """Lock the room, then check access: no member joins or leaves after the check."""
     room = await statements.lock_room(tx, room_id)
     await check_access(tx, room_id, caller)
-    assert room is not None, "nobody is in a room that does not exist"
+    assert room is not None, "a room that does not exist has no members"
     return room
 
 

@@ -45,10 +45,10 @@ def write_signal(kind: bytes, seq: int, changes: int, frame: dict[str, Any]) -> 
 def write_messages(seq: int, changes: int, frames: Sequence[bytes]) -> Iterator[bytes]:
     """Signals about messages that follow each other, from this seq on: as few as there can be."""
     first = size = 0
-    for place, frame in enumerate(frames):
-        if place > first and size + len(frame) > SIGNAL_BYTES:
-            yield _write_messages(seq + first, changes, frames[first:place])
-            first, size = place, 0
+    for index, frame in enumerate(frames):
+        if index > first and size + len(frame) > SIGNAL_BYTES:
+            yield _write_messages(seq + first, changes, frames[first:index])
+            first, size = index, 0
         size += len(frame)
     yield _write_messages(seq + first, changes, frames[first:])
 

@@ -93,7 +93,8 @@ def replay(
     until: ToOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them and change nothing.")] = False,
     new_collapse_id: Annotated[
-        bool, typer.Option("--new-collapse-id", help="Show it beside what may have arrived already, not in its place.")
+        bool,
+        typer.Option("--new-collapse-id", help="Show it in addition to what may have arrived, not instead."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:

@@ -42,9 +42,9 @@ class RabbitDeadLetters:
 
     async def list(self, asked: DeadFilter, after: MessageCursor | None, limit: int) -> LetterPage:
         found: list[RejectedMessage] = []
-        place, skipped = _read_cursor(after)
+        queue_index, skipped = _read_cursor(after)
         for number, queue in enumerate(_queues(asked)):
-            if number < place:
+            if number < queue_index:
                 continue
             async with read_dead_letters(self._url, queue) as reader:
                 looked = 0
@@ -80,14 +80,14 @@ class RabbitDeadLetters:
         """One dead-letter queue from head to end: what does not match is held until then, so that nothing is met twice. A
         process that takes the run over begins the queue again, and what was replayed is no longer there."""
         queues = _queues(asked)
-        place = run.cursor or 0
-        if place >= len(queues):
+        queue_index = run.cursor or 0
+        if queue_index >= len(queues):
             return False
-        async with read_dead_letters(self._url, queues[place]) as reader:
+        async with read_dead_letters(self._url, queues[queue_index]) as reader:
             if reader is not None:
                 await reader.prepare_replay()
                 await self._replay_queue(reader, asked, run)
-        await run.save(cursor=place + 1)
+        await run.save(cursor=queue_index + 1)
         return True
 
     async def _replay_queue(self, reader: DeadLetterReader, asked: DeadFilter, run: Run) -> None:

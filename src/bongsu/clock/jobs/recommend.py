@@ -1,7 +1,7 @@
 """The daily recommendation: one event for each active member, from which all that follows is that of any event.
 
 The run pages through the members. The recommender is asked between two steps, because no transaction may wait for a service;
-a step stores the events of a page with the place in the list of members. The id of an event is made from the day and the
+a step stores the events of a page with the cursor in the list of members. The id of an event is made from the day and the
 member, so no member gets two on one day: not from a page that is repeated, nor from a second run.
 """
 

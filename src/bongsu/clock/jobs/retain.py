@@ -1,6 +1,6 @@
-"""The retention job: deletes what is older than it is kept, in small steps, and rests as long after each as it took.
+"""The retention job: deletes what is older than it is kept, in small steps, and pauses as long after each as it took.
 
-If its process dies, another goes on from the same place, by the same times: they are counted from the run's slot.
+If its process dies, another goes on from the saved cursor, by the same times: they are counted from the run's slot.
 """
 
 from __future__ import annotations

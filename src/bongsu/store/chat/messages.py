@@ -90,7 +90,7 @@ _SET_LAST = in_both(
 )
 
 # Counts the messages that each sender given ($1) has sent now: they come after the sender's read mark. Locks the senders'
-# rows; whoever locks several of a room's has locked the room.
+# rows; a transaction that locks several of a room's has locked the room.
 _COUNT_SENT = in_both(
     lambda d: (
         f"""

@@ -82,7 +82,7 @@ END_ROUNDS = in_both(
     )
 )
 
-# Ends with EXPIRED what is READY long after its due time and worth nothing any more, of a channel ($1) and rank ($2), in the
+# Ends with EXPIRED what is READY long after its due time and expired, of a channel ($1) and rank ($2), in the
 # order of due times from $3 on, up to a limit ($4). Locks the rows; skips locked ones.
 EXPIRE_STALE = in_both(
     lambda d: (
