@@ -15,20 +15,6 @@ from bongsu.settings import Settings
 def router(auth: Authenticator, settings: Settings, on_logout: Callable[[str], None]) -> APIRouter:
     routes = APIRouter(tags=["inbox"])
 
-    def put(request: Request, response: Response, value: str, seconds: int) -> None:
-        is_secure = request.scope["scheme"] == "https"
-        # Pages of another site get to use it only if they were named, and browsers allow that over https alone.
-        is_shared = is_secure and request.headers.get("origin") in settings.origins
-        response.set_cookie(
-            SESSION_COOKIE,
-            value,
-            max_age=seconds,
-            path="/api",
-            httponly=True,
-            secure=is_secure,
-            samesite="none" if is_shared else "lax",
-        )
-
     @routes.post(
         "/api/session",
         status_code=204,
@@ -41,7 +27,7 @@ def router(auth: Authenticator, settings: Settings, on_logout: Callable[[str], N
         headers."""
         token, _, expires_at = await auth.bearer_until(request)
         response = Response(status_code=204)
-        put(request, response, token, max(0, int((expires_at - datetime.now(UTC)).total_seconds())))
+        _set_cookie(settings, request, response, token, max(0, int((expires_at - datetime.now(UTC)).total_seconds())))
         return response
 
     @routes.delete(
@@ -53,7 +39,22 @@ def router(auth: Authenticator, settings: Settings, on_logout: Callable[[str], N
         if (member_id := await auth.member_of_session(request)) is not None:
             on_logout(member_id)
         response = Response(status_code=204)
-        put(request, response, "", 0)
+        _set_cookie(settings, request, response, "", 0)
         return response
 
     return routes
+
+
+def _set_cookie(settings: Settings, request: Request, response: Response, value: str, seconds: int) -> None:
+    is_secure = request.scope["scheme"] == "https"
+    # Pages of another site may use it only if their origin was named, and browsers allow that over https alone.
+    is_shared = is_secure and request.headers.get("origin") in settings.origins
+    response.set_cookie(
+        SESSION_COOKIE,
+        value,
+        max_age=seconds,
+        path="/api",
+        httponly=True,
+        secure=is_secure,
+        samesite="none" if is_shared else "lax",
+    )
