@@ -49,16 +49,16 @@ class Rooms:
 
     async def create(self, caller: str | None, name: str, member_ids: Sequence[str]) -> Room:
         """A member who creates a room is in it."""
-        everybody = list(dict.fromkeys([*([] if caller is None else [caller]), *member_ids]))
+        initial = list(dict.fromkeys([*([] if caller is None else [caller]), *member_ids]))
         room_id = new_id()
 
         async def create(tx: Transaction) -> None:
-            await _check_room_count(tx, everybody)
-            await statements.create_room(tx, room_id, name, everybody)
+            await _check_room_count(tx, initial)
+            await statements.create_room(tx, room_id, name, initial)
 
         await self._store.run(create)
-        self._fanout.created(room_id, everybody)
-        return Room(room_id, name, everybody)
+        self._fanout.created(room_id, initial)
+        return Room(room_id, name, initial)
 
     async def of_member(self, member_id: str) -> list[RoomOfMember]:
         """All rooms of a member, those with the newest message first."""
