@@ -12,7 +12,7 @@ from bongsu.decide.worker import EventWorker
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.desk.erase import Erasures
-from bongsu.desk.why import look
+from bongsu.desk.why import find_view
 from bongsu.errors import StoreUnreachable
 from bongsu.live.announce import Announcer
 from bongsu.model import Channel, utc_now
@@ -160,7 +160,7 @@ async def test_the_history_names_the_notification_it_was_merged_into(store: Stor
     assert (opened.status, opened.merged_into, opened.body) == (Status.PENDING, None, "Bob and Ann liked your post.")
     assert progress is not None
     assert (progress.counts.decided, progress.counts.merged, progress.counts.suppressed) == (1, 1, {})
-    view = await look(store, settings, "owner", None, 10)
+    view = await find_view(store, settings, "owner", None, 10)
     assert list(row_sentences(view, merged)) == [f"merged into notification {opened.notification_id}, a digest"]
 
 

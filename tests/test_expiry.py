@@ -14,7 +14,7 @@ from bongsu.cli.why_view import lines_of
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.deliver.dispatcher import Dispatcher
-from bongsu.desk.why import look
+from bongsu.desk.why import find_view
 from bongsu.errors import BadApp
 from bongsu.model import Channel, Listed, Member, NoticeType, utc_now
 from bongsu.model.outcome import Accepted, Outcome, Outgoing, Refused, Retry
@@ -88,9 +88,9 @@ async def test_nothing_stale_goes_out_after_an_outage(store: Store, settings: Se
     assert await outcomes(store) == [("FAIL", "EXPIRED")] * 3
     (inbox,) = await rows(store, "SELECT unread FROM bongsu_members")
     assert inbox["unread"] == 1
-    explained = "\n".join(map(str, lines_of(await look(store, settings, "a", None, 10))))
+    explained = "\n".join(map(str, lines_of(await find_view(store, settings, "a", None, 10))))
     assert "EXPIRED" in explained
-    assert "its time was over" in explained
+    assert "it expired" in explained
 
 
 async def test_what_has_not_expired_goes_out_after_an_outage(store: Store, settings: Settings) -> None:

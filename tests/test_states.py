@@ -18,7 +18,7 @@ from bongsu.settings import Settings
 from bongsu.store import Statement, Store, outbox
 from bongsu.store.core.query import same
 from bongsu.store.deliveries import DeliveryStatus
-from bongsu.store.desk import dead_letters
+from bongsu.store.desk import dead_letters, dead_replay
 from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.desk.dead_letters import Filters
 from tests.support.cancellations import request_cancel, run_cancel_steps
@@ -82,7 +82,7 @@ async def recorded(store: Store, table: str) -> Transitions:
 async def replay_all(store: Store) -> None:
     async with store.transaction() as tx:
         found, _ = await dead_letters.find_page(tx, Filters())
-        await dead_letters.replay(tx, found)
+        await dead_replay.replay(tx, found)
 
 
 async def cancel(store: Store, settings: Settings, event_id: UUID, *, withdraw: bool = False) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 
 from bongsu import demo
 from bongsu.api.app import build_api
-from bongsu.api.http_protocol import HttpLimits
+from bongsu.api.http_limits import HttpLimits
 from bongsu.api.server import serving
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.intake import ChatAnnouncer, ChatIntake, decode_chat_message
@@ -27,8 +27,6 @@ from bongsu.clock.skew import SkewMonitor
 from bongsu.counters.calls import Counters
 from bongsu.counters.flush import Flusher
 from bongsu.counters.pending import PendingSums
-from bongsu.decide.effects import CountDeltas
-from bongsu.decide.progress import Decision
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
 from bongsu.deliver.channels.refresh import ChannelRefresh
@@ -40,7 +38,7 @@ from bongsu.ingress.decode import decode_event
 from bongsu.ingress.intake import Intake
 from bongsu.ingress.rabbitmq import require_driver
 from bongsu.ingress.relay import open_relay
-from bongsu.live.announce import Announcer, announce_read
+from bongsu.live.announce import Announcer, announce_change
 from bongsu.live.gateway import Gateway
 from bongsu.live.member_state import OpenStreams
 from bongsu.live.presence import Presence
@@ -56,7 +54,6 @@ from bongsu.runtime.topics import CANCELLATIONS_TOPIC, EVENTS_TOPIC
 from bongsu.settings import Settings
 from bongsu.store import Share, Store
 from bongsu.store.chat.messages import NewMessage
-from bongsu.store.counters import KeySum
 from bongsu.store.messages.content import MessageCache
 from bongsu.store.outbox import NewEvent
 
@@ -117,29 +114,17 @@ def _flusher(process: Process) -> AbstractAsyncContextManager[object]:
     return running(Flusher(process.store, process.settings, process.pending_sums))
 
 
-def _on_counted(process: Process) -> Callable[[Sequence[KeySum]], None]:
-    return process.pending_sums.add if process.pending_sums is not None else lambda _sums: None
-
-
-def _after_effects(process: Process) -> Callable[[Decision], None]:
-    on_counted = _on_counted(process)
-
-    def decided(decision: Decision) -> None:
-        for effect in decision.effects:
-            if isinstance(effect, CountDeltas):
-                on_counted(effect.sums)
-
-    return decided
-
-
 @contextlib.asynccontextmanager
 async def _event_worker(process: Process) -> AsyncIterator[None]:
-    """With the two that follow each of its steps: open pages are sent what is new, and dispatchers are woken."""
+    """With what follows each of its steps: dispatchers are woken, open pages are sent what is new, and counted deltas are
+    added to the pending sums."""
     store, settings, signals = process.store, process.settings, process.signals
     waker, announcer = DispatcherWaker(signals), Announcer(store, signals, process.message_cache)
     decider = Decider(store, Templates.load(), settings, message_cache=process.message_cache)
-    after_effects = _after_effects(process)
-    worker = EventWorker(store, process.rules, settings, decider, waker.decided, announcer.decided, after_effects)
+    on_decided = [waker.decided, announcer.decided]
+    if process.pending_sums is not None:
+        on_decided.append(process.pending_sums.decided)
+    worker = EventWorker(store, process.rules, settings, decider, *on_decided)
     async with running(announcer):
         with signals.listen(EVENTS_TOPIC, worker.on_signal):
             async with running(worker):
@@ -223,12 +208,13 @@ COMPONENTS: Mapping[Role, Sequence[Component]] = {
 
 @contextlib.asynccontextmanager
 async def http(process: Process, listener: socket.socket) -> AsyncIterator[str]:
-    """What this process answers: the API, streams, or no more than how it is."""
+    """What this process answers: the API, streams, or only health checks and metrics."""
     store, signals, settings, roles = process.store, process.signals, process.settings, process.roles
     intake = Intake(store.share(Share.INGEST), signals, "http") if Role.API in roles else None
     declared = process.rules.counters | set(settings.targets)
     is_api = Role.API in roles
-    counters = Counters(store.share(Share.INGEST), declared, _on_counted(process)) if is_api else None
+    on_counted = None if process.pending_sums is None else process.pending_sums.add
+    counters = Counters(store.share(Share.INGEST), declared, on_counted) if is_api else None
     chat_order = ChatOrder(store, Fanout(signals), settings) if roles & LISTENING else None
     is_gateway = Role.GATEWAY in roles
     gateway = Gateway(store, signals, settings, process.message_cache, process.open_streams) if is_gateway else None
@@ -240,7 +226,7 @@ async def http(process: Process, listener: socket.socket) -> AsyncIterator[str]:
         process.stopping.is_set,
         signals,
         gateway=gateway,
-        on_change=partial(announce_read, signals),
+        on_change=partial(announce_change, signals),
         chat_order=chat_order,
         counters=counters,
         presence=process.presence,

@@ -51,7 +51,7 @@ class StoreRefused(StoreError):
 
 
 class StoreFull(StoreUnreachable):
-    """The disk under the store is full. Make room on it; nothing was stored."""
+    """The disk under the store is full. Free some space on it; nothing was stored."""
 
 
 class StoreDamaged(StoreError):
@@ -146,7 +146,7 @@ class NotYourMessage(BongsuError):
 
 
 class MessageDeleted(BongsuError):
-    """Its text is gone. Send a new message."""
+    """Its text was deleted. Send a new message."""
 
 
 class BadChatMessage(BongsuError):
@@ -195,12 +195,12 @@ class NotForDemo(BongsuError):
 
 
 class DemoExposed(BongsuError):
-    """Anybody who reaches the demo may use it without a key: leave --host and BONGSU_HOST at 127.0.0.1, or add --demo-public
+    """Anyone who reaches the demo may use it without a key: leave --host and BONGSU_HOST at 127.0.0.1, or add --demo-public
     if that is intended."""
 
 
 class FilesExposed(BongsuError):
-    """Other users of this machine can read members' data or keys: the command takes that away."""
+    """Other users of this machine can read members' data or keys: the command above removes that right."""
 
 
 class NoSuchJob(BongsuError):
@@ -271,7 +271,8 @@ class SourceDiffers(SourceError):
 
 
 class BadCursor(BongsuError):
-    """It is not a cursor of this list: take the one that the previous page ended with, or leave it out to begin anew."""
+    """It is not a cursor of this list: take the one that the previous page ended with, or leave it out to begin at the first
+    page."""
 
 
 class DeadLettersBusy(SourceError):

@@ -74,7 +74,7 @@ class Service:
         listens: bool = False,
         is_demo: bool = False,
     ) -> None:
-        """With `listens`, roles that answer no requests still answer how they are."""
+        """With `listens`, roles without an API still answer health checks and metrics."""
         self._is_demo = is_demo
         self._settings = settings = demo.with_demo_limits(settings) if is_demo else settings
         self._roles = roles

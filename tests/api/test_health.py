@@ -84,7 +84,7 @@ async def test_after_a_write_failed_on_a_full_disk_a_process_is_not_ready_for_a_
     assert refused.json()["type"] == "urn:bongsu:store-full"
     answer = await api.get("/readyz")
     assert answer.status_code == 503
-    assert "Make room" in answer.json()["detail"]
+    assert "Free some space" in answer.json()["detail"]
     # Where the store is, is nobody's business.
     assert store.location not in answer.text
     monkeypatch.setattr(stores, "FAILED_DISK_SECONDS", 0)
@@ -97,8 +97,8 @@ async def test_a_file_without_room_to_grow_is_not_ready_before_a_write_fails(
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=4096))
     if store.dialect.name != "sqlite":
-        store.check_room()  # a server's disk is not ours to look at
+        store.check_disk()  # a server's disk is not ours to look at
         return
     with pytest.raises(StoreFull, match="4096 bytes are free"):
-        store.check_room()
+        store.check_disk()
     assert (await api.get("/readyz")).status_code == 503

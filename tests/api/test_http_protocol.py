@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from bongsu.api import admission, http_protocol
 from bongsu.api.admission import Admission
-from bongsu.api.http_protocol import HttpLimits
+from bongsu.api.http_limits import HttpLimits
 from bongsu.api.server import bind, serving
 from bongsu.api.ws_protocol import TRANSPORT
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from websockets.sync.client import connect
 
-from bongsu.api.http_protocol import FRAME_BYTES, HttpLimits
+from bongsu.api.http_limits import FRAME_BYTES, HttpLimits
 from bongsu.settings import Settings
 from tests.live.harness import bearer
 from tests.live.socket_client import socket_url

@@ -14,7 +14,7 @@ from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.desk.erase import Erasures
-from bongsu.desk.why import look
+from bongsu.desk.why import find_view
 from bongsu.model import Priority
 from bongsu.rules.chat import UNREAD
 from bongsu.runtime.loop import running
@@ -149,7 +149,7 @@ async def test_members_switch_the_type_or_everything_off(pushing: Pushing) -> No
     await set_preferences(pushing.store, "cho", types={"CHAT_MESSAGE": {"enabled": False}})
     await pushing.chat.send(room, "ann", "hi")
     assert await pushing.pushed() == {"dan": ONE.format("hi")}
-    view = await look(pushing.store, pushing.settings, "cho", None, 10)
+    view = await find_view(pushing.store, pushing.settings, "cho", None, 10)
     (row,) = view.rows
     assert (row.status, list(row_sentences(view, row))) == (
         Status.USER_OPTED_OUT,
@@ -199,10 +199,10 @@ async def test_what_was_read_before_the_push_went_is_not_pushed(pushing: Pushing
     await pushing.chat.rooms.mark_read("bob", room, 2)
     assert await pushing.deliver() == []
     assert await codes(pushing.store) == [("CANCELLED", "READ")]
-    view = await look(pushing.store, pushing.settings, "bob", None, 10)
+    view = await find_view(pushing.store, pushing.settings, "bob", None, 10)
     (row,) = view.rows
     assert (row.status, row.title) == (Status.CANCELLED, "trip")
-    said = "PUSH to phone: not sent: the member read the messages before the push went"
+    said = "PUSH to phone: not sent: the member read the messages before the push was sent"
     assert list(row_sentences(view, row)) == [said]
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from bongsu.cli.events_view import facts, line, pace, watch
 from bongsu.desk.lists import fill_page
-from bongsu.desk.progress import EventFilter, Look, list_events
+from bongsu.desk.progress import EventFilter, ProgressSample, list_events
 from bongsu.errors import NoSuchEvent
 from bongsu.model import EventStatus, new_id
 from bongsu.settings import Settings
@@ -168,26 +168,28 @@ def test_the_rate_is_that_between_two_looks() -> None:
     first = progress(SUCCESS=100, READY=900)
     # Two seconds later fifty more have an outcome, and ten were cancelled.
     second = replace(progress(SUCCESS=140, FAIL=6, UNKNOWN=4, CANCELLED=10, READY=800, SENDING=40), now=NOON + HOUR / 1_800)
-    assert (Look(first).rate, Look(first).expected_end) == (10.0, NOON + timedelta(seconds=90))
-    look = Look(second, first)
-    assert (look.rate, look.done) == (25.0, 160)
-    assert look.expected_end == second.now + timedelta(seconds=840 / 25)
-    assert line(look, SEOUL) == "DONE  7 decided  160 of 1,000 deliveries ended  25.0/s, ends 21:00:35"
+    assert (ProgressSample(first).rate, ProgressSample(first).expected_end) == (10.0, NOON + timedelta(seconds=90))
+    sample = ProgressSample(second, first)
+    assert (sample.rate, sample.done) == (25.0, 160)
+    assert sample.expected_end == second.now + timedelta(seconds=840 / 25)
+    assert line(sample, SEOUL) == "DONE  7 decided  160 of 1,000 deliveries ended  25.0/s, ends 21:00:35"
     tomorrow = replace(second, counts=Counts(7, {}, {"PUSH": {"SUCCESS": 150, "READY": 10**6}}))
-    assert pace(Look(tomorrow, first), SEOUL) == "25.0/s, ends 2026-03-02 08:06:42"
+    assert pace(ProgressSample(tomorrow, first), SEOUL) == "25.0/s, ends 2026-03-02 08:06:42"
     # The store's clock was set back, or stood still.
-    assert (Look(first, second).rate, Look(first, first).rate) == (None, None)
+    assert (ProgressSample(first, second).rate, ProgressSample(first, first).rate) == (None, None)
     # A replay makes deliveries wait again that had an outcome.
-    back = Look(replace(first, now=second.now + HOUR), second)
+    back = ProgressSample(replace(first, now=second.now + HOUR), second)
     assert (back.rate, back.expected_end, pace(back, SEOUL)) == (0.0, None, "0.0/s")
 
 
 def test_without_a_rate_there_is_less_to_say() -> None:
-    assert line(Look(progress(EventStatus.PENDING)), SEOUL) == "PENDING  7 decided  0 of 0 deliveries ended"
-    assert line(Look(progress(SUCCESS=3)), SEOUL) == "DONE  7 decided  3 of 3 deliveries ended"
-    assert line(Look(progress(SUCCESS=3), progress(SUCCESS=1)), SEOUL) == "DONE  7 decided  3 of 3 deliveries ended"
+    assert line(ProgressSample(progress(EventStatus.PENDING)), SEOUL) == "PENDING  7 decided  0 of 0 deliveries ended"
+    assert line(ProgressSample(progress(SUCCESS=3)), SEOUL) == "DONE  7 decided  3 of 3 deliveries ended"
+    assert (
+        line(ProgressSample(progress(SUCCESS=3), progress(SUCCESS=1)), SEOUL) == "DONE  7 decided  3 of 3 deliveries ended"
+    )
     scheduled = replace(progress(EventStatus.PENDING), due_at=NOON)
-    assert pace(Look(scheduled), SEOUL) == "due 2026-03-01 21:00:00"
+    assert pace(ProgressSample(scheduled), SEOUL) == "due 2026-03-01 21:00:00"
 
 
 class Campaign:

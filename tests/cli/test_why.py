@@ -17,7 +17,7 @@ from bongsu import App, Digest
 from bongsu.cli.why_view import delivery_sentence, event_sentence, facts, lines_of, reason_sentence, row_sentences
 from bongsu.decide.quiet_hours import local_day
 from bongsu.deliver.codes import in_words
-from bongsu.desk.why import View, look, reason_of
+from bongsu.desk.why import View, find_view, reason_of
 from bongsu.model import (
     Channel,
     Device,
@@ -421,7 +421,7 @@ async def test_an_event_whose_notification_is_shown_is_not_shown_twice(store: St
     async with store.transaction() as tx:
         await outbox.add(tx, [event])
         await add_past_notification(tx, await add_past_message(tx, event_id=event.event_id), "m-1", "SUCCESS")
-    seen = await look(store, settings, "m-1", None, 10)
+    seen = await find_view(store, settings, "m-1", None, 10)
     assert ([row.event_id for row in seen.rows], seen.unfinished) == ([event.event_id], [])
 
 

@@ -318,7 +318,7 @@ async def test_a_run_that_crashes_its_processes_is_given_up(store: Store) -> Non
         ended = await Runs(store, LEASE_SECONDS).run_by_hand(job(work), "test")
         assert (ended.run.error is not None) == is_given_up
     assert len(calls) == 1
-    assert ended.run.error == "RuntimeError: given up: 5 processes in a row died at it"
+    assert ended.run.error == "RuntimeError: given up: 5 processes in a row crashed while running it"
 
 
 async def test_a_job_that_cancels_itself_has_failed(store: Store) -> None:

@@ -77,7 +77,7 @@ async def _work(settings: Settings, rules: Rules, dice: random.Random, is_mortal
     # On PostgreSQL few members take another path than many: some processes take the one, some the other.
     decide.FEW = dice.choice([0, 1_000])
     # Every crash here is ours and no event's: none is to be given up for that.
-    outbox.rows.DEATHS_ALONE = 10**6
+    outbox.rows.CRASHES_ALONE = 10**6
     store = Store.open(settings)
     death = Death(dice.randint(1, 12) if is_mortal else 10**9, dice.choice(POINTS))
     apply_decision = decisions.apply_decision

@@ -62,7 +62,7 @@ async def published(store: Store, count: int) -> list[Event]:
 
 async def decided_in_vain(store: Store, settings: Settings, worker: EventWorker, error: type[Exception]) -> None:
     """More often than an event may be attempted, and more often than it may crash workers."""
-    for _ in range(settings.max_retries + outbox.SUSPECT_AFTER + outbox.DEATHS_ALONE + 2):
+    for _ in range(settings.max_retries + outbox.SUSPECT_AFTER + outbox.CRASHES_ALONE + 2):
         claimed = await worker._claim()
         assert claimed
         with locked(settings), pytest.raises(error):

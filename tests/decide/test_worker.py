@@ -19,8 +19,8 @@ from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, outbox
 from bongsu.store.core.query import same
-from bongsu.store.desk import dead_letters
-from bongsu.store.outbox import DEATHS_ALONE, SUSPECT_AFTER, ClaimedEvent, LockedClaims, StoredEvent
+from bongsu.store.desk import dead_letters, dead_replay
+from bongsu.store.outbox import CRASHES_ALONE, SUSPECT_AFTER, ClaimedEvent, LockedClaims, StoredEvent
 from tests.support.rows import add_event
 
 
@@ -138,7 +138,7 @@ async def test_an_event_that_no_rule_handles_ends_unhandled_until_a_rule_does(st
     assert (dead.state, dead.event_id) == (dead_letters.State.UNHANDLED, unknown.event_id)
     assert counts == {EventStatus.PENDING: 0, EventStatus.FAILED: 0, EventStatus.UNHANDLED: 1}
     async with store.transaction() as tx:
-        assert await dead_letters.replay(tx, [dead]) == 1
+        assert await dead_replay.replay(tx, [dead]) == 1
     await finish(worker_of(store, say("SAID"), quick), store)
     assert (await fate(store, unknown)).status is EventStatus.DONE
 
@@ -215,13 +215,13 @@ async def test_an_event_that_ends_every_worker_is_failed_without_being_tried_aga
     for _ in range(SUSPECT_AFTER):
         async with store.single() as tx:
             await outbox.claim(tx, 1, -1, "one that dies")
-    for _ in range(DEATHS_ALONE):
+    for _ in range(CRASHES_ALONE):
         async with store.single() as tx:
             assert await outbox.claim_suspect(tx, -1, "one that dies")
     await finish(worker_of(store, rules, quick), store)
     row = await fate(store, event)
     assert row.status is EventStatus.FAILED
-    assert row.error == f"every worker that claimed it has crashed, {SUSPECT_AFTER + DEATHS_ALONE} in a row"
+    assert row.error == f"every worker that claimed it has crashed, {SUSPECT_AFTER + CRASHES_ALONE} in a row"
     assert asked == []
 
 
@@ -229,7 +229,7 @@ async def test_a_store_that_goes_away_again_and_again_is_no_events_fault(
     store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More often than an event may crash its workers: it has crashed none."""
-    record_query, failures = outbox.record_query, [StoreUnreachable("gone")] * (SUSPECT_AFTER + DEATHS_ALONE + 3)
+    record_query, failures = outbox.record_query, [StoreUnreachable("gone")] * (SUSPECT_AFTER + CRASHES_ALONE + 3)
 
     def record_at_last(*arguments: object) -> object:
         if failures:

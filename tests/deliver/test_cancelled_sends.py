@@ -177,7 +177,7 @@ async def test_what_a_stop_gives_back_of_a_cancelled_event_is_cancelled(
 async def test_one_that_an_earlier_claim_may_have_sent_is_unknown_when_it_is_dropped(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 0.0)
     event_id = await decide_campaign(store, settings, 3, chunk=2, kind=AGAIN)
     assert len(await statements.claim(store, Channel.PUSH, RANKS, 10, -1, "dead")) == 3
     sender = OneAtATime()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bongsu.deliver import dispatcher as module
+from bongsu.deliver import leases, recorder
 from bongsu.deliver.channels.callback import CallbackSender, GuardedSender, OnOutcome
 from bongsu.deliver.claimer import SHARE
 from bongsu.deliver.dispatcher import Dispatcher
@@ -61,7 +61,7 @@ def quick(settings: Settings) -> Settings:
 @pytest.fixture(autouse=True)
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """What others have abandoned is claimed at once. tests/deliver/test_outage.py is about the wait."""
-    monkeypatch.setattr(module, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(leases, "GRACE_SECONDS", 0.0)
 
 
 async def one_delivery(store: Store, settings: Settings, kind: NoticeType = MOST_ONCE, *who: str) -> None:
@@ -626,7 +626,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_outcomes_that_come_one_by_one_are_recorded_together(
     store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LINGER_SECONDS", 3600)
+    monkeypatch.setattr(recorder, "LINGER_SECONDS", 3600)
     await one_delivery(store, quick, MOST_ONCE, *(f"m{number:02}" for number in range(40)))
     recorded = counted(monkeypatch)
     sender = Prompt()
@@ -716,15 +716,15 @@ async def test_a_stop_waits_for_what_is_being_sent(store: Store, quick: Settings
 async def test_told_to_stop_it_waits_for_no_more_results_than_those_under_way(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LINGER_SECONDS", 3600)
+    monkeypatch.setattr(recorder, "LINGER_SECONDS", 3600)
     await one_delivery(store, settings, MOST_ONCE, "a", "b")
     sender = Prompt()
     dispatcher = Dispatcher(store, sender, settings)
     await dispatcher.tick()
     dispatcher._stopping.set()
     sender.under_way[0](Accepted())
-    assert not dispatcher._is_to_record
+    assert not dispatcher._recorder._is_due
     sender.under_way[1](Accepted())
-    assert dispatcher._is_to_record
+    assert dispatcher._recorder._is_due
     await dispatcher.stop()
     assert await states(store, "status") == [("SUCCESS",)] * 2

@@ -14,7 +14,8 @@ import pytest
 
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.claimer import SHARE
-from bongsu.deliver.dispatcher import GRACE_SECONDS, Dispatcher
+from bongsu.deliver.dispatcher import Dispatcher
+from bongsu.deliver.leases import GRACE_SECONDS
 from bongsu.errors import StoreError, StoreRefused
 from bongsu.model import Channel, NoticeType
 from bongsu.model.outcome import Accepted, Outcome, Outgoing, Retry, Scope
@@ -22,7 +23,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from bongsu.store import deliveries as statements
 from bongsu.store.core.dead_claims import release_dead_claims
-from bongsu.store.deliveries import ClaimedDelivery, Contact, DeliveryResult, Success
+from bongsu.store.deliveries import ClaimContinuity, ClaimedDelivery, DeliveryResult, Success
 from bongsu.store.deliveries.recovery import settle_abandoned
 from bongsu.store.ranks import ORDINARY, RANKS, SHARED_TURNS
 from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, states
@@ -178,12 +179,12 @@ async def test_a_lease_that_ended_unnoticed_is_no_reason_to_forget(
     await one_delivery(store, short, kind, "a")
     sender = Prompt()
     dispatcher = Dispatcher(store, sender, short.model_copy(update={"send_timeout_seconds": 30}))
-    monkeypatch.setattr("bongsu.deliver.dispatcher.LINGER_SECONDS", 3600)
-    dispatcher._claimer._contact = Contact(gap_seconds=3600, grace_seconds=0)
+    monkeypatch.setattr("bongsu.deliver.recorder.LINGER_SECONDS", 3600)
+    dispatcher._claimer._continuity = ClaimContinuity(gap_seconds=3600, grace_seconds=0)
     await dispatcher.tick()
     if is_known:
         sender.under_way[0](Accepted("ref"))
-        dispatcher._is_to_record = False
+        dispatcher._recorder._is_due = False
     await set_columns(store, "deliveries", due=Sql("created_at"))
     dispatcher.wake()
     await dispatcher.tick()
@@ -204,7 +205,7 @@ async def test_two_that_both_know_outcomes_forget_none_in_an_outage_longer_than_
     both = [Dispatcher(store, GuardedSender(sender), patient, concurrency=2 * EACH * SHARE) for _ in range(2)]
     for number, one in enumerate(both):
         one._lease.seconds = 1.0
-        one._claimer._contact = Contact(0.5, GRACE_SECONDS)
+        one._claimer._continuity = ClaimContinuity(0.5, GRACE_SECONDS)
         for kind in (MOST_ONCE, LEAST_ONCE):
             await one_delivery(store, short, kind, *(f"m{number}{index:03}" for index in range(EACH)))
         while len(sender.sent) < 2 * EACH * (number + 1):
@@ -225,52 +226,52 @@ async def test_two_that_both_know_outcomes_forget_none_in_an_outage_longer_than_
 
 async def test_a_claim_that_the_store_begins_late_leases_nothing(store: Store, short: Settings) -> None:
     """As one that was on its way when the store stopped answering. Its sender may have given up since."""
-    contact = Contact(gap_seconds=60, grace_seconds=0)
-    assert await claim(store, contact) == []
+    continuity = ClaimContinuity(gap_seconds=60, grace_seconds=0)
+    assert await claim(store, continuity) == []
     await one_delivery(store, short, LEAST_ONCE, "a")
     await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
     await one_delivery(store, short, LEAST_ONCE, "b")
-    move_back(contact, hours=1)
-    assert await claim(store, contact) == []
+    move_back(continuity, hours=1)
+    assert await claim(store, continuity) == []
     assert await states(store, "status, epoch, leased_by") == [("SENDING", 1, "dead"), ("READY", 0, None)]
     # The next one comes in time.
-    assert len(await claim(store, contact)) == 2
+    assert len(await claim(store, continuity)) == 2
 
 
 async def test_after_a_gap_abandoned_deliveries_are_claimed_when_the_grace_is_over(store: Store, short: Settings) -> None:
     await one_delivery(store, short, LEAST_ONCE, "a")
     await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
     await one_delivery(store, short, LEAST_ONCE, "b")
-    contact = Contact(gap_seconds=7200, grace_seconds=3600)
-    assert [one.member_id for one in await claim(store, contact)] == ["b"]
-    assert await claim(store, contact) == []
-    assert contact._since is not None
-    contact._since -= timedelta(hours=1)
-    assert [one.member_id for one in await claim(store, contact)] == ["a"]
+    continuity = ClaimContinuity(gap_seconds=7200, grace_seconds=3600)
+    assert [one.member_id for one in await claim(store, continuity)] == ["b"]
+    assert await claim(store, continuity) == []
+    assert continuity._since is not None
+    continuity._since -= timedelta(hours=1)
+    assert [one.member_id for one in await claim(store, continuity)] == ["a"]
 
 
 async def test_recovery_settles_nothing_after_a_gap(store: Store, short: Settings) -> None:
     await one_delivery(store, short, LEAST_ONCE, "a")
     await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
-    contact = Contact(gap_seconds=60, grace_seconds=0)
+    continuity = ClaimContinuity(gap_seconds=60, grace_seconds=0)
     for is_late in (True, False):
         async with store.transaction() as tx:
-            await settle_abandoned(tx, 0, contact)
+            await settle_abandoned(tx, 0, continuity)
         if is_late:
-            move_back(contact, hours=1)
+            move_back(continuity, hours=1)
         async with store.transaction() as tx:
-            settled = await settle_abandoned(tx, 10, contact)
+            settled = await settle_abandoned(tx, 10, continuity)
         assert settled == ({} if is_late else {("PUSH", "READY"): 1})
 
 
-async def claim(store: Store, contact: Contact) -> list[ClaimedDelivery]:
-    return await statements.claim(store, Channel.PUSH, RANKS, 10, 60, "w", contact)
+async def claim(store: Store, continuity: ClaimContinuity) -> list[ClaimedDelivery]:
+    return await statements.claim(store, Channel.PUSH, RANKS, 10, 60, "w", continuity)
 
 
-def move_back(contact: Contact, hours: float) -> None:
+def move_back(continuity: ClaimContinuity, hours: float) -> None:
     """The store answered last so long ago."""
-    assert contact._last is not None
-    contact._last -= timedelta(hours=hours)
+    assert continuity._last is not None
+    continuity._last -= timedelta(hours=hours)
 
 
 async def test_a_dispatcher_that_starts_as_the_store_comes_back_claims_nothing_that_a_live_one_holds(
@@ -283,7 +284,7 @@ async def test_a_dispatcher_that_starts_as_the_store_comes_back_claims_nothing_t
     # Its lease has ended, unrenewed. Something new is due too.
     await set_columns(store, "deliveries", due=Sql("created_at"))
     await one_delivery(store, short, LEAST_ONCE, "b")
-    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
+    monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 3600)
     started = Dispatcher(store, theirs, short.model_copy(update={"send_timeout_seconds": 30}))
     async with running(started):
         async with asyncio.timeout(30):
@@ -301,7 +302,7 @@ async def test_abandoned_deliveries_are_claimed_a_moment_after_the_start(
 ) -> None:
     await one_delivery(store, short, LEAST_ONCE, "a")
     await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
-    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 0.3)
+    monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 0.3)
     sender = Prompt()
     dispatcher = Dispatcher(store, sender, short)
     async with running(dispatcher):
@@ -332,7 +333,7 @@ async def test_one_that_started_before_the_store_came_back_claims_nothing_that_a
         return claimed
 
     monkeypatch.setattr(statements, "claim", refuse)
-    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
+    monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 3600)
     async with running(Dispatcher(store, Prompt(), patient)):
         for _ in range(3):
             await asyncio.wait_for(claims.acquire(), 30)
@@ -375,7 +376,7 @@ async def test_alone_on_an_embedded_store_it_claims_what_the_dead_held_at_once(
     await one_delivery(store, embedded, LEAST_ONCE, "a", "b")
     await statements.claim(store, Channel.PUSH, RANKS, 1, 60, "dead")
     await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
-    monkeypatch.setattr("bongsu.deliver.dispatcher.GRACE_SECONDS", 3600)
+    monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 3600)
     sender = Prompt()
     async with release_dead_claims(store) as released, running(Dispatcher(store, sender, embedded)):
         assert released == 2
@@ -412,16 +413,16 @@ async def test_while_the_store_takes_claims_but_no_results_their_leases_are_rene
             await asyncio.sleep(0.01)
             with contextlib.suppress(StoreRefused):
                 await dispatcher.tick()
-        contact = Contact(gap_seconds=3600, grace_seconds=0)
-        assert await claim(store, contact) == []
+        continuity = ClaimContinuity(gap_seconds=3600, grace_seconds=0)
+        assert await claim(store, continuity) == []
         # Every lease has ended, but for what the dispatcher does about it.
         await set_columns(store, "deliveries", due=Sql("created_at"))
         before = refusals
         while refusals == before:
             with contextlib.suppress(StoreRefused):
                 await dispatcher.tick()
-        assert contact.with_abandoned
-        assert await claim(store, contact) == []
+        assert continuity.with_abandoned
+        assert await claim(store, continuity) == []
         is_refused = False
         while await rows(store, "SELECT 1 FROM bongsu_deliveries WHERE status = 'SENDING'"):
             await dispatcher.tick()
@@ -439,9 +440,9 @@ async def test_a_dispatcher_whose_slots_are_full_for_long_still_asks_the_store(s
         while len(sender.sent) < 2:
             await dispatcher.tick()
             await asyncio.sleep(0)
-        contact = dispatcher._claimer._contact
-        last = contact._last
-        while contact._last == last:
+        continuity = dispatcher._claimer._continuity
+        last = continuity._last
+        while continuity._last == last:
             await dispatcher.tick()
     sender.gate.set()
     await dispatcher.stop()

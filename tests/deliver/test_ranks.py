@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from bongsu.decide.step import CHUNK
-from bongsu.deliver import dispatcher as module
+from bongsu.deliver import dispatcher as dispatcher_module
+from bongsu.deliver import recorder
 from bongsu.deliver.channels.callback import GuardedSender, OnOutcome
 from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
 from bongsu.deliver.claimer import SHARE
@@ -96,8 +97,8 @@ class SteppedDispatcher:
                 is_settled = was_idle and len(self.provider.sent) == sent
 
     def _has_results(self) -> bool:
-        inner = self.dispatcher
-        return bool(inner._results or inner._being_recorded or inner._recording)
+        recording = self.dispatcher._recorder
+        return bool(recording.slots or recording.unfinished)
 
     async def finish(self) -> None:
         while self.provider.under_way:
@@ -115,7 +116,7 @@ def settings(settings: Settings) -> Settings:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outcomes are recorded as they come."""
-    monkeypatch.setattr(module, "LINGER_SECONDS", 0)
+    monkeypatch.setattr(recorder, "LINGER_SECONDS", 0)
 
 
 # --- the table ----------------------------------------------------------------------------------------------------------
@@ -306,7 +307,7 @@ async def test_what_waits_too_long_for_its_turn_was_not_sent_and_waits_in_the_st
     """As mails do while the server is slow and all connections are in use."""
     await add_due(store, settings, {3: 3})
     clock, sender = Clock(), Hanging()
-    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(dispatcher_module, "time", clock)
     # One permit for what is not critical.
     dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(2)), settings, 16)
 

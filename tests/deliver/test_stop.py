@@ -81,7 +81,7 @@ async def test_a_failed_record_during_the_stop_drops_no_result(
     store_away = Refusing(monkeypatch, times, StoreRefused("read-only"))
     sender.under_way[0](Accepted("ref"))
     if is_recording:
-        dispatcher._end_linger()
+        dispatcher._recorder._end_linger()
         # On a slow machine the tick claims too, and the record has failed by then.
         with contextlib.suppress(StoreRefused):
             await dispatcher.tick()
@@ -158,7 +158,7 @@ async def test_leases_of_what_is_being_recorded_are_not_renewed(
     monkeypatch.setattr(statements, "renew", noted_renew)
     monkeypatch.setattr(statements, "record", noted_record)
     sender.under_way[0](Accepted())
-    dispatcher._end_linger()
+    dispatcher._recorder._end_linger()
     dispatcher._lease.renewed(time.monotonic() - dispatcher._lease.seconds)
     await dispatcher.tick()
     sender.under_way[1](Accepted())

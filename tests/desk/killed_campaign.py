@@ -90,7 +90,7 @@ def work(settings: Settings, seed: int, is_mortal: bool) -> None:
 async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> None:
     cancel.MEMBERS = CHUNK
     # Every crash here is ours and no event's: none is to be given up for that.
-    outbox.rows.DEATHS_ALONE = 10**6
+    outbox.rows.CRASHES_ALONE = 10**6
     killed_dispatcher.STATEMENTS[cancel_steps._CANCEL_DELIVERIES] = CANCELLING
     store = MortalStore.open(settings)
     assert isinstance(store, MortalStore)

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from bongsu.live import announce
-from bongsu.live.announce import announce_read, announce_withdrawn
+from bongsu.live.announce import announce_change, announce_withdrawn
 from bongsu.live.registry import key_of
 from tests.live.client import EventSource
 from tests.live.cluster import Cluster, cluster_on
@@ -56,7 +56,7 @@ async def test_a_member_hears_on_every_instance_and_nobody_else_does(cluster: Cl
         for page in (one, other):
             await page.until_told(ids)
             assert (await page.until_seen("badge", 2))[-1] == {"unread": 3}
-        await announce_read(worker.announcer._signals, member)
+        announce_change(worker.announcer._signals, member)
         assert stranger.told == []
 
 

@@ -184,7 +184,7 @@ async def test_one_whose_caller_gave_up_while_it_was_entered_is_removed(
             given_up = asyncio.create_task(here.enter(member, here.new_id()))
             async with asyncio.timeout(WAIT_SECONDS):
                 # Until its batch is taken and waits to be written.
-                while not here._arrivals._room.is_set():
+                while not here._arrivals._has_capacity.is_set():
                     await asyncio.sleep(0)
             given_up.cancel()
             with pytest.raises(asyncio.CancelledError):

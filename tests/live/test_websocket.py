@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.frames import Frame, Opcode
 
 from bongsu.api import websocket
-from bongsu.api.http_protocol import HttpLimits
+from bongsu.api.http_limits import HttpLimits
 from bongsu.live import connection
 from bongsu.settings import Settings
 from bongsu.store import Store

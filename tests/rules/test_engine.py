@@ -142,7 +142,7 @@ def test_an_app_may_bring_a_sender_for_a_channel() -> None:
         ("F" * 33, Pigeon(), "at most 32"),
         ("Sms", Pigeon(), "Channel Sms is too much like SMS: write that, or take another name"),
         ("IN_APP", Pigeon(), "IN_APP is the inbox itself and has no sender: choose one of PUSH, SMS, EMAIL"),
-        ("SMS", Pigeon, "The sender of SMS is a class: hand over one of it, Pigeon()"),
+        ("SMS", Pigeon, "The sender of SMS is a class: pass an instance, Pigeon()"),
         ("SMS", object(), "The sender of SMS has no async send"),
         ("SMS", Pigeon(), "Channel SMS has two senders: a message goes out once, so choose one"),
     ],

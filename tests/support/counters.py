@@ -11,7 +11,6 @@ from uuid import UUID
 from bongsu.counters.calls import Answer, Counters
 from bongsu.counters.flush import Flusher
 from bongsu.counters.pending import PendingSums
-from bongsu.decide.effects import CountDeltas
 from bongsu.decide.progress import Decision
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
@@ -78,14 +77,9 @@ class Counting:
             while await self.pending.tick():
                 pass
 
-    def _on_counted(self, sums: Any) -> None:
-        if self.pending is not None:
-            self.pending.add(sums)
-
     def _after_step(self, decision: Decision) -> None:
-        for effect in decision.effects:
-            if isinstance(effect, CountDeltas):
-                self._on_counted(effect.sums)
+        if self.pending is not None:
+            self.pending.decided(decision)
 
 
 @contextlib.asynccontextmanager
@@ -93,8 +87,7 @@ async def counting(store: Store, settings: Settings, app: Rules | None = None, *
     rules = catalogue(settings, app)
     pending = PendingSums(settings.redis_url, settings.counter_flush_seconds) if settings.redis_url else None
     declared = rules.counters | set(settings.targets)
-    on_counted = pending.add if pending is not None else lambda _sums: None
-    async with running(Counters(store, declared, on_counted)) as calls:
+    async with running(Counters(store, declared, pending.add if pending is not None else None)) as calls:
         yield Counting(store, settings, rules, calls, Flusher(store, settings, pending, **flusher), pending)
     if pending is not None:
         await pending.stop()

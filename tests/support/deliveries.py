@@ -69,14 +69,14 @@ async def delivery_columns(store: Store, delivery_id: int, *names: str) -> Any:
 
 
 async def failed_event(
-    store: Store, error: str = "KeyError: 'x'", event_type: str = "x", died_at: datetime | None = None, **columns: Any
+    store: Store, error: str = "KeyError: 'x'", event_type: str = "x", finished_at: datetime | None = None, **columns: Any
 ) -> UUID:
     columns = {
         "attempts": 4,
         "claim_count": 2,
         "epoch": 9,
         "fanout_cursor": "1:m-7",
-        "finished_at": died_at or NOW,
+        "finished_at": finished_at or NOW,
         **columns,
     }
     async with store.transaction() as tx:

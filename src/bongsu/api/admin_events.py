@@ -6,12 +6,11 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
-from pydantic.alias_generators import to_camel
+from pydantic import Field, TypeAdapter
 
-from bongsu.api.auth import Gate, key_ending
+from bongsu.api.auth import Authenticator, key_ending
 from bongsu.api.bodies import described, read_as
-from bongsu.api.models import ApiModel, Page, Timestamp
+from bongsu.api.models import ApiModel, Page, RequestModel, Timestamp
 from bongsu.api.paging import cursor_of, encode_cursor
 from bongsu.api.problems import problems
 from bongsu.api.query import CURSOR, refuse_repeats
@@ -32,10 +31,8 @@ class EventQuery(EventFilter):
     cursor: Annotated[PageCursor, cursor_of(PageCursor)] | None = CURSOR
 
 
-class CancelRequest(BaseModel):
+class CancelRequest(RequestModel):
     """How to cancel an event."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel)
 
     withdraw: bool = Field(False, description="Remove it from the inboxes and unread counts too")
 
@@ -98,11 +95,11 @@ class ProgressItem(EventItem):
 # --- routes -----------------------------------------------------------------------------------------------------------
 
 
-def router(gate: Gate, store: Store, cancellations: Cancellations) -> APIRouter:
+def router(auth: Authenticator, store: Store, cancellations: Cancellations) -> APIRouter:
     routes = APIRouter(
         prefix="/api/admin/events",
         tags=["operations"],
-        dependencies=[Depends(gate.server)],
+        dependencies=[Depends(auth.server)],
         responses=problems(401, 403, 422, 503),
     )
 

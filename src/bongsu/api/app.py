@@ -27,7 +27,7 @@ from bongsu.api import (
     stream,
 )
 from bongsu.api import counters as counters_api
-from bongsu.api.auth import Gate
+from bongsu.api.auth import Authenticator
 from bongsu.api.chat_ops import ChatOps
 from bongsu.api.cors import Cors
 from bongsu.api.path_ids import OpaqueIds
@@ -74,7 +74,47 @@ def build_api(
     all_jobs: Sequence[Job] = (),
     is_demo: bool = False,
 ) -> ASGIApp:
-    """Without an intake and a gateway, only what every process answers: how it is."""
+    """Without an intake and a gateway, only what every process answers: health checks and metrics."""
+    limit = RateLimit(settings.member_rate, settings.member_burst) if settings.member_rate else None
+    auth = Authenticator(keys, settings.origins, limit)
+    sender = signals or LocalSignals()
+    app = _empty_app()
+    chat_ops = None
+    fanout = Fanout(sender)
+    rooms = Rooms(store.share(Share.MEMBERS), fanout)
+    if intake is not None:
+        # Cancelling waits for a step that is being decided at this moment, as workers wait for each other.
+        cancellations = Cancellations(store.share(Share.WORK), sender)
+        _include_ingest(app, auth, store, intake, cancellations, types or {})
+        _include_members(app, auth, store, settings, sender, on_change)
+        _include_operations(app, auth, store, settings, sender, cancellations, all_jobs)
+        if chat_order is not None:
+            history = History(store.share(Share.MEMBERS))
+            app.include_router(chat.router(auth, rooms, history, chat_order, presence or LocalPresence(None)))
+    if counters is not None:
+        app.include_router(counters_api.router(auth, counters))
+    if gateway is not None:
+        app.include_router(stream.router(auth))
+        if chat_order is not None:
+            chat_ops = ChatOps(chat_order, rooms, gateway.rooms, fanout)
+    if intake is not None or gateway is not None:
+        # A proxy may send nothing but the stream itself to the gateways.
+        app.include_router(session.router(auth, settings, partial(announce_logout, sender)))
+        app.include_router(bell.router())
+    # Without Redis the inbox goes on working, and streams say that they are unavailable: only a process that has nothing but
+    # streams is not ready.
+    needs_signals = signals if intake is None and gateway is not None else None
+    ingest, operators = store.share(Share.INGEST), store.share(Share.OPERATORS)
+    app.include_router(health.router(auth, ingest, operators, is_stopping, needs_signals))
+    if is_demo and intake is not None:
+        app.include_router(shop.router(keys, store.share(Share.MEMBERS), intake))
+    openapi.install(app)
+    # Around everything, so that the answer to a crash can be read by the page it goes to, and has its id too.
+    logged = RequestLog(Cors(app, settings.origins) if settings.origins else app)
+    return OpaqueIds(logged if gateway is None else stream.StreamsFirst(logged, gateway, auth, settings.origins, chat_ops))
+
+
+def _empty_app() -> FastAPI:
     app = FastAPI(
         title="Bongsu",
         version=version("bongsu"),
@@ -83,50 +123,54 @@ def build_api(
         redoc_url=None,
         redirect_slashes=False,
     )
-    limit = RateLimit(settings.member_rate, settings.member_burst) if settings.member_rate else None
-    gate = Gate(keys, settings.origins, limit)
     problems.install(app)
-    ingest, operators, store = store.share(Share.INGEST), store.share(Share.OPERATORS), store.share(Share.MEMBERS)
-    if intake is not None:
-        app.include_router(events.router(gate, intake, ingest))
-        app.include_router(products.router(gate, ingest))
-        # An erasure waits for a step that is deciding about the member, as workers wait for each other.
-        erasures = Erasures(store.share(Share.WORK), signals or LocalSignals(), settings.lease_seconds)
-        app.include_router(members.router(gate, store, settings.max_devices, erasures))
-        app.include_router(inbox.router(gate, store, on_change))
-        # Cancelling waits for a step that is being decided at this moment, as workers wait for each other.
-        cancellations = Cancellations(store.share(Share.WORK), signals or LocalSignals())
-        app.include_router(notifications.router(gate, intake, ingest, cancellations.cancel, types or {}))
-        app.include_router(history.router(gate, operators))
-        app.include_router(admin_events.router(gate, operators, cancellations))
-        sources = dead_letter_sources(settings, operators, signals or LocalSignals())
-        dead_letters = DeadLetters(operators, sources, settings.lease_seconds)
-        app.include_router(dead.router(gate, dead_letters))
-        app.include_router(jobs.router(gate, settings, JobDesk(settings, operators, all_jobs)))
-    if counters is not None:
-        app.include_router(counters_api.router(gate, counters))
-    chat_ops = None
-    if chat_order is not None:
-        fanout = Fanout(signals or LocalSignals())
-        rooms = Rooms(store, fanout)
-        if intake is not None:
-            app.include_router(chat.router(gate, rooms, History(store), chat_order, presence or LocalPresence(None)))
-        if gateway is not None:
-            chat_ops = ChatOps(chat_order, rooms, gateway.rooms, fanout)
-    if intake is not None or gateway is not None:
-        # A proxy may send nothing but the stream itself to the gateways.
-        app.include_router(session.router(gate, settings, partial(announce_logout, signals or LocalSignals())))
-    if gateway is not None:
-        app.include_router(stream.router(gate))
-    # Without Redis the inbox goes on working, and streams say that they are unavailable: only a process that has nothing but
-    # streams is not ready.
-    needs_signals = signals if intake is None and gateway is not None else None
-    app.include_router(health.router(gate, ingest, operators, is_stopping, needs_signals))
-    if intake is not None or gateway is not None:
-        app.include_router(bell.router())
-    if is_demo and intake is not None:
-        app.include_router(shop.router(keys, store, intake))
-    openapi.install(app)
-    # Around everything, so that the answer to a crash can be read by the page it goes to, and carries its id too.
-    logged = RequestLog(Cors(app, settings.origins) if settings.origins else app)
-    return OpaqueIds(logged if gateway is None else stream.StreamsFirst(logged, gateway, gate, settings.origins, chat_ops))
+    return app
+
+
+def _include_ingest(
+    app: FastAPI,
+    auth: Authenticator,
+    store: Store,
+    intake: Intake,
+    cancellations: Cancellations,
+    types: Mapping[str, NoticeType],
+) -> None:
+    """What servers send: events, products and behaviors, direct notifications."""
+    ingest = store.share(Share.INGEST)
+    app.include_router(events.router(auth, intake, ingest))
+    app.include_router(products.router(auth, ingest))
+    app.include_router(notifications.router(auth, intake, ingest, cancellations.cancel, types))
+
+
+def _include_members(
+    app: FastAPI,
+    auth: Authenticator,
+    store: Store,
+    settings: Settings,
+    signals: Signals,
+    on_change: inbox.OnChange | None,
+) -> None:
+    """Members and their inboxes."""
+    members_store = store.share(Share.MEMBERS)
+    # An erasure waits for a step that is deciding about the member, as workers wait for each other.
+    erasures = Erasures(store.share(Share.WORK), signals, settings.lease_seconds)
+    app.include_router(members.router(auth, members_store, settings.max_devices, erasures))
+    app.include_router(inbox.router(auth, members_store, on_change))
+
+
+def _include_operations(
+    app: FastAPI,
+    auth: Authenticator,
+    store: Store,
+    settings: Settings,
+    signals: Signals,
+    cancellations: Cancellations,
+    jobs_of_all: Sequence[Job],
+) -> None:
+    """What operators see and do."""
+    operators = store.share(Share.OPERATORS)
+    app.include_router(history.router(auth, operators))
+    app.include_router(admin_events.router(auth, operators, cancellations))
+    sources = dead_letter_sources(settings, operators, signals)
+    app.include_router(dead.router(auth, DeadLetters(operators, sources, settings.lease_seconds)))
+    app.include_router(jobs.router(auth, settings, JobDesk(settings, operators, jobs_of_all)))

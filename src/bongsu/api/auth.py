@@ -39,8 +39,8 @@ class Check(SecurityBase, Generic[_T]):
         return await self._check(request)
 
 
-class Gate:
-    """The dependencies endpoints name: `Depends(gate.server)` and `Depends(gate.member)`."""
+class Authenticator:
+    """The dependencies endpoints name: `Depends(auth.server)` and `Depends(auth.member)`."""
 
     def __init__(self, keys: Keys, origins: Collection[str] = (), limit: RateLimit | None = None) -> None:
         """The origins are those of other sites whose pages may use a member's cookie. The limit is for calls of members."""

@@ -18,7 +18,7 @@ BODY_LIMIT = 10 * 1024 * 1024
 # What is about one member, device or request: the longest preferences take less.
 SMALL_BODY_LIMIT = 256 * 1024
 
-# A body without a content type is taken at its word.
+# A body without a content type is read as JSON.
 JSON = {"application/json", ""}
 
 

@@ -87,8 +87,8 @@ def _parse(adapter: TypeAdapter[_M], given: Mapping[str, Any]) -> _M:
         return adapter.validate_python(given)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, problem["loc"]))
-        raise Refused("BAD_FRAME", f"{place}: {problem['msg']}"[:300], _about(given)) from None
+        location = ".".join(map(str, problem["loc"]))
+        raise Refused("BAD_FRAME", f"{location}: {problem['msg']}"[:300], _about(given)) from None
 
 
 def _about(given: Mapping[str, Any]) -> dict[str, str]:
@@ -180,7 +180,7 @@ class ChatSocket:
         except BongsuError as error:
             self._refuse(refusal_of(error, about))
         except Exception:
-            _log.exception("a message was not stored")
+            _log.exception("chat message not stored")
             self._refuse(Refused("UNAVAILABLE", "It could not be stored: send it again in a moment", about))
         else:
             self._stream.connection.write(frame("ack", **about, seq=sent.seq, sentAt=sent.sent_at))

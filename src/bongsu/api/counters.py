@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field, TypeAdapter
 
-from bongsu.api.auth import Gate
+from bongsu.api.auth import Authenticator
 from bongsu.api.bodies import described, read_as
 from bongsu.api.models import ApiModel, Timestamp
 from bongsu.api.path_ids import PathId
@@ -39,11 +39,11 @@ _change = TypeAdapter(Change)
 _EXAMPLE = {"delta": 1, "eventId": "0198a6f0-4d5a-7c3e-9d2b-0a5f6c1e8b7d"}
 
 
-def router(gate: Gate, counters: Counters) -> APIRouter:
+def router(auth: Authenticator, counters: Counters) -> APIRouter:
     routes = APIRouter(
         prefix="/api/counters",
         tags=["counters"],
-        dependencies=[Depends(gate.server)],
+        dependencies=[Depends(auth.server)],
         responses=problems(401, 403, 404, 422, 503),
     )
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationInfo
-from pydantic.alias_generators import to_camel
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationInfo
 
-from bongsu.api.auth import Gate, key_ending
+from bongsu.api.auth import Authenticator, key_ending
 from bongsu.api.bodies import described, read_as
-from bongsu.api.models import ApiModel, Page, Timestamp
+from bongsu.api.models import ApiModel, Page, RequestModel, Timestamp
 from bongsu.api.paging import CursorText, decode_cursor, encode_cursor
 from bongsu.api.problems import problems
 from bongsu.api.query import CURSOR, refuse_repeats
@@ -32,14 +31,12 @@ class DeadQuery(DeadFilter):
     cursor: Annotated[Cursor, BeforeValidator(_cursor, json_schema_input_type=CursorText)] | None = CURSOR
 
 
-class ReplayRequest(BaseModel):
+class ReplayRequest(RequestModel):
     """Which dead letters to replay, and how."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel)
 
     filter: DeadFilter | None = Field(None, description="At least one of its names must be given")
     dry_run: bool = Field(False, description="Count them and change nothing")
-    new_collapse_id: bool = Field(False, description="Show it beside what may have arrived already, not in its place")
+    new_collapse_id: bool = Field(False, description="Show it in addition to what may have arrived, not instead")
 
 
 _request: TypeAdapter[ReplayRequest] = TypeAdapter(ReplayRequest)
@@ -64,7 +61,7 @@ class DeadItem(ApiModel):
     rounds: int = Field(0, description="How often the recovery job has retried it")
     retryable: bool = Field(False, description="Whether the recovery job may retry it again")
     created_at: Timestamp | None
-    finished_at: Timestamp | None = Field(description="When it died")
+    finished_at: Timestamp | None = Field(description="When it failed, was found unhandled, or ended")
 
 
 class DeadPage(Page[DeadItem]):
@@ -76,9 +73,9 @@ class ReplayResult(ApiModel):
     replayed: int
 
 
-def router(gate: Gate, dead_letters: DeadLetters) -> APIRouter:
+def router(auth: Authenticator, dead_letters: DeadLetters) -> APIRouter:
     routes = APIRouter(
-        prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=problems(401, 403, 422, 503)
+        prefix="/api/admin", tags=["operations"], dependencies=[Depends(auth.server)], responses=problems(401, 403, 422, 503)
     )
 
     @routes.get("/dead", summary="List dead letters")
@@ -147,5 +144,5 @@ def _stored(row: DeadRow) -> DeadItem:
         rounds=row.rounds,
         retryable=row.is_retryable,
         created_at=row.created_at,
-        finished_at=row.died_at,
+        finished_at=row.finished_at,
     )

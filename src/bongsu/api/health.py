@@ -9,7 +9,7 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import Field
 
-from bongsu.api.auth import OPEN_CALL, Gate
+from bongsu.api.auth import OPEN_CALL, Authenticator
 from bongsu.api.models import ApiModel
 from bongsu.api.problems import ProblemError, problems
 from bongsu.desk.stats import find_stats
@@ -27,57 +27,63 @@ class WorkCounts(ApiModel):
 
 
 def router(
-    gate: Gate,
+    auth: Authenticator,
     store: Store,
     desk_store: Store,
     is_stopping: Callable[[], bool],
     needs_signals: Signals | None = None,
 ) -> APIRouter:
-    """With `needs_signals`, the process is of no use while they do not arrive."""
+    """With `needs_signals`, the process is not ready while they do not arrive."""
     routes = APIRouter(tags=["operations"])
+    _add_probes(routes, store, is_stopping, needs_signals)
+    _add_numbers(routes, auth, desk_store)
+    return routes
+
+
+def _add_probes(routes: APIRouter, store: Store, is_stopping: Callable[[], bool], needs_signals: Signals | None) -> None:
 
     @routes.get("/healthz", summary="Liveness", openapi_extra=OPEN_CALL)
     async def healthz() -> dict[str, str]:
-        """Answers as long as the process runs. It does not look at the store."""
+        """Answers as long as the process runs. It does not use the store."""
         return {"status": "ok"}
 
     @routes.get("/readyz", summary="Readiness", responses=problems(503), openapi_extra=OPEN_CALL)
     async def readyz() -> dict[str, str]:
-        """503 while the process is stopping, if the store cannot be reached, is not migrated or has no room left, and for a
+        """503 while the process is stopping, if the store cannot be reached, is not migrated or is on a full disk, and for a
         process that only serves streams, if Redis cannot be reached."""
         if is_stopping():
             raise ProblemError(503, "The process is stopping")
         try:
             if needs_signals is not None and not needs_signals.is_connected:
                 raise RedisUnreachable
-            store.check_room()
+            store.check_disk()
             await check(store)
         except BongsuError as error:
-            # Anyone may ask; where the store is, is for those who can read the log.
+            # Needs no key, so the answer does not name the store's address: the log does.
             _log.warning("not ready", error=str(error))
             raise ProblemError(503, str(type(error)())) from error
         return {"status": "ready"}
 
+
+def _add_numbers(routes: APIRouter, auth: Authenticator, desk_store: Store) -> None:
     @routes.get(
         "/api/admin/stats",
-        dependencies=[Depends(gate.server)],
+        dependencies=[Depends(auth.server)],
         responses=problems(401, 403, 503),
         summary="Count pending and failed work",
     )
     async def stats() -> WorkCounts:
-        """Events and deliveries by status. Those that were finished well are not counted."""
+        """Events and deliveries by status. Those that succeeded are not counted."""
         counts = await find_stats(desk_store)
         return WorkCounts(events=counts.events, deliveries=counts.deliveries)
 
     @routes.get(
         "/metrics",
-        dependencies=[Depends(gate.server)],
-        responses=problems(401, 403),
+        dependencies=[Depends(auth.server)],
+        responses=problems(401, 403, 503),
         summary="Read the metrics of this process",
         response_class=PlainTextResponse,
     )
     async def metrics() -> Response:
         """In the text format of Prometheus."""
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
-
-    return routes

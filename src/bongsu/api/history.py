@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 
-from bongsu.api.auth import Gate
+from bongsu.api.auth import Authenticator
 from bongsu.api.models import ApiModel, Page, Timestamp
 from bongsu.api.paging import cursor_of, encode_cursor
 from bongsu.api.problems import problems
@@ -81,9 +81,9 @@ class HistoryPage(Page[HistoryItem]):
     pass
 
 
-def router(gate: Gate, store: Store) -> APIRouter:
+def router(auth: Authenticator, store: Store) -> APIRouter:
     routes = APIRouter(
-        prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=problems(401, 403, 422, 503)
+        prefix="/api/admin", tags=["operations"], dependencies=[Depends(auth.server)], responses=problems(401, 403, 422, 503)
     )
 
     @routes.get("/history", summary="List notifications and suppressions")

@@ -15,7 +15,6 @@ request for a WebSocket hands its connection to ws_protocol.py.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,11 +24,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from websockets.http11 import MAX_LINE_LENGTH
 
 from bongsu.api.admission import Admission
+from bongsu.api.http_limits import HttpLimits
 from bongsu.api.problems import problem
 from bongsu.api.security_headers import with_security_headers
 from bongsu.api.ws_protocol import TRANSPORT, WebSocketProtocol
 from bongsu.live.connection import reset
-from bongsu.settings import Settings
 
 # Where clients may change to WebSocket.
 SOCKET_PATH = b"/api/chat/ws"
@@ -39,43 +38,13 @@ SOCKET_PATH = b"/api/chat/ws"
 BYTES_PER_SECOND = 500
 # What a chunk of a body may take besides its data: its size in hexadecimal, two line ends, and a short extension.
 CHUNK_BYTES = 32
-# After a read of so many bytes others have their turn. uvloop reads up to 32 times 256 KB from one connection without a look
-# at another, and in chunks of one byte that is a second of parsing.
+# After a read of so many bytes others have their turn. uvloop reads up to 32 times 256 KB from one connection before it
+# reads from another, and in chunks of one byte that is a second of parsing.
 LARGE_READ = 65_536
 # Requests on one connection that wait for their turn. Reading pauses with the first, but one read may bring thousands.
 PIPELINE_LIMIT = 100
 # After a refusal, how long the rest of the request is read and dropped: closed at once, the answer might never arrive.
 LINGER_SECONDS = 2.0
-
-
-# A message from a WebSocket client: a chat message fits several times. With a larger BONGSU_CHAT_MAX_BYTES one fits in which
-# every byte is escaped (\u0001), with ids around it.
-FRAME_BYTES = 65_536
-ESCAPED = 6
-
-
-@dataclass(frozen=True)
-class HttpLimits:
-    """The defaults are those of the settings."""
-
-    head_bytes: int = 32_768
-    headers: int = 100
-    request_seconds: float = 30
-    keep_alive_seconds: float = 5
-    connections_per_address: int = 1000
-    # The largest message that a WebSocket takes.
-    frame_bytes: int = FRAME_BYTES
-
-    @classmethod
-    def of(cls, settings: Settings) -> HttpLimits:
-        return cls(
-            settings.max_header_bytes,
-            settings.max_headers,
-            settings.request_timeout_seconds,
-            settings.keep_alive_seconds,
-            settings.max_connections_per_address,
-            max(FRAME_BYTES, ESCAPED * settings.chat_max_bytes + FRAME_BYTES // 4),
-        )
 
 
 class _Refused(Exception):
@@ -133,7 +102,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def drop_input(self) -> None:
-        """For a stream, before its response begins: from now on the connection carries nothing else, and closes with it."""
+        """For a stream, before its response begins: from now on nothing else is sent on the connection, and it closes with
+        the stream."""
         assert self._answering is not None
         self._is_dropping_input = True
         self._answering.keep_alive = False
@@ -209,7 +179,7 @@ class HttpProtocol(HttpToolsProtocol):
         assert isinstance(protocol, WebSocketProtocol)
         # From now on the connection's end is that protocol's to notice.
         protocol.on_lost = partial(self._admission.leave, self._address or "")
-        # The parser's callbacks refer to this object: it is gone with the last reference and needs no collector.
+        # The parser's callbacks refer to this object: it is freed with the last reference and needs no collector.
         self.parser = None  # type: ignore[assignment]
         if not protocol.handshake_initiated:
             # `websockets` takes shorter lines than we do, and no body. It waits for the end of what it does not take.
@@ -220,8 +190,8 @@ class HttpProtocol(HttpToolsProtocol):
             protocol.data_received(rest)
 
     def _without_upgrade(self) -> bytes:
-        """The head that was just read, without the wish for a protocol that is not spoken here. httptools would take what
-        follows for that protocol: a body would be lost, or read as a request that a proxy in front of us has not seen."""
+        """The head that was just read, without its Upgrade header: that protocol is not supported here, and httptools would
+        take what follows for it. A body would be lost, or read as a request that a proxy in front of us has not seen."""
         head = [self.parser.get_method(), b" ", self.url, b" HTTP/", self.parser.get_http_version().encode(), b"\r\n"]
         for name, value in self.headers:
             if name != b"upgrade":
@@ -278,7 +248,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._overhead = 0
         super().on_message_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
-            # It was answered before its body came, which uvicorn no longer looks at: only now is the connection idle.
+            # It was answered before its body came, which uvicorn no longer reads: only now is the connection idle.
             self.cycle.more_body = False
             self._cancel_timer()
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from bongsu.api.auth import Gate
-from bongsu.api.models import ApiModel, Timestamp
+from bongsu.api.auth import Authenticator
+from bongsu.api.models import ApiModel, QueryModel, Timestamp
 from bongsu.api.paging import CursorText, not_a_cursor
 from bongsu.api.problems import ProblemError, problems
 from bongsu.api.query import CURSOR
@@ -22,7 +22,7 @@ from bongsu.store.core.query import LARGEST_ID
 from bongsu.store.inbox import Act, InboxRow, PageKind, Place, State
 
 # Called with a member's id after the commit of a change that the member's open pages should show.
-OnChange = Callable[[str], Awaitable[None]]
+OnChange = Callable[[str], None]
 
 # Marked in one transaction: well under a second, so that neither a fan-out to the same member nor SQLite's other writers
 # wait long for its lock, and no statement comes near its time limit however many are unread.
@@ -63,10 +63,8 @@ def _flag(name: str) -> BeforeValidator:
     return BeforeValidator(partial(_yes_or_no, name), json_schema_input_type=bool | Literal["", "1", "0"])
 
 
-class PageQuery(BaseModel):
-    """Which part of the inbox is asked for. An unknown name is refused: without its cursor every page is the first."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class PageQuery(QueryModel):
+    """Which part of the inbox is asked for."""
 
     unread: Annotated[bool, _flag("unread")] = Field(False, description="Only the unread")
     archived: Annotated[bool, _flag("archived")] = Field(
@@ -155,7 +153,7 @@ class Inbox:
             work = partial(statements.apply_act, member_id=member_id, notification_id=notification_id, act=act)
             state, is_changed = await self._store.run(work)
             if is_changed:
-                await self._report(member_id)
+                self._report(member_id)
         if state is None or (state.position.place is Place.DELETED and act is not Act.DELETE):
             return None
         if statements.moved(act, state.position) is None:
@@ -183,11 +181,11 @@ class Inbox:
         finally:
             # Once for all of them: open pages are sent one mark, not one for each chunk.
             if read:
-                await self._report(member_id)
+                self._report(member_id)
         return ReadAll(read=read, unread=unread)
 
     async def seen(self, member_id: str) -> None:
-        """Mark what was in the inbox when the call came as seen. Nothing new since the last call: one look, no lock."""
+        """Mark what was in the inbox when the call came as seen. Nothing new since the last call: one read, no lock."""
         async with self._store.read() as tx:
             newest = await statements.find_newest_unseen(tx, member_id)
         end = 0
@@ -195,11 +193,11 @@ class Inbox:
             work = partial(statements.mark_seen, member_id=member_id, last=newest, limit=MARK_CHUNK)
             end = await self._store.run(work)
         if newest is not None:
-            await self._report(member_id)
+            self._report(member_id)
 
-    async def _report(self, member_id: str) -> None:
+    def _report(self, member_id: str) -> None:
         if self._on_change is not None:
-            await self._on_change(member_id)
+            self._on_change(member_id)
 
 
 def _item(row: InboxRow) -> InboxItem:
@@ -222,38 +220,38 @@ def _missing() -> ProblemError:
     return ProblemError(404, "You have no such notification: GET /api/notifications lists the ids of yours")
 
 
-def router(gate: Gate, store: Store, on_change: OnChange | None = None) -> APIRouter:
+def router(auth: Authenticator, store: Store, on_change: OnChange | None = None) -> APIRouter:
     routes = APIRouter(tags=["inbox"], responses=problems(401, 403, 429, 503))
     inbox = Inbox(store, on_change)
-    _add_list_routes(routes, gate, inbox)
-    _add_routes_of_one(routes, gate, inbox)
+    _add_list_routes(routes, auth, inbox)
+    _add_routes_of_one(routes, auth, inbox)
     return routes
 
 
-def _add_list_routes(routes: APIRouter, gate: Gate, inbox: Inbox) -> None:
+def _add_list_routes(routes: APIRouter, auth: Authenticator, inbox: Inbox) -> None:
     @routes.get("/api/notifications", responses=problems(422), summary="List your notifications")
-    async def page(query: Annotated[PageQuery, Query()], member_id: str = Depends(gate.member)) -> InboxPage:
+    async def page(query: Annotated[PageQuery, Query()], member_id: str = Depends(auth.member)) -> InboxPage:
         """Newest first, with the number of unread ones. What arrives meanwhile is above the page: going on from `next`
         repeats and skips nothing."""
         return await inbox.page(member_id, query)
 
     @routes.get("/api/notifications/unread-count", summary="Count your unread notifications")
-    async def unread_count(member_id: str = Depends(gate.member)) -> UnreadCount:
+    async def unread_count(member_id: str = Depends(auth.member)) -> UnreadCount:
         """For a badge: cheaper than a page."""
         return await inbox.unread_count(member_id)
 
     @routes.post("/api/notifications/read-all", summary="Mark all notifications as read")
-    async def read_all(member_id: str = Depends(gate.member)) -> ReadAll:
+    async def read_all(member_id: str = Depends(auth.member)) -> ReadAll:
         """Those that were there when the call came, and none that arrive later."""
         return await inbox.read_all(member_id)
 
     @routes.post("/api/notifications/seen", status_code=204, summary="Mark all notifications as seen")
-    async def seen(member_id: str = Depends(gate.member)) -> None:
+    async def seen(member_id: str = Depends(auth.member)) -> None:
         """Sets `seenAt` of those in the inbox that have none; they stay unread. For when the list is opened."""
         await inbox.seen(member_id)
 
 
-def _add_routes_of_one(routes: APIRouter, gate: Gate, inbox: Inbox) -> None:
+def _add_routes_of_one(routes: APIRouter, auth: Authenticator, inbox: Inbox) -> None:
     of_one, answers = "/api/notifications/{notification_id}", problems(404, 422)
 
     async def act_on_one(member_id: str, given: str, act: Act) -> None:
@@ -262,7 +260,7 @@ def _add_routes_of_one(routes: APIRouter, gate: Gate, inbox: Inbox) -> None:
             raise _missing()
 
     @routes.post(f"{of_one}/read", responses=answers, summary="Mark a notification as read")
-    async def read(notification_id: str, member_id: str = Depends(gate.member)) -> ReadNotification:
+    async def read(notification_id: str, member_id: str = Depends(auth.member)) -> ReadNotification:
         """A repeated call answers the same `readAt`."""
         known = as_id(notification_id)
         answer = None if known is None else await inbox.read(member_id, known)
@@ -273,21 +271,21 @@ def _add_routes_of_one(routes: APIRouter, gate: Gate, inbox: Inbox) -> None:
     @routes.post(
         f"{of_one}/unread", status_code=204, responses=answers | problems(409), summary="Mark a notification as unread"
     )
-    async def unread(notification_id: str, member_id: str = Depends(gate.member)) -> None:
+    async def unread(notification_id: str, member_id: str = Depends(auth.member)) -> None:
         """409 for one that is archived: unarchive it first."""
         await act_on_one(member_id, notification_id, Act.UNREAD)
 
     @routes.post(f"{of_one}/archive", status_code=204, responses=answers, summary="Archive a notification")
-    async def archive(notification_id: str, member_id: str = Depends(gate.member)) -> None:
+    async def archive(notification_id: str, member_id: str = Depends(auth.member)) -> None:
         """It is marked as read, and leaves the inbox for the list of the archived (`?archived=true`)."""
         await act_on_one(member_id, notification_id, Act.ARCHIVE)
 
     @routes.post(f"{of_one}/unarchive", status_code=204, responses=answers, summary="Unarchive a notification")
-    async def unarchive(notification_id: str, member_id: str = Depends(gate.member)) -> None:
+    async def unarchive(notification_id: str, member_id: str = Depends(auth.member)) -> None:
         """It is in the inbox again, where it was; it stays read."""
         await act_on_one(member_id, notification_id, Act.UNARCHIVE)
 
     @routes.delete(of_one, status_code=204, responses=answers, summary="Delete a notification")
-    async def delete(notification_id: str, member_id: str = Depends(gate.member)) -> None:
+    async def delete(notification_id: str, member_id: str = Depends(auth.member)) -> None:
         """From the inbox or from the archive, for good. The operators' history keeps it."""
         await act_on_one(member_id, notification_id, Act.DELETE)

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
-from bongsu.api.auth import Gate, key_ending
+from bongsu.api.auth import Authenticator, key_ending
 from bongsu.api.models import ApiModel
 from bongsu.api.problems import problems
 from bongsu.desk.jobs import JobDesk, JobStatus
@@ -22,7 +22,7 @@ class RunItem(ApiModel):
     requested_by: str = Field(description="clock, or who requested it")
     input: Any = Field(description="What was requested: the filter of a replay")
     owner: str = Field(description="Host and process id of the process that runs it, or ran it last")
-    abandoned: bool = Field(description="Its process died or lost it: the next clock goes on with it")
+    abandoned: bool = Field(description="Its process crashed, or lost its lease: the next clock continues it")
     started_at: datetime
     finished_at: datetime | None = Field(description="null while it runs or is abandoned")
     done: int = Field(description="Progress: how many items are finished")
@@ -53,10 +53,10 @@ class JobList(ApiModel):
     items: list[JobItem]
 
 
-def router(gate: Gate, settings: Settings, desk: JobDesk) -> APIRouter:
+def router(auth: Authenticator, settings: Settings, desk: JobDesk) -> APIRouter:
     """Any process that answers requests can list and run jobs, whether or not it has the clock."""
     routes = APIRouter(
-        prefix="/api/admin", tags=["operations"], dependencies=[Depends(gate.server)], responses=problems(401, 403, 503)
+        prefix="/api/admin", tags=["operations"], dependencies=[Depends(auth.server)], responses=problems(401, 403, 503)
     )
 
     @routes.get("/jobs", summary="List scheduled jobs")
@@ -73,7 +73,7 @@ def router(gate: Gate, settings: Settings, desk: JobDesk) -> APIRouter:
     @routes.post("/jobs/{name}/run", responses=problems(404, 409, 422), summary="Run a job now")
     async def run(name: str, request: Request) -> RunItem:
         """Waits until it is finished. If it fails, `error` says why. If it is running already, the answer is 409 and names
-        the owner. An abandoned run is gone on with."""
+        the owner. An abandoned run is continued."""
         return _run(await desk.run(name, key_ending(request)))
 
     return routes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field, TypeAdapter
 
-from bongsu.api.auth import Gate, key_ending
+from bongsu.api.auth import Authenticator, key_ending
 from bongsu.api.bodies import described, read_as
 from bongsu.api.models import ApiModel, Timestamp
 from bongsu.api.path_ids import PathId
@@ -66,14 +66,14 @@ class DeviceList(ApiModel):
     devices: list[DeviceItem]
 
 
-def router(gate: Gate, store: Store, max_devices: int, erasures: Erasures) -> APIRouter:
+def router(auth: Authenticator, store: Store, max_devices: int, erasures: Erasures) -> APIRouter:
     """The routes for servers and those for members call the same functions; they differ in where the member id is from."""
     routes = APIRouter(tags=["members"], responses=problems(401, 403, 422, 503))
     calls = MemberCalls(store, max_devices, erasures)
-    _add_profile_routes(routes, gate, calls)
-    _add_preference_routes(routes, gate, calls)
-    _add_device_routes(routes, gate, calls)
-    _add_own_routes(routes, gate, calls)
+    _add_profile_routes(routes, auth, calls)
+    _add_preference_routes(routes, auth, calls)
+    _add_device_routes(routes, auth, calls)
+    _add_own_routes(routes, auth, calls)
     return routes
 
 
@@ -168,8 +168,8 @@ def _device_item(row: DeviceRow) -> DeviceItem:
     )
 
 
-def _add_profile_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
-    server, path = [Depends(gate.server)], _OF_MEMBER
+def _add_profile_routes(routes: APIRouter, auth: Authenticator, calls: MemberCalls) -> None:
+    server, path = [Depends(auth.server)], _OF_MEMBER
 
     @routes.put(
         path,
@@ -201,8 +201,8 @@ def _add_profile_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> No
         return await calls.erase_member(member_id, key_ending(request))
 
 
-def _add_preference_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
-    server, path = [Depends(gate.server)], _OF_MEMBER + "/preferences"
+def _add_preference_routes(routes: APIRouter, auth: Authenticator, calls: MemberCalls) -> None:
+    server, path = [Depends(auth.server)], _OF_MEMBER + "/preferences"
 
     @routes.put(
         path,
@@ -227,8 +227,8 @@ def _add_preference_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) ->
         return await calls.find_preferences(member_id)
 
 
-def _add_device_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
-    server, path = [Depends(gate.server)], _OF_MEMBER + "/devices"
+def _add_device_routes(routes: APIRouter, auth: Authenticator, calls: MemberCalls) -> None:
+    server, path = [Depends(auth.server)], _OF_MEMBER + "/devices"
 
     @routes.put(
         path + "/{device_id}",
@@ -253,7 +253,7 @@ def _add_device_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> Non
         return await calls.remove_device(member_id, device_id)
 
 
-def _add_own_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
+def _add_own_routes(routes: APIRouter, auth: Authenticator, calls: MemberCalls) -> None:
     @routes.put(
         "/api/preferences",
         openapi_extra=described(Preferences, example=_SOME_PREFERENCES),
@@ -261,14 +261,14 @@ def _add_own_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
         response_model_exclude_unset=True,
         summary="Set your preferences",
     )
-    async def put_preferences(request: Request, member_id: str = Depends(gate.member)) -> PreferencesItem:
+    async def put_preferences(request: Request, member_id: str = Depends(auth.member)) -> PreferencesItem:
         """Replaces all of them: which types on which channels, and the quiet hours."""
         return await calls.put_preferences(member_id, request)
 
     @routes.get(
         "/api/preferences", responses=_OF_A_MEMBER, response_model_exclude_unset=True, summary="Show your preferences"
     )
-    async def find_preferences(member_id: str = Depends(gate.member)) -> PreferencesItem:
+    async def find_preferences(member_id: str = Depends(auth.member)) -> PreferencesItem:
         """The defaults if you have set none."""
         return await calls.find_preferences(member_id)
 
@@ -278,12 +278,12 @@ def _add_own_routes(routes: APIRouter, gate: Gate, calls: MemberCalls) -> None:
         responses=_OF_A_BODY | _OF_A_MEMBER,
         summary="Register your device",
     )
-    async def put_device(device_id: PathId, request: Request, member_id: str = Depends(gate.member)) -> DeviceItem:
+    async def put_device(device_id: PathId, request: Request, member_id: str = Depends(auth.member)) -> DeviceItem:
         """A token belongs to one device: another device that had it loses it. A device too many replaces the one
         that was registered longest ago."""
         return await calls.put_device(member_id, device_id, request)
 
     @routes.delete("/api/devices/{device_id}", responses=_OF_A_MEMBER, status_code=204, summary="Remove your device")
-    async def remove_device(device_id: PathId, member_id: str = Depends(gate.member)) -> Response:
+    async def remove_device(device_id: PathId, member_id: str = Depends(auth.member)) -> Response:
         """Succeeds also if there is no such device."""
         return await calls.remove_device(member_id, device_id)

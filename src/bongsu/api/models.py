@@ -1,4 +1,4 @@
-"""What every answer is made of: one base model, times, pages."""
+"""What queries, operators' requests and answers are made of: base models, times, pages."""
 
 from __future__ import annotations
 
@@ -13,6 +13,18 @@ class ApiModel(BaseModel):
     """Base of the answers. The names on the wire are camelCase."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class QueryModel(BaseModel):
+    """Base of the queries. An unknown name is refused: without its cursor every page would be the first."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+
+
+class RequestModel(QueryModel):
+    """Base of the bodies that operators send. Nothing is converted."""
+
+    model_config = ConfigDict(strict=True)
 
 
 # With the offset as a number, as the stream and stored texts have it; pydantic would write Z for UTC.

@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from bongsu.api.auth import Gate, key_ending
+from bongsu.api.auth import Authenticator, key_ending
 from bongsu.api.bodies import BODY_LIMIT as BODY_BYTES
 from bongsu.api.bodies import described, read_as
 from bongsu.api.models import ApiModel, Timestamp
@@ -225,12 +225,14 @@ class Cancel(Protocol):
     async def __call__(self, event_id: uuid.UUID, who: str) -> Cancellation: ...
 
 
-def router(gate: Gate, intake: Intake, store: Store, cancel_event: Cancel, types: Mapping[str, NoticeType]) -> APIRouter:
+def router(
+    auth: Authenticator, intake: Intake, store: Store, cancel_event: Cancel, types: Mapping[str, NoticeType]
+) -> APIRouter:
     """`types` are the declared notice types: some are critical although a request does not say so."""
     routes = APIRouter(
         prefix="/api/notifications",
         tags=["notifications"],
-        dependencies=[Depends(gate.server)],
+        dependencies=[Depends(auth.server)],
         responses=problems(401, 403, 409, 422, 503),
     )
     notifications = DirectNotifications(intake, store, types)

@@ -20,7 +20,7 @@ from bongsu.runtime import telemetry
 _log = telemetry.log("bongsu.http")
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-# How many mistakes one answer names. The first few are what the caller will correct; the rest is noise.
+# How many mistakes one answer names. The caller corrects the first few and sends it again.
 REPORTED_ERRORS = 20
 
 STATUS: dict[type[errors.BongsuError], int] = {
@@ -135,7 +135,7 @@ def problem_of(error: errors.BongsuError) -> JSONResponse:
     status, text = STATUS.get(type(error), 500), str(error)
     if status >= 500:
         # The detail is for those who can read the log: it names the store's address, and members ask too.
-        _log.warning("answered with an error", status=status, error=text)
+        _log.warning("request failed", status=status, error=text)
         text = str(type(error)())
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__).lower()
     answer = problem(status, text, kind=f"urn:bongsu:{name}")
@@ -171,5 +171,5 @@ def _allowed(request: Request) -> list[str]:
 
 
 async def _from_surprise(_request: Request, error: Exception) -> JSONResponse:
-    _log.error("a request crashed", exc_info=error)
+    _log.error("request crashed", exc_info=error)
     return problem(500, "This is a fault in Bongsu. The log has it under the X-Request-ID of this answer.")

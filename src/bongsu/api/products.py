@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field, TypeAdapter
 
-from bongsu.api.auth import Gate
+from bongsu.api.auth import Authenticator
 from bongsu.api.bodies import described, read_as
 from bongsu.api.ingest import RequestBodies
 from bongsu.api.models import ApiModel
@@ -37,9 +37,14 @@ class ProductItem(Product):
     product_id: Id
 
 
-def router(gate: Gate, store: Store) -> APIRouter:
-    routes = APIRouter(tags=["products"], dependencies=[Depends(gate.server)], responses=problems(401, 403, 422, 503))
+def router(auth: Authenticator, store: Store) -> APIRouter:
+    routes = APIRouter(tags=["products"], dependencies=[Depends(auth.server)], responses=problems(401, 403, 422, 503))
+    _add_behaviors(routes, store)
+    _add_products(routes, store)
+    return routes
 
+
+def _add_behaviors(routes: APIRouter, store: Store) -> None:
     async def keep(behaviors: Sequence[Behavior]) -> list[bool]:
         return await keep_behaviors(store, behaviors)
 
@@ -53,7 +58,7 @@ def router(gate: Gate, store: Store) -> APIRouter:
     )
     async def accept_behaviors(request: Request) -> Response:
         """What members did with products, for audiences: one behaviour, an array of at most 1,000, or NDJSON of any length.
-        Of several alike the newest is kept."""
+        Of several with the same member, product and action the newest is kept."""
         if behaviors_in.is_lines(request):
             return await behaviors_in.ingest_lines(request, keep, decode_behavior)
         behaviors = await behaviors_in.read(request)
@@ -61,6 +66,8 @@ def router(gate: Gate, store: Store) -> APIRouter:
             await keep(behaviors)
         return JSONResponse({"accepted": len(behaviors)}, status_code=202)
 
+
+def _add_products(routes: APIRouter, store: Store) -> None:
     @routes.put(
         "/api/products/{product_id}",
         openapi_extra=described(Product, example={"name": "사과 1 kg", "price": 8000, "stock": 12}),
@@ -68,7 +75,7 @@ def router(gate: Gate, store: Store) -> APIRouter:
         summary="Create or update a product",
     )
     async def put_product(product_id: PathId, request: Request) -> ProductItem:
-        """Replaces all of it."""
+        """Replaces the whole product: fields that are left out are empty."""
         product = await read_as(request, _product)
         async with store.single() as tx:
             await products.put_product(tx, product_id, product)
@@ -82,5 +89,3 @@ def router(gate: Gate, store: Store) -> APIRouter:
         if product is None:
             raise ProblemError(404, f"There is no product {product_id}")
         return ProductItem.model_construct(product_id=product_id, **product.__dict__)
-
-    return routes

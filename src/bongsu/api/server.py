@@ -14,7 +14,8 @@ from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from bongsu.api.admission import Admission
-from bongsu.api.http_protocol import HttpLimits, HttpProtocol
+from bongsu.api.http_limits import HttpLimits
+from bongsu.api.http_protocol import HttpProtocol
 from bongsu.api.ws_protocol import WebSocketProtocol
 from bongsu.errors import AddressTaken
 from bongsu.runtime.process import address_of

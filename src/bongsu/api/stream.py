@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bongsu.api import cors
-from bongsu.api.auth import Gate, is_by_cookie
+from bongsu.api.auth import Authenticator, is_by_cookie
 from bongsu.api.chat_ops import ChatOps
 from bongsu.api.problems import ProblemError, problems
 from bongsu.api.websocket import Sockets
@@ -26,8 +26,8 @@ from bongsu.live.serving import Reader, read_cursor
 PATH = "/api/notifications/stream"
 
 
-def router(gate: Gate) -> APIRouter:
-    routes = APIRouter(tags=["inbox"], dependencies=[Depends(gate.member)])
+def router(auth: Authenticator) -> APIRouter:
+    routes = APIRouter(tags=["inbox"], dependencies=[Depends(auth.member)])
 
     @routes.get(
         PATH,
@@ -48,12 +48,14 @@ def router(gate: Gate) -> APIRouter:
 class StreamsFirst:
     """The application, with accepted streams and WebSockets before it."""
 
-    def __init__(self, app: ASGIApp, gateway: Gateway, gate: Gate, origins: Collection[str], chat: ChatOps | None) -> None:
+    def __init__(
+        self, app: ASGIApp, gateway: Gateway, auth: Authenticator, origins: Collection[str], chat: ChatOps | None
+    ) -> None:
         self._app = app
         self._gateway = gateway
-        self._gate = gate
+        self._auth = auth
         self._origins = frozenset(origins)
-        self._sockets = Sockets(gateway, gate, chat)
+        self._sockets = Sockets(gateway, auth, chat)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -75,7 +77,7 @@ class StreamsFirst:
     async def _reader(self, request: Request) -> Reader | None:
         """Who reads the stream, or None if no stream may be opened by this request."""
         try:
-            member_id, expires_at = await self._gate.member_until(request)
+            member_id, expires_at = await self._auth.member_until(request)
         except BongsuError:
             return None
         given = request.headers.get("last-event-id") or request.query_params.get("lastEventId")

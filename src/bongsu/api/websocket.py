@@ -2,7 +2,7 @@
 
 The member token comes in a header, in the session cookie, or in a frame `{"op": "auth", "token": …}`. A client that asks for
 `notifications` gets what SSE streams get, from the cursor `after` on. A later `auth` is for another token before the first
-expires, or for other wishes than a browser's cookie could say. It goes on where the socket is, or anew for another member.
+expires, or for another cursor or `notifications`. It goes on from where the socket is, or from the start for another member.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import orjson
 from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
-from bongsu.api.auth import Gate, has_key, is_by_cookie
+from bongsu.api.auth import Authenticator, has_key, is_by_cookie
 from bongsu.api.chat_ops import ChatOps, ChatSocket, Refused
 from bongsu.api.problems import problem, problem_of
 from bongsu.api.security_headers import with_security_headers
@@ -47,9 +47,9 @@ CHAT_OPS = frozenset({"send", "read", "typing", "resume"})
 
 
 class Sockets:
-    def __init__(self, gateway: Gateway, gate: Gate, chat: ChatOps | None) -> None:
+    def __init__(self, gateway: Gateway, auth: Authenticator, chat: ChatOps | None) -> None:
         self._gateway = gateway
-        self._gate = gate
+        self._auth = auth
         self._chat = chat
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,11 +79,12 @@ class Sockets:
         await socket.until_ended()
 
     async def _from_head(self, request: HTTPConnection) -> Reader:
-        member_id, expires_at = await self._gate.member_until(request)
-        return Reader(member_id, expires_at, is_by_cookie(request), *_wishes(request))
+        member_id, expires_at = await self._auth.member_until(request)
+        return Reader(member_id, expires_at, is_by_cookie(request), *_subscription(request))
 
     async def _first_auth(self, socket: Socket, request: HTTPConnection) -> Reader | None:
-        """Who the first frame says the member is. None if it does not come in time, or is refused: the socket is closed."""
+        """The member whose token the first frame has. None if it does not come in time, or is refused: the socket is
+        closed."""
         try:
             async with asyncio.timeout(AUTH_SECONDS):
                 while socket.auth is None and (given := await socket.next_frame()) is not None:
@@ -94,16 +95,16 @@ class Sockets:
         except TimeoutError:
             socket.refuse("UNAUTHORIZED", f"No `auth` came within {AUTH_SECONDS:g} seconds")
             return None
-        return await self._next_auth(socket, _wishes(request))
+        return await self._next_auth(socket, _subscription(request))
 
-    async def _next_auth(self, socket: Socket, before: Reader | Wishes) -> Reader | None:
-        """Who the frame `auth` says the member is that the socket has stopped for; None if it has ended, or ends now. What
-        the frame does not say is as before: as the query has it, or as it was for the same member."""
+    async def _next_auth(self, socket: Socket, before: Reader | Subscription) -> Reader | None:
+        """The member of the frame `auth` that the socket has stopped for; None if it has ended, or ends now. What
+        the frame leaves out is as before: as the query has it, or as it was for the same member."""
         given, socket.auth = socket.auth, None
         if given is None or socket.connection.is_ended:
             return None
         try:
-            member_id, expires_at = await self._gate.member_of_token(given["token"])
+            member_id, expires_at = await self._auth.member_of_token(given["token"])
         except (BadKey, WrongKind) as error:
             socket.refuse("UNAUTHORIZED", str(error))
         except BongsuError as error:
@@ -186,7 +187,7 @@ class Socket:
         self.answer_refusal(Refused(code, detail))
 
     def answer_refusal(self, refused: Refused) -> None:
-        """Answer with an error. A client whose frames are no use is closed after some dozens of them; one that is refused
+        """Answer with an error. A client that sends invalid frames is closed after some dozens of them; one that is refused
         what it may not do now, after many more."""
         if refused.code != FAULTLESS:
             self._weight += 1 if refused.code in MISTAKES else MISTAKE_LIMIT / REFUSAL_LIMIT
@@ -205,17 +206,17 @@ def _read(message: Message) -> Frame:
     return given
 
 
-class Wishes(NamedTuple):
+class Subscription(NamedTuple):
     """The cursor, and whether notifications are asked for."""
 
     after: int | None
     with_notifications: bool
 
 
-def _wishes(request: HTTPConnection) -> Wishes:
+def _subscription(request: HTTPConnection) -> Subscription:
     """From the query."""
     query = request.query_params
-    return Wishes(read_cursor(query.get("after")), query.get("notifications") in ("true", "1"))
+    return Subscription(read_cursor(query.get("after")), query.get("notifications") in ("true", "1"))
 
 
 async def _refuse(send: Send, answer: Any) -> None:

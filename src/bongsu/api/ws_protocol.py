@@ -62,10 +62,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self.on_lost is not None:
             self.on_lost()
         super().connection_lost(exc)
-        # Ends its parser, which refers to it: it is gone with the last reference and needs no collector.
+        # Ends its parser, which refers to it: it is freed with the last reference and needs no collector.
         self.conn.receive_eof()
 
     def shutdown(self) -> None:
-        """When the server stops. Accepted sockets are ended by the gateway's drain, which tells them when to come back."""
+        """When the server stops. Accepted sockets are ended by the gateway's drain, which names the time to reconnect."""
         if self.close_sent or not self.handshake_complete:
             super().shutdown()

@@ -33,7 +33,7 @@ class Fanout:
             self._signals.send(topic, signal)
 
     def edited(self, message: ChatMessage, last_seq: int, changes: int) -> None:
-        """A deleted message is one whose text is gone: `changed_frame` shows the difference."""
+        """A deleted message is one without a text: `changed_frame` shows the difference."""
         signal = write_signal(room_signals.CHANGED, last_seq, changes, changed_frame(message))
         self._signals.send(room_topic(message.room_id), signal)
 
@@ -50,7 +50,7 @@ class Fanout:
         self._announce(room_signals.TYPING, room_id, _of_member("typing", room_id, member_id))
 
     def created(self, room_id: UUID, member_ids: Sequence[str]) -> None:
-        """To the members of a new room, which nobody reads yet."""
+        """To the members of a new room, which has no readers yet."""
         for member_id in member_ids:
             self._welcome(room_id, member_id, 0, 0)
 
@@ -76,7 +76,7 @@ def _of_member(op: str, room_id: UUID, member_id: str) -> dict[str, Any]:
 
 
 def message_frame(message: ChatMessage) -> dict[str, Any]:
-    """A message as its readers are sent it. One that was edited or deleted since says so."""
+    """A message as its readers are sent it. With the times when it was edited or deleted."""
     frame = {
         "op": "message",
         "roomId": str(message.room_id),
@@ -95,7 +95,7 @@ def message_frame(message: ChatMessage) -> dict[str, Any]:
 
 def changed_frame(message: ChatMessage) -> dict[str, Any]:
     """A message that was edited or deleted, as its readers are sent it."""
-    place = {"roomId": str(message.room_id), "seq": message.seq}
+    named = {"roomId": str(message.room_id), "seq": message.seq}
     if message.message is None:
-        return {"op": "deleted", **place, "deletedAt": message.deleted_at}
-    return {"op": "edited", **place, "message": message.message, "editedAt": message.edited_at}
+        return {"op": "deleted", **named, "deletedAt": message.deleted_at}
+    return {"op": "edited", **named, "message": message.message, "editedAt": message.edited_at}

@@ -37,8 +37,8 @@ class ChatIntake:
 
     async def accept(self, messages: Sequence[NewMessage]) -> list[bool | Rejected]:
         """Whether each is new, or why it is refused. One with a clientMessageId that is stored is not new."""
-        refused = {number: why for number, one in enumerate(messages) if (why := self._why_refused(one)) is not None}
-        sends = [one for number, one in enumerate(messages) if number not in refused]
+        refused = {number: why for number, message in enumerate(messages) if (why := self._why_refused(message)) is not None}
+        sends = [message for number, message in enumerate(messages) if number not in refused]
         results = iter(await store_messages(self._store, self._fanout, sends) if sends else ())
         answers: list[bool | Rejected] = []
         for number in range(len(messages)):

@@ -56,7 +56,7 @@ class LiveRoom:
         self.sent: dict[Stream, int] = {}
         # Messages that came too early, by seq.
         self.ahead: dict[int, RoomSignal] = {}
-        # A change came too early. Somebody may not be in the room any more.
+        # A change came too early. A reader may have left the room.
         self.is_behind = False
         self.is_suspect = False
         # Changes are being read from the store. A message that a signal brings meanwhile may have the text from before one.
@@ -74,7 +74,7 @@ class LiveRoom:
         """The readers that are to be sent this message."""
         if not self.paused and not self.sent:
             return iter(self.readers)
-        return (one for one in self.readers if one not in self.paused and self.sent.get(one, 0) < seq)
+        return (reader for reader in self.readers if reader not in self.paused and self.sent.get(reader, 0) < seq)
 
     def send_messages(self, frames: Sequence[bytes]) -> None:
         """The next messages, in one write to each reader if all are to have all of them."""

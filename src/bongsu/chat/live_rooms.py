@@ -1,8 +1,8 @@
 """Live rooms: what happens in chat rooms reaches the readers that this process has, in the order of each room, once.
 
-A room with readers here has a place: everything up to `seq` was sent to its readers, and `changes` edits, deletions and
-departures were applied. A signal that is next in order is sent at once, encoded once for each wire; nobody waits for a
-reader. One that shows a gap waits for a moment, because signals of two processes overtake each other; then the room is read
+A room with readers here has a position: everything up to `seq` was sent to its readers, and `changes` edits, deletions and
+departures were applied. A signal that is next in order is sent at once, encoded once for each wire; no reader is waited
+for. One that shows a gap waits for a moment, because signals of two processes overtake each other; then the room is read
 from the store, once for all its readers. So are rooms whose signals may have been missed, and at each ping those of the
 member. A message shows how many changes the room had when it was committed: so no message is sent to a member whose removal
 was committed before it, whether or not the signal about that has come.
@@ -105,7 +105,7 @@ class LiveRooms(Loop):
     def _caught_up(self, task: asyncio.Task[int]) -> None:
         self._catching_up.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.warning("messages of a room that was joined were not sent", error=str(error))
+            self._log.warning("messages of a joined room not sent", error=str(error))
 
     async def stop(self) -> None:
         await super().stop()
@@ -155,7 +155,7 @@ class LiveRooms(Loop):
     def _on_signal(self, room: LiveRoom, data: bytes | None) -> None:
         signal = read_signal(data)
         if signal is None:
-            # Of missed signals, and of an erasure: also that somebody has left.
+            # Of missed signals, and of an erasure: also that a member has left.
             room.is_suspect = True
             self._mark(room)
         elif signal.kind == kinds.MESSAGE:
@@ -208,7 +208,7 @@ class LiveRooms(Loop):
 
     def _remove_members(self, room: LiveRoom, member_ids: set[str]) -> None:
         """They have left the room."""
-        for stream in [one for one in room.readers if one.member_id in member_ids]:
+        for stream in [reader for reader in room.readers if reader.member_id in member_ids]:
             frame = orjson.dumps({"op": "left", "roomId": str(room.room_id), "memberId": stream.member_id})
             write(stream, stream.connection.wire.chat(False, frame))
             self._of[stream].discard(room)

@@ -152,7 +152,7 @@ async def store_messages(store: Store, fanout: Fanout, sends: Sequence[NewMessag
             new.setdefault(result.message.room_id, []).append(result)
     for stored in new.values():
         telemetry.CHAT_MESSAGES.inc(len(stored))
-        fanout.sent([one.message for one in stored], stored[0].changes)
+        fanout.sent([result.message for result in stored], stored[0].changes)
     return results
 
 

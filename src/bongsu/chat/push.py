@@ -1,13 +1,13 @@
-"""Pushes to members who were not there: looks at rooms with new messages and publishes who is to be pushed to.
+"""Pushes to members who are not connected: looks at rooms with new messages and publishes who is to be pushed to.
 
 A send marks its room in the statement that it needs anyhow. Some seconds later, when those who are there have read, one
 worker looks at the room: members who have not read, have not muted it and are not connected become the audience of an event
-`chat.unread`, a thousand in each. From there on it goes the way of all events. So the cost is per room and look, however
+`chat.unread`, a thousand in each. From there on it is an event like any other. So the cost is per room and look, however
 many messages came.
 
 The event and the note that it is decided for its members are one transaction, fenced by the epoch of the look: a crash loses
 no push and doubles none. A member whose connection is dead, or who closes the page without reading, is found by a second
-look. What a push says is read when it is sent (deliver/chat_contents.py).
+look. The text of a push is read when it is sent (deliver/chat_contents.py).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from bongsu.store.chat.pushes import RoomToLookAt
 ROOMS = 20
 # Members of an event: few enough that it is an ordinary one, and that senders hardly wait for the room's lock.
 MEMBERS = 1_000
-# How long a room rests after a look, so that it makes a hundred pushes a second on average at most. Looking at a member is a
-# tenth of a push. A room of ten hardly rests, a busy one with ten thousand absent members does for 110 seconds.
+# How long a room waits after a look, so that it makes a hundred pushes a second on average at most. Looking at a member is a
+# tenth of a push. A room of ten hardly waits, a busy one with ten thousand absent members waits 110 seconds.
 SECONDS_PER_PUSH = 0.01
 SECONDS_PER_CANDIDATE = 0.001
 # When connected members who have not read are looked at again: by then a dead connection was closed, or its entry expired.
 AGAIN_SECONDS = 60.0
-# Older messages are no news: after a long outage nobody is pushed yesterday's.
-WORTH = timedelta(days=1)
+# Older messages are not pushed: after a long outage members get no pushes about yesterday.
+MAX_AGE = timedelta(days=1)
 
 
 class _OvertakenError(Exception):
@@ -68,7 +68,7 @@ class ChatPush(Loop):
         if time.monotonic() < self._looks_from:
             return 0
         async with self._store.single() as tx:
-            rooms = await pushes.claim_rooms(tx, self._wait_seconds, ROOMS, self._lease_seconds, WORTH)
+            rooms = await pushes.claim_rooms(tx, self._wait_seconds, ROOMS, self._lease_seconds, MAX_AGE)
         for room in rooms:
             await self._look_unless_overtaken(room)
         return len(rooms)
@@ -99,7 +99,7 @@ class ChatPush(Loop):
             await pushes.end_look(tx, room, rest, AGAIN_SECONDS, is_again=is_again)
 
     async def _absent(self, member_ids: Sequence[str]) -> list[str]:
-        """Those who are not connected. While that is not known, all: without Redis nobody's connection is open for long, and
+        """Those who are not connected. While that is not known, all: without Redis no connection stays open for long, and
         a push too many is better than one that is missing."""
         connected = await self._presence.online(member_ids) if member_ids else set()
         return [member_id for member_id in member_ids if not connected or member_id not in connected]

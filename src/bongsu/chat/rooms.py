@@ -1,7 +1,7 @@
 """Rooms: create, list, join, leave, read marks, mute, and who may do what.
 
-A caller is a member, or None for a server call. Members act in rooms they are in: they add anybody and remove themselves. A
-server adds and removes anybody.
+A caller is a member, or None for a server call. Members act in rooms they are in: they add any member and remove themselves.
+A server adds and removes any member.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class Rooms:
 
     async def create(self, caller: str | None, name: str, member_ids: Sequence[str]) -> Room:
         """A member who creates a room is in it."""
-        everybody = list(dict.fromkeys([*([] if caller is None else [caller]), *member_ids]))
+        initial = list(dict.fromkeys([*([] if caller is None else [caller]), *member_ids]))
         room_id = new_id()
 
         async def create(tx: Transaction) -> None:
-            await _check_room_count(tx, everybody)
-            await statements.create_room(tx, room_id, name, everybody)
+            await _check_room_count(tx, initial)
+            await statements.create_room(tx, room_id, name, initial)
 
         await self._store.run(create)
-        self._fanout.created(room_id, everybody)
-        return Room(room_id, name, everybody)
+        self._fanout.created(room_id, initial)
+        return Room(room_id, name, initial)
 
     async def of_member(self, member_id: str) -> list[RoomOfMember]:
         """All rooms of a member, those with the newest message first."""
@@ -134,10 +134,10 @@ async def check_access(tx: Transaction, room_id: UUID, caller: str | None) -> No
 
 
 async def lock_accessible(tx: Transaction, room_id: UUID, caller: str | None) -> LockedRoom:
-    """Lock the room, then check access: nobody joins or leaves after the check."""
+    """Lock the room, then check access: no member joins or leaves after the check."""
     room = await statements.lock_room(tx, room_id)
     await check_access(tx, room_id, caller)
-    assert room is not None, "nobody is in a room that does not exist"
+    assert room is not None, "a room that does not exist has no members"
     return room
 
 

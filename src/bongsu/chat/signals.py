@@ -15,7 +15,7 @@ LEFT = b"l"
 JOINED = b"j"
 READ = b"r"
 TYPING = b"t"
-# Something has changed that the signal does not say: read the store.
+# Something has changed that is not in the signal: read the store.
 READ_STORE = b""
 # Frames in one signal. A reader gets them in one write, which is to stay far below what makes a reader a stalled one.
 SIGNAL_BYTES = 32 * 1024
@@ -45,10 +45,10 @@ def write_signal(kind: bytes, seq: int, changes: int, frame: dict[str, Any]) -> 
 def write_messages(seq: int, changes: int, frames: Sequence[bytes]) -> Iterator[bytes]:
     """Signals about messages that follow each other, from this seq on: as few as there can be."""
     first = size = 0
-    for place, frame in enumerate(frames):
-        if place > first and size + len(frame) > SIGNAL_BYTES:
-            yield _write_messages(seq + first, changes, frames[first:place])
-            first, size = place, 0
+    for index, frame in enumerate(frames):
+        if index > first and size + len(frame) > SIGNAL_BYTES:
+            yield _write_messages(seq + first, changes, frames[first:index])
+            first, size = index, 0
         size += len(frame)
     yield _write_messages(seq + first, changes, frames[first:])
 
@@ -58,7 +58,7 @@ def _write_messages(seq: int, changes: int, frames: Sequence[bytes]) -> bytes:
 
 
 def read_signal(data: bytes | None) -> RoomSignal | None:
-    """None: signals were missed, or it says no more than that something has changed."""
+    """None: signals were missed, or it only shows that something has changed."""
     if not data:
         return None
     head, _, json = data.partition(b"\n")

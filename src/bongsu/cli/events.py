@@ -58,7 +58,7 @@ def show(
 def cancel(
     event: Annotated[str, typer.Argument(metavar="ID", help="The event's UUID.")],
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Remove it from the inboxes and unread counts too.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Stop an event: members not yet decided are not decided, deliveries not yet claimed are not sent."""
     from bongsu.cli import events_view as view  # noqa: PLC0415

@@ -18,7 +18,7 @@ from bongsu.api.paging import encode_cursor
 from bongsu.cli.terminal import local_time, operator_name, plain, print_lines, show
 from bongsu.desk.cancel import Cancellations
 from bongsu.desk.lists import fill_page
-from bongsu.desk.progress import EventFilter, Look, find_progress, list_events, watch_progress
+from bongsu.desk.progress import EventFilter, ProgressSample, find_progress, list_events, watch_progress
 from bongsu.model import EventStatus
 from bongsu.service import runtime
 from bongsu.settings import Settings
@@ -26,7 +26,7 @@ from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.desk.event_progress import EventProgress, PageCursor
 from bongsu.store.outbox import EventRow
 
-# Between two looks of `--watch`. Each costs the store a few index reads, or those of all members of an event of one step.
+# Between two samples of `--watch`. Each costs the store a few index reads, or those of all members of an event of one step.
 WATCH_SECONDS = 1.0
 
 _COLOURS = {
@@ -151,7 +151,7 @@ async def _second() -> None:
 async def watch(
     settings: Settings, event_id: UUID, console: Console, pause: Callable[[], Awaitable[None]] = _second
 ) -> None:
-    """Show how far it has come until it is over: a progress bar on a terminal, elsewhere a line for each look."""
+    """Show how far it has come until it is over: a progress bar on a terminal, elsewhere a line for each sample."""
     columns = (
         TextColumn("[bold]{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[done]}"),
         TextColumn("{task.fields[pace]}"),
@@ -161,40 +161,40 @@ async def watch(
         first = await find_progress(base.store, event_id)
         with Progress(*columns, console=console, expand=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("", done="", pace="")
-            async for look in watch_progress(base.store, first, pause):
-                progress.update(task, **_bar(look, settings.zone))
+            async for sample in watch_progress(base.store, first, pause):
+                progress.update(task, **_bar(sample, settings.zone))
                 if not console.is_terminal:
-                    console.print(line(look, settings.zone), highlight=False, soft_wrap=True)
+                    console.print(line(sample, settings.zone), highlight=False, soft_wrap=True)
     if console.is_terminal:
-        print_lines(console, lines_of(look.progress, settings.zone))
+        print_lines(console, lines_of(sample.progress, settings.zone))
 
 
-def _bar(look: Look, zone: ZoneInfo) -> dict[str, Any]:
+def _bar(sample: ProgressSample, zone: ZoneInfo) -> dict[str, Any]:
     """What the progress bar shows. Without deliveries it is empty until the event is finished, and then full."""
-    made = look.progress.counts.made
+    made = sample.progress.counts.made
     return {
-        "description": look.progress.event.status.value,
+        "description": sample.progress.event.status.value,
         "total": made or 1,
-        "completed": look.done if made else int(look.progress.is_over),
-        "done": f"{look.done:,}/{made:,}",
-        "pace": pace(look, zone),
+        "completed": sample.done if made else int(sample.progress.is_over),
+        "done": f"{sample.done:,}/{made:,}",
+        "pace": pace(sample, zone),
     }
 
 
-def line(look: Look, zone: ZoneInfo) -> str:
-    counts = look.progress.counts
-    ended = f"{look.done:,} of {counts.made:,} deliveries ended"
-    parts = (look.progress.event.status.value, f"{counts.decided:,} decided", ended, pace(look, zone))
+def line(sample: ProgressSample, zone: ZoneInfo) -> str:
+    counts = sample.progress.counts
+    ended = f"{sample.done:,} of {counts.made:,} deliveries ended"
+    parts = (sample.progress.event.status.value, f"{counts.decided:,} decided", ended, pace(sample, zone))
     return "  ".join(part for part in parts if part)
 
 
-def pace(look: Look, zone: ZoneInfo) -> str:
+def pace(sample: ProgressSample, zone: ZoneInfo) -> str:
     """The rate and the expected end, as far as they are known; of an event that waits for its time, when that is."""
-    if look.progress.due_at is not None:
-        return f"due {local_time(look.progress.due_at, zone)}"
-    rate = "" if look.rate is None or look.progress.is_over else _rate(look.rate)
-    if look.expected_end is None:
+    if sample.progress.due_at is not None:
+        return f"due {local_time(sample.progress.due_at, zone)}"
+    rate = "" if sample.rate is None or sample.progress.is_over else _rate(sample.rate)
+    if sample.expected_end is None:
         return rate
-    end, now = (local_time(moment, zone) for moment in (look.expected_end, look.progress.now))
+    end, now = (local_time(moment, zone) for moment in (sample.expected_end, sample.progress.now))
     today, _, _ = now.partition(" ")
     return f"{rate}, ends {end.removeprefix(today).strip()}"

@@ -104,7 +104,7 @@ def serve(
 
 
 def _greet(settings: Settings, address: str, *, is_demo: bool) -> None:
-    """Where to look and what to call with, for the embedded store, whose owner is at the keyboard.
+    """Prints the address and the keys of the embedded store, for its owner.
 
     The key is shown if it was made here and stdout is a terminal: a file or a log collector would keep it. Not the console's
     own `is_terminal`, which FORCE_COLOR makes true.
@@ -328,7 +328,7 @@ def simulator(
 def doctor(
     app_name: Annotated[str | None, typer.Option("--app", help="Your own rules, as `serve` is given them.")] = None,
 ) -> None:
-    """Check settings, store, Redis, brokers, channels and credentials; say what to do."""
+    """Check settings, store, Redis, brokers, channels and credentials; print how to fix what is wrong."""
     from bongsu.cli.doctor_view import show_findings  # noqa: PLC0415
     from bongsu.desk.doctor import examine  # noqa: PLC0415
 

@@ -23,7 +23,7 @@ from bongsu.desk.why import (
     SameActor,
     TypeOff,
     View,
-    look,
+    find_view,
     reason_of,
 )
 from bongsu.model import EventStatus, Preferences
@@ -45,7 +45,7 @@ async def explain(
     settings: Settings, member_id: str, event_id: UUID | None, limit: int, console: Console, app: Rules | None = None
 ) -> None:
     async with runtime(settings) as base:
-        view = await look(base.store, settings, member_id, event_id, limit, app)
+        view = await find_view(base.store, settings, member_id, event_id, limit, app)
     print_lines(console, lines_of(view))
 
 

@@ -196,7 +196,7 @@ class Run:
         return self._is_lost
 
     async def renew(self) -> None:
-        """Lease it anew. During a step there is nothing to do: its lock keeps others away. Raises RunLost."""
+        """Renew its lease. During a step there is nothing to do: its lock keeps others away. Raises RunLost."""
         if self._turn.locked() or self._is_finished:
             return
         async with self._turn:

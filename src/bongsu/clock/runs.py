@@ -145,7 +145,8 @@ class Runs:
 
     async def _work_and_finish(self, job: Job, run: Run, claim_count: int) -> Ended:
         if claim_count > MOST_CLAIMS:
-            return await self._finish(job, run, RuntimeError(f"given up: {claim_count - 1} processes in a row died at it"))
+            crashes = f"given up: {claim_count - 1} processes in a row crashed while running it"
+            return await self._finish(job, run, RuntimeError(crashes))
 
         async def work() -> str | None:
             # If the answer to the last commit did not arrive, only the store knows how far the run is.
@@ -186,7 +187,7 @@ class Runs:
 def describe_error(raised: Exception) -> str:
     """In one line. Our own errors name their cure; those of a group are what is wrong."""
     if isinstance(raised, ExceptionGroup):
-        return "; ".join(describe_error(one) for one in raised.exceptions)
+        return "; ".join(describe_error(error) for error in raised.exceptions)
     try:
         text = str(raised)
     except Exception:

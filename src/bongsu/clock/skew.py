@@ -73,5 +73,5 @@ class SkewMonitor(Loop):
     def _warn_once(self, skew: float) -> None:
         is_wrong = abs(skew) > WARN_SECONDS
         if is_wrong and not self._is_warned:
-            self._log.warning("clock skew: correct this machine's clock (NTP)", skew_seconds=round(skew, 3))
+            self._log.warning("clock skew", cure="correct this machine's clock (NTP)", skew_seconds=round(skew, 3))
         self._is_warned = is_wrong

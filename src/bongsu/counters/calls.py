@@ -37,12 +37,12 @@ class Answer(NamedTuple):
 class Counters(GroupCommit[Call, tuple[Counted, datetime]]):
     """Start it, then `count` from any number of tasks. One hot key costs a row for each commit, not one for each call."""
 
-    def __init__(self, store: Store, declared: Collection[str] = (), on_counted: OnCounted = lambda _sums: None) -> None:
+    def __init__(self, store: Store, declared: Collection[str] = (), on_counted: OnCounted | None = None) -> None:
         """`declared` are counters besides the built-in ones. `on_counted` is called after each commit."""
         super().__init__("counter-calls", self._write_calls, batch_limit=BATCH_LIMIT, waiting_limit=WAITING_LIMIT)
         self._store = store
         self._on_counted = on_counted
-        # Names that need no look into the store.
+        # Names that are known without asking the store.
         self._names = {COMMENTS, *declared}
         self._accepted = telemetry.EVENTS_ACCEPTED.labels("counters")
         self._duplicates = telemetry.EVENTS_DUPLICATE.labels("counters")
@@ -77,7 +77,8 @@ class Counters(GroupCommit[Call, tuple[Counted, datetime]]):
 
         results, now = await self._store.run(write)
         new = [KeySum(*call[1:]) for call, counted in zip(calls, results, strict=True) if counted.is_new]
-        self._on_counted(summed(new))
+        if self._on_counted is not None:
+            self._on_counted(summed(new))
         self._accepted.inc(len(new))
         self._duplicates.inc(len(calls) - len(new))
         return [(counted, now) for counted in results]

@@ -29,7 +29,7 @@ from bongsu.store.counters.user_targets import Fault, Target, apply_target, faul
 BATCH = 200_000
 # Keys of a target in one transaction: its rows are locked until the commit, and the team's own statements wait for it.
 TARGET_BATCH = 10_000
-# How long a flush waits for Redis to say whether the pending sums are complete.
+# How long a flush waits for Redis to answer whether the pending sums are complete.
 REDIS_SECONDS = 1.0
 # A target that fails is tried again after this, then after twice as long, up to the longest.
 FIRST_HOLD_SECONDS, LONGEST_HOLD_SECONDS = 1.0, 60.0
@@ -39,7 +39,7 @@ MOST_HELD_KEYS = 1_000
 
 @dataclass
 class _Hold:
-    """What is left alone until that time (monotonic), after so many failures."""
+    """What is not tried again before that time (monotonic), after so many failures."""
 
     until: float = 0.0
     failures: int = 0
@@ -105,7 +105,9 @@ class Flusher(Loop):
         """A batch of a counter with a target, unless it is held. Returns whether there is more to do."""
         if not self._held.get(counter, _Hold()).is_over:
             return False
-        self._held_keys = {key: hold for key, hold in self._held_keys.items() if hold.failures and not self._is_gone(hold)}
+        self._held_keys = {
+            key: hold for key, hold in self._held_keys.items() if hold.failures and not self._is_outdated(hold)
+        }
         async with self._store.read() as tx:
             found = await find_keys(tx, counter, TARGET_BATCH + len(self._held_keys))
         keys = [key for key in found if self._held_keys.get((counter, key), _Hold()).is_over]
@@ -153,8 +155,8 @@ class Flusher(Loop):
         self._log.error("counter target refused a key", counter=counter, key=key, error=str(error), failures=hold.failures)
 
     @staticmethod
-    def _is_gone(hold: _Hold) -> bool:
-        """Not tried again long after it was due: its deltas are gone."""
+    def _is_outdated(hold: _Hold) -> bool:
+        """Not tried again long after it was due: its deltas no longer exist."""
         return time.monotonic() > hold.until + 10 * LONGEST_HOLD_SECONDS
 
     # --- the pending sums in Redis ------------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ class Flusher(Loop):
                     return
         except AWAY:
             return
-        self._log.warning("Redis has lost the pending sums of counters, counting them again")
+        self._log.warning("pending sums lost in Redis, counting them again")
         try:
             await self._runs.run_by_hand(self._recount, "counter-flush")
         except (JobRunning, RunLost):

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from bongsu.decide.effects import CountDeltas
+from bongsu.decide.progress import Decision
 from bongsu.model.counter import COMMENTS
 from bongsu.runtime.loop import Loop
 from bongsu.runtime.redis import AWAY, redis_client
@@ -54,6 +56,12 @@ class PendingSums(Loop):
     def add(self, sums: Iterable[KeySum]) -> None:
         """Counted and committed."""
         self._enqueue(sums, 1)
+
+    def decided(self, decision: Decision) -> None:
+        """For the event worker, after each commit: what the step has counted."""
+        for effect in decision.effects:
+            if isinstance(effect, CountDeltas):
+                self.add(effect.sums)
 
     def take(self, sums: Iterable[KeySum]) -> None:
         """Applied by a flush and committed."""

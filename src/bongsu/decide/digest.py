@@ -94,7 +94,7 @@ def gather(
     """Decide for the candidates, which are in the order of members and notices, as if they came one after the other.
 
     `ids` has one for each: that of the notification, if it opens a digest, or the change id of the digest it is merged into.
-    A merge does not count towards the cap, and does not need room under it.
+    A merge does not count towards the cap, and is not limited by it.
     """
     gathering = Gathering()
     for _, of_member in groupby(zip(candidates, ids, strict=True), key=lambda pair: pair[0].member_id):
@@ -163,7 +163,7 @@ async def decide_digests(
 ) -> tuple[DecisionRows, DigestChanges]:
     """Decide for each recipient of notices with digests: opened, merged or suppressed. This locks the members, in id order.
 
-    If some members are missing, only the rows that say so are right.
+    If some members are missing, only the rows that name them are right.
     """
     candidates = await decisions.find_candidates(tx, recipients, inputs)
     if any(row.reason == MISSING for row in candidates):

@@ -103,7 +103,7 @@ class Messages:
         count: int,
         actors: Sequence[Actor],
     ) -> DigestText:
-        """What a digest says after the current notice of this event, its newest. `actors` are the newest, newest first."""
+        """The text of a digest after the current notice of this event, its newest. `actors` are the newest, newest first."""
         notice, product = event.current_notice, product_names.get(event.current_notice.product_id or "")
         names = [actor.name for actor in actors]
         content = self._templates.phrase(notice, event.claimed.event, locale or None, product, gathered=(count, names))
@@ -144,7 +144,7 @@ class Messages:
 
 
 class DigestText(NamedTuple):
-    """What a digest says."""
+    """The text of a digest."""
 
     title: str
     body: str

@@ -1,4 +1,4 @@
-"""The profiles of members (locale, time zone, quiet hours) that steps have met, and what each means at a moment.
+"""The profiles of members (locale, time zone, quiet hours) that steps have seen, and what each means at a moment.
 
 A step is given what follows from each profile instead of looking it up for each member: members are many, profiles few.
 """
@@ -24,12 +24,12 @@ _log = telemetry.log("bongsu.decide")
 class Profiles:
     def __init__(self, default_zone: ZoneInfo) -> None:
         self._default_zone = default_zone
-        # Those met last come last. The first is that of members who have set nothing.
+        # Those seen last come last. The first is that of members who have set nothing.
         self._known = {Profile(): None}
         self.locales = [""]
 
     def remember(self, profiles: Sequence[Profile]) -> None:
-        """All of these, which a step needs, however many they are; of the others those met last."""
+        """All of these, which a step needs, however many they are; of the others those seen last."""
         for profile in profiles:
             self._known.pop(profile, None)
             self._known[profile] = None

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-# Days, in nearly all zones. What is spread over more than a year keeps its pace behind that, and looks at no quiet hours.
+# Days, in nearly all zones. What is spread over more than a year keeps its pace after that, and ignores quiet hours.
 MOST_TIMES = 400
 _MINUTE = timedelta(minutes=1)
 

@@ -40,7 +40,7 @@ MEMBERS_PER_PROFILE = 8
 
 
 class NotPrepared(Exception):
-    """Some recipients are not members yet, or have profiles that this process has not met. The step was rolled back."""
+    """Some recipients are not members yet, or have profiles that this process does not know. The step was rolled back."""
 
     def __init__(self, recipients: Recipients) -> None:
         super().__init__("members or their profiles changed while they were being decided")

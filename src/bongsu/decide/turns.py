@@ -1,9 +1,9 @@
 """Fair scheduling: which events the worker decides next, so that none starves. Pure.
 
 A large event is one whose audience did not fit into a step. Each round has two steps. The first is for all small events
-together: in it lists come first, and one audience of another kind follows only if they leave room. The second is for one
-event alone: a large one, which takes many rounds, or the small one that the lists left no room for. These two kinds take
-turns, and so do the large ones among each other.
+together: in it lists come first, and one audience of another kind follows only if the step is not full. The second is for
+one event alone: a large one, which takes many rounds, or the small one that no longer fitted behind the lists. These two
+kinds take turns, and so do the large ones among each other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Candidate(Protocol):
-    """An event in progress, as far as turns go."""
+    """An event in progress, as the scheduler sees it."""
 
     @property
     def is_ready(self) -> bool: ...
@@ -39,7 +39,7 @@ class Together(Generic[Event]):
     position: tuple[int, str] | None
 
     def has_passed_over(self, event: Event) -> bool:
-        """After the step: whether it left no room for this event."""
+        """After the step: whether this event did not fit into it."""
         return event is self.unlisted and event.position == self.position
 
 

@@ -79,8 +79,8 @@ class EventWorker(Loop):
         self._is_turn_of_large = False
         self._unhandled: set[str] = set()
         self._lease = Lease(settings.lease_seconds)
-        # While there is other work, suspects are looked for no more often than when there is none: they can wait, and the
-        # look would only delay the next event.
+        # While there is other work, suspects are claimed no more often than when there is none: they can wait, and the
+        # claim would only delay the next event.
         self._suspects_at = 0.0
 
     @property
@@ -161,8 +161,8 @@ class EventWorker(Loop):
         """Stop deciding these events. The next `_give_back` ends their claims."""
         self._to_give_back.setdefault(after_seconds, []).extend(claimed)
         self.selects.cancel([(claim.event.event_id, claim.epoch) for claim in claimed])
-        gone = {claim.event.event_id for claim in claimed}
-        self._in_progress = [event for event in self._in_progress if event.event_id not in gone]
+        released = {claim.event.event_id for claim in claimed}
+        self._in_progress = [event for event in self._in_progress if event.event_id not in released]
 
     def _release_all(self) -> None:
         self._release([event.claimed for event in self._in_progress], self._settings.retry_base_seconds)
@@ -304,8 +304,8 @@ class EventWorker(Loop):
 
     def _settle(self, decision: Decision) -> None:
         telemetry.EVENTS_FINISHED.labels(EventStatus.DONE.value).inc(len(decision.finished))
-        gone = {event.claim for event in (*decision.finished, *decision.lost)}
-        self._in_progress = [event for event in self._in_progress if event.claim not in gone]
+        ended = {event.claim for event in (*decision.finished, *decision.lost)}
+        self._in_progress = [event for event in self._in_progress if event.claim not in ended]
         for event in self._in_progress:
             if not event.is_ready:
                 self.selects.start(event)

@@ -1,4 +1,4 @@
-"""What pushes about chat say: found out when they are sent, because what a member has not read changes until then.
+"""The texts of pushes about chat, made when they are sent, because what a member has not read changes until then.
 
 So the texts of messages are nowhere but in chat: a deleted message is not pushed, and an erased one stays in no other table.
 """
@@ -31,7 +31,7 @@ _log = telemetry.log("bongsu.chat-contents")
 
 @dataclass(frozen=True)
 class Withheld:
-    """There is nothing to say any more, and why."""
+    """There is nothing left to push, and why."""
 
     code: str
     is_bulk: bool
@@ -50,7 +50,7 @@ class ChatContentLoader:
     async def load(
         self, tx: Transaction, claimed: Iterable[ClaimedDelivery], contents: Mapping[int, MessageContent]
     ) -> dict[int, MessageContent | Withheld]:
-        """What those of these deliveries that are about chat say now. `contents` are by notification."""
+        """The present texts of those of these deliveries that are about chat. `contents` are by notification."""
         pushes = _pushes(claimed, contents)
         found = await find_unread(tx, pushes) if pushes else {}
         return {push.notification_id: self._content(contents, push, found) for push in pushes}
@@ -100,8 +100,10 @@ def _pushes(claimed: Iterable[ClaimedDelivery], contents: Mapping[int, MessageCo
     for delivery in claimed:
         content = contents.get(delivery.notification_id)
         if content is not None and content.type == CHAT_MESSAGE and content.ref_id is not None:
-            one, seq = delivery.notification_id, content.data.get("seq")
-            pushes[one] = PushOf(one, UUID(content.ref_id), delivery.member_id, seq if isinstance(seq, int) else None)
+            notification_id, seq = delivery.notification_id, content.data.get("seq")
+            pushes[notification_id] = PushOf(
+                notification_id, UUID(content.ref_id), delivery.member_id, seq if isinstance(seq, int) else None
+            )
     return list(pushes.values())
 
 

@@ -13,7 +13,7 @@ from bongsu.errors import StoreError
 from bongsu.runtime.process import process_name
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import ClaimedDelivery, Contact
+from bongsu.store.deliveries import ClaimContinuity, ClaimedDelivery
 from bongsu.store.ranks import CRITICAL, CRITICAL_BULK, RANKS, SHARED_PART, SHARED_TURNS, slots_for
 
 # Claim when this part of the slots is free, and as many; the dispatcher records when this part of them has results.
@@ -26,12 +26,12 @@ PROBE_SECONDS = 1.0
 class Claimer:
     """Claims deliveries of one channel for one dispatcher."""
 
-    def __init__(self, store: Store, channel: str, slots: int, poll_seconds: float, contact: Contact) -> None:
+    def __init__(self, store: Store, channel: str, slots: int, poll_seconds: float, continuity: ClaimContinuity) -> None:
         self._store = store
         self._channel = channel
         self._slots = slots
         self._poll_seconds = poll_seconds
-        self._contact = contact
+        self._continuity = continuity
         # Critical deliveries in the slots that are theirs alone. All others share the rest.
         self._in_own_slots: set[int] = set()
         self._turn = 0
@@ -62,8 +62,8 @@ class Claimer:
             claimed = await self._claim_probe(used, lease_seconds, now)
         else:
             claimed = await self._claim_free(used, lease_seconds, now)
-        if claimed is None and now - self._asked_at >= self._contact.gap_seconds / 3:
-            # All slots have been in use for long: claim nothing, only to see that the store answers (`Contact`).
+        if claimed is None and now - self._asked_at >= self._continuity.gap_seconds / 3:
+            # All slots have been in use for long: claim nothing, only to see that the store answers (`ClaimContinuity`).
             await self._claim_ranks((CRITICAL,), 0, lease_seconds)
         return claimed
 
@@ -125,10 +125,10 @@ class Claimer:
 
     async def _claim_ranks(self, ranks: Sequence[int], limit: int, lease_seconds: float) -> list[ClaimedDelivery]:
         self._asked_at = time.monotonic()
-        worker, contact = process_name(), self._contact
-        claim = partial(statements.claim, self._store, self._channel, ranks, limit, lease_seconds, worker, contact)
+        worker, continuity = process_name(), self._continuity
+        claim = partial(statements.claim, self._store, self._channel, ranks, limit, lease_seconds, worker, continuity)
         claimed = await claim()
-        if not claimed and self._contact.is_new:
+        if not claimed and self._continuity.had_gap:
             # The store was away, and the claim that shows it has leased nothing.
             claimed = await claim()
         return claimed

@@ -8,7 +8,7 @@ _AGAIN = "Nothing need be done: the recovery job gives it further rounds. Replay
 _MAY_HAVE_ARRIVED = "It may have arrived. Ask the member or look with the provider; replay it if a second one does no harm."
 _ADDRESS = "A replay goes nowhere until the member has registered again."
 _OURS = "Correct the setting that the detail names (`bongsu doctor` looks at them), then replay."
-_NOT_NEEDED = "Nothing need be done: there is nothing left to say, and the next message is pushed again."
+_NOT_NEEDED = "Nothing to do: there is nothing left to push, and the next message is pushed again."
 _CONTENT = "As it stands it will never go: correct the text or data at its source and send a new one."
 
 
@@ -24,13 +24,13 @@ _CREDENTIALS = Meaning("the provider does not accept our credentials", _OURS)
 
 MEANINGS = {
     "ABANDONED": Meaning("its lease ended without an outcome", _MAY_HAVE_ARRIVED),
-    "POISONED": Meaning("every process that claimed it has died", "Find the crash in the log, fix it, then replay."),
-    "EXPIRED": Meaning("its time was over before it could go", "It is worth nothing to the member any more: leave it."),
-    "NO_ADDRESS": Meaning("the device or address was gone, invalid or without consent when its turn came", _ADDRESS),
-    "READ": Meaning("the member read the messages before the push went", _NOT_NEEDED),
-    "DELETED": Meaning("the messages were deleted before the push went", _NOT_NEEDED),
-    "MUTED": Meaning("the member muted the chat room before the push went", "The member wants no pushes of this room."),
-    "LEFT_ROOM": Meaning("the member was no longer in the chat room when the push was to go", "The room is theirs no more."),
+    "POISONED": Meaning("every process that claimed it has crashed", "Find the crash in the log, fix it, then replay."),
+    "EXPIRED": Meaning("it expired before it could be sent", "It is of no use to the member any more: leave it."),
+    "NO_ADDRESS": Meaning("the device or address was missing, invalid or without consent when its turn came", _ADDRESS),
+    "READ": Meaning("the member read the messages before the push was sent", _NOT_NEEDED),
+    "DELETED": Meaning("the messages were deleted before the push was sent", _NOT_NEEDED),
+    "MUTED": Meaning("the member muted the chat room before the push was sent", "The member wants no pushes of this room."),
+    "LEFT_ROOM": Meaning("the member was no longer in the chat room when the push was due", "The member has left the room."),
     "UNREGISTERED": Meaning("the app was removed from the device, or its token was replaced", _ADDRESS),
     "SENDER_ID_MISMATCH": Meaning("the token belongs to another Firebase project", _ADDRESS),
     "ADDRESS_INVALID": Meaning("the provider does not take it for an address", _ADDRESS),
@@ -71,7 +71,7 @@ MEANINGS = {
 _FAMILIES = (
     ("SMTP_4", Meaning("the mail server put it off", _AGAIN)),
     ("SMTP_", Meaning("the mail server refused it", "The detail has its answer: act on it, then replay.")),
-    ("TWILIO_", Meaning("Twilio refused it", "Twilio's error page for that number says more: act on it, then replay.")),
+    ("TWILIO_", Meaning("Twilio refused it", "See Twilio's error page for that number, correct the cause, then replay.")),
     ("HTTP_5", _BUSY),
     ("HTTP_", Meaning("the gateway refused it", "The detail has its answer: act on it, then replay.")),
 )

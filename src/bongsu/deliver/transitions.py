@@ -76,7 +76,7 @@ def result_of_cancelled(claimed: ClaimedDelivery, content: MessageContent) -> De
 
 
 def result_of_withheld(claimed: ClaimedDelivery, withheld: Withheld) -> DeliveryResult:
-    """One that was claimed although there is nothing to say any more. If it was SENDING before, it may have arrived."""
+    """One that was claimed although there is nothing left to push. If it was SENDING before, it may have arrived."""
     is_first = claimed.status != DeliveryStatus.SENDING
     status, code = (DeliveryStatus.CANCELLED, withheld.code) if is_first else (DeliveryStatus.UNKNOWN, "ABANDONED")
     bulk = claimed.message_id if withheld.is_bulk else None
@@ -105,7 +105,7 @@ def _why_not_sent(claimed: ClaimedDelivery, content: MessageContent | None) -> t
     if claimed.is_expired:
         return "EXPIRED", EXPIRED
     if claimed.address is None:
-        return "NO_ADDRESS", "the device or address is gone, invalid or without consent"
+        return "NO_ADDRESS", "the device or address is missing, invalid or without consent"
     return "NO_MESSAGE", _NO_MESSAGE
 
 
@@ -133,13 +133,13 @@ def _transition(  # noqa: PLR0911 (one case, one result)
     outcome: Retry | Gone | Refused | Misconfigured | Unknown,
     settings: Settings,
 ) -> DeliveryResult:
-    one, epoch = claimed.delivery_id, claimed.epoch
+    delivery_id, epoch = claimed.delivery_id, claimed.epoch
     match outcome:
         case Retry(is_held=True) as held:
             wait = max(held.after_seconds, settings.retry_base_seconds)
-            return DeliveryResult(one, epoch, DeliveryStatus.READY, held.code, held.detail, wait, is_attempt=False)
+            return DeliveryResult(delivery_id, epoch, DeliveryStatus.READY, held.code, held.detail, wait, is_attempt=False)
         case Retry(may_have_arrived=True) | Unknown() if guarantee is Guarantee.AT_MOST_ONCE:
-            return DeliveryResult(one, epoch, DeliveryStatus.UNKNOWN, outcome.code, outcome.detail)
+            return DeliveryResult(delivery_id, epoch, DeliveryStatus.UNKNOWN, outcome.code, outcome.detail)
         case Unknown():
             return _again(claimed, outcome.code, outcome.detail, 0.0, DeliveryStatus.UNKNOWN, settings)
         case Retry():
@@ -148,12 +148,14 @@ def _transition(  # noqa: PLR0911 (one case, one result)
             return _again(claimed, outcome.code, outcome.detail, outcome.after_seconds, at_last, settings)
         case Gone():
             invalid = (claimed.member_id, claimed.device_id, claimed.address or "") if claimed.device_id else None
-            return DeliveryResult(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail, invalid_device=invalid)
+            return DeliveryResult(
+                delivery_id, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail, invalid_device=invalid
+            )
         case Refused():
-            return DeliveryResult(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail)
+            return DeliveryResult(delivery_id, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail)
         case Misconfigured():
             # The operator can correct it, and then the recovery job tries again.
-            return DeliveryResult(one, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail, is_retryable=True)
+            return DeliveryResult(delivery_id, epoch, DeliveryStatus.FAIL, outcome.code, outcome.detail, is_retryable=True)
 
 
 def _again(

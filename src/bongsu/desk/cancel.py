@@ -46,7 +46,7 @@ class Cancellations:
         self._rewrite = rewrite_with(templates or Templates.load())
 
     async def cancel(self, event_id: UUID, who: str, *, withdraw: bool = False) -> Cancellation:
-        """Stop what has not gone out; with `withdraw`, take the rest back out of the inboxes. Asked again, it answers the
+        """Stop what was not sent; with `withdraw`, take the rest back out of the inboxes. Asked again, it answers the
         same. Raises NoSuchEvent or NothingToCancel."""
         begun = await self._store.run(lambda tx: cancellations.begin(tx, event_id, who, withdraw=withdraw))
         # A claim at that moment has passed over what was locked, and may have found nothing else.

@@ -56,7 +56,7 @@ _NOTHING_FITS = (
 
 
 class DeadFilter(ListFilter):
-    """What the dead letters have in common; `from` and `to` are about the time of death."""
+    """What the dead letters have in common; `from` and `to` are about when they failed or ended."""
 
     # Before `id`, whose form it decides.
     source: System | None = Field(None, description="Where they are; left out, it is the store")

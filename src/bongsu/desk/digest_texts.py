@@ -1,4 +1,4 @@
-"""What a digest says after some of what it had gathered was cancelled."""
+"""The text of a digest after some of what it had gathered was cancelled."""
 
 from __future__ import annotations
 

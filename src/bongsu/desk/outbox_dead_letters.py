@@ -14,7 +14,7 @@ from bongsu.desk.dead_letters import LetterPage, MessageCursor, RejectedMessage
 from bongsu.errors import BadCursor, NoSuchDeadLetter
 from bongsu.ingress.relay import OutboxDatabase, RejectedFilter, RejectedRow, open_outbox
 from bongsu.ingress.relay.outbox import RejectedCursor
-from bongsu.settings import NamedUrl
+from bongsu.settings.checks import NamedUrl
 
 # Rows that one statement lets the relay try again.
 BATCH = 1_000

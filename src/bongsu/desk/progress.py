@@ -17,8 +17,8 @@ from bongsu.store import Store
 from bongsu.store.desk import event_progress as statements
 from bongsu.store.desk.event_progress import EventPage, EventProgress, Filters, PageCursor, end_at_rate
 
-# The rate is that of so many looks: of one second it would jump between nothing and much.
-RATE_LOOKS = 10
+# The rate is that of so many samples: of a single second it would jump between zero and a high value.
+RATE_SAMPLES = 10
 
 
 class EventFilter(ListFilter):
@@ -53,8 +53,8 @@ async def find_progress(store: Store, event_id: UUID) -> EventProgress:
 
 
 @dataclass(frozen=True)
-class Look:
-    """How far an event has come, and how far it had come some looks before."""
+class ProgressSample:
+    """How far an event has come, and how far it had come some samples before."""
 
     progress: EventProgress
     before: EventProgress | None = None
@@ -66,7 +66,7 @@ class Look:
 
     @property
     def rate(self) -> float | None:
-        """Outcomes per second since some looks before; at the first look, since the event's first message."""
+        """Outcomes per second since some samples before; at the first sample, since the event's first message."""
         if self.before is None:
             return self.progress.rate_per_second
         seconds = (self.progress.now - self.before.now).total_seconds()
@@ -79,13 +79,15 @@ class Look:
         return end_at_rate(self.progress, self.rate)
 
 
-async def watch_progress(store: Store, first: EventProgress, pause: Callable[[], Awaitable[None]]) -> AsyncIterator[Look]:
-    """One look after the other, with a pause between them. The last finds that nothing is left to do."""
-    seen = deque([first], RATE_LOOKS)
-    look = Look(first)
-    yield look
-    while not look.progress.is_over:
+async def watch_progress(
+    store: Store, first: EventProgress, pause: Callable[[], Awaitable[None]]
+) -> AsyncIterator[ProgressSample]:
+    """One sample after the other, with a pause between them. The last finds that nothing is left to do."""
+    seen = deque([first], RATE_SAMPLES)
+    sample = ProgressSample(first)
+    yield sample
+    while not sample.progress.is_over:
         await pause()
-        look = Look(await find_progress(store, first.event.event_id), seen[0])
-        seen.append(look.progress)
-        yield look
+        sample = ProgressSample(await find_progress(store, first.event.event_id), seen[0])
+        seen.append(sample.progress)
+        yield sample

@@ -42,9 +42,9 @@ class RabbitDeadLetters:
 
     async def list(self, asked: DeadFilter, after: MessageCursor | None, limit: int) -> LetterPage:
         found: list[RejectedMessage] = []
-        place, skipped = _read_cursor(after)
+        queue_index, skipped = _read_cursor(after)
         for number, queue in enumerate(_queues(asked)):
-            if number < place:
+            if number < queue_index:
                 continue
             async with read_dead_letters(self._url, queue) as reader:
                 looked = 0
@@ -80,14 +80,14 @@ class RabbitDeadLetters:
         """One dead-letter queue from head to end: what does not match is held until then, so that nothing is met twice. A
         process that takes the run over begins the queue again, and what was replayed is no longer there."""
         queues = _queues(asked)
-        place = run.cursor or 0
-        if place >= len(queues):
+        queue_index = run.cursor or 0
+        if queue_index >= len(queues):
             return False
-        async with read_dead_letters(self._url, queues[place]) as reader:
+        async with read_dead_letters(self._url, queues[queue_index]) as reader:
             if reader is not None:
                 await reader.prepare_replay()
                 await self._replay_queue(reader, asked, run)
-        await run.save(cursor=place + 1)
+        await run.save(cursor=queue_index + 1)
         return True
 
     async def _replay_queue(self, reader: DeadLetterReader, asked: DeadFilter, run: Run) -> None:
@@ -114,7 +114,7 @@ class RabbitDeadLetters:
             type=event_type,
             event_id=event_id,
             written_at=message.written_at,
-            rejected_at=message.died_at,
+            rejected_at=message.rejected_at,
             body=message.delivered.body[:BODY_LIMIT].decode(errors="replace"),
         )
 
@@ -145,13 +145,13 @@ def _queues(asked: DeadFilter) -> Sequence[WorkQueue]:
 
 
 def _matches(asked: DeadFilter, letter: RejectedMessage) -> bool:
-    died_at = letter.rejected_at
+    rejected_at = letter.rejected_at
     return (
         (asked.id is None or str(asked.id) in (letter.id, letter.event_id))
         and (asked.type is None or asked.type == letter.type)
         and (asked.event_id is None or str(asked.event_id) == (letter.event_id or "").lower())
-        and (asked.since is None or (died_at is not None and died_at >= asked.since))
-        and (asked.until is None or (died_at is not None and died_at < asked.until))
+        and (asked.since is None or (rejected_at is not None and rejected_at >= asked.since))
+        and (asked.until is None or (rejected_at is not None and rejected_at < asked.until))
     )
 
 

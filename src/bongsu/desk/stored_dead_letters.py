@@ -20,6 +20,7 @@ from bongsu.store.chat.dead_letters import CHAT_MESSAGE_SENT
 from bongsu.store.chat.dead_letters import replay as replay_chat
 from bongsu.store.desk import dead_letters as statements
 from bongsu.store.desk.dead_letters import DeadRow, Filters, Kind, PageCursor, State
+from bongsu.store.desk.dead_replay import replay as replay_dead
 from bongsu.store.desk.delivery_history import find_attempts
 from bongsu.store.members import find_member
 from bongsu.store.members.devices import find_devices
@@ -73,7 +74,7 @@ class StoreDeadLetters:
             is_bulk = run.counts["matched"] + len(rows) > FEW
             chat, others = _split(rows)
             messages = await replay_chat(step, [row.event_id for row in chat])
-            replayed = await statements.replay(step, others, new_series=run.input["newCollapseId"], is_bulk=is_bulk)
+            replayed = await replay_dead(step, others, new_series=run.input["newCollapseId"], is_bulk=is_bulk)
             counts = {"matched": len(rows), "replayed": messages.stored + replayed}
             step.save(cursor=_END if end is None else _write_cursor(end), counts=counts, done=len(rows))
         _wake(self._signals, {row.kind for row in others})
@@ -115,7 +116,7 @@ _END = "end"
 def _write_cursor(after: PageCursor) -> dict[str, Any]:
     return {
         "kind": after.kind.value,
-        "diedAt": after.died_at.isoformat(),
+        "finishedAt": after.finished_at.isoformat(),
         "eventId": str(after.event_id),
         "deliveryId": after.delivery_id,
     }
@@ -126,8 +127,8 @@ def _read_cursor(saved: Any) -> PageCursor | None:
         return PageCursor()
     if saved == _END:
         return None
-    died_at = datetime.fromisoformat(saved["diedAt"])
-    return PageCursor(Kind(saved["kind"]), died_at, UUID(saved["eventId"]), saved["deliveryId"])
+    finished_at = datetime.fromisoformat(saved["finishedAt"])
+    return PageCursor(Kind(saved["kind"]), finished_at, UUID(saved["eventId"]), saved["deliveryId"])
 
 
 def _wake(signals: Signals, kinds: set[Kind]) -> None:

@@ -64,10 +64,10 @@ class View:
         if (hours := self.preferences.quiet_hours) is None:
             return False
         quiet = Quiet(minute_of_day(hours.start), minute_of_day(hours.end))
-        return any(quiet_until(one, self.zone, quiet) for one in (self.now, moment - _MOMENT))
+        return any(quiet_until(at, self.zone, quiet) for at in (self.now, moment - _MOMENT))
 
 
-async def look(
+async def find_view(
     store: Store, settings: Settings, member_id: str, event_id: UUID | None, limit: int, app: Rules | None = None
 ) -> View:
     try:

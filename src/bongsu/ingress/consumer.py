@@ -195,7 +195,7 @@ class Consumer(Loop, Generic[_T]):
         except Exception as error:
             if len(decoded) == 1:
                 if not isinstance(error, BongsuError):
-                    self._log.error("a message cannot be stored", source=self._source.name, exc_info=error)
+                    self._log.error("message cannot be stored", source=self._source.name, exc_info=error)
                 return _Verdict([], [_Rejection(decoded[0][0], _describe(error))], 0)
             middle = len(decoded) // 2
             first, second = await self._accept_all(decoded[:middle]), await self._accept_all(decoded[middle:])

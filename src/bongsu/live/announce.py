@@ -145,11 +145,6 @@ def announce_change(signals: Signals, member_id: str) -> None:
     signals.send(member_topic(member_id), READ_STORE)
 
 
-async def announce_read(signals: Signals, member_id: str, _unread: int = 0) -> None:
-    """The member has read something."""
-    announce_change(signals, member_id)
-
-
 def announce_updated(signals: Signals, member_ids: Sequence[str]) -> None:
     """Digests of these members have grown, or something has left them. Call it after each step's commit."""
     _announce_changes(signals, list(dict.fromkeys(member_ids)))

@@ -1,4 +1,4 @@
-"""The connection to one reader, whatever it speaks: SSE or WebSocket.
+"""The connection to one reader, whatever its protocol: SSE or WebSocket.
 
 Bytes are written to the connection's transport directly: going through the framework costs more than the rest of a fan-out,
 and would have to wait for slow readers. Bytes that a reader has not taken wait in the transport's buffer. Above SLOW_BYTES
@@ -26,9 +26,9 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Wire(Protocol):
-    """How a protocol carries events. One object for all connections that speak it."""
+    """How a protocol carries events. One object for all connections that use it."""
 
-    # From now on what is new is sent. Empty if readers are not told.
+    # From now on what is new is sent. Empty if readers are not sent it.
     ready: bytes
     # What keeps the connection open in proxies, and shows the reader that it is.
     ping: bytes

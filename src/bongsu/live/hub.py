@@ -228,7 +228,7 @@ class Hub:
         if data is None:
             self._registry.enter_again()
             return
-        gone = json.loads(data)
-        for stream in self._open_streams.of(gone["memberId"]):
-            if stream.connection.connection_id == gone["connectionId"]:
+        closing = json.loads(data)
+        for stream in self._open_streams.of(closing["memberId"]):
+            if stream.connection.connection_id == closing["connectionId"]:
                 stream.connection.end("replaced", encode.replaced_milliseconds())

@@ -47,7 +47,8 @@ _CURSOR = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 def read_cursor(given: object) -> int | None:
-    """The cursor that a reader has sent. Anything that is not a cursor of ours counts as none: the reader begins anew."""
+    """The cursor that a reader has sent. Anything that is not a cursor of ours counts as none: the reader begins at the
+    newest."""
     if isinstance(given, int):
         given = str(given)
     number = int(given) if isinstance(given, str) and _CURSOR.fullmatch(given) else -1

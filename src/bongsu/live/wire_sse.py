@@ -24,7 +24,7 @@ _END: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": 
 
 
 def chunk(frame: bytes) -> bytes:
-    """The frame as HTTP/1.1 carries it in a response of unknown length."""
+    """The frame as a chunk of HTTP/1.1, in a response of unknown length."""
     return b"%x\r\n%b\r\n" % (len(frame), frame)
 
 

@@ -49,5 +49,5 @@ class Delta:
 
 
 def _is_item_name(name: str) -> bool:
-    # Room for an id and what it is prefixed with.
+    # Enough for an id and what it is prefixed with.
     return 0 < len(name) <= 300 and "\x00" not in name

@@ -23,7 +23,8 @@ class Platform(StrEnum):
 
 
 class DeviceStatus(StrEnum):
-    """INVALID after the provider reported that the token is gone; registering the device again makes it ACTIVE."""
+    """INVALID after the provider reported that the token is not registered any more; registering the device again makes it
+    ACTIVE."""
 
     ACTIVE = "ACTIVE"
     INVALID = "INVALID"

@@ -10,7 +10,7 @@ from typing import Any
 
 from bongsu.model.audience import Audience
 
-# The type of pushes about chat messages. What they say is found out when they are sent.
+# The type of pushes about chat messages. Their text is made when they are sent.
 CHAT_MESSAGE = "CHAT_MESSAGE"
 
 

@@ -47,7 +47,7 @@ class Outgoing:
 
     @property
     def is_urgent(self) -> bool:
-        """Where a quota or connections are short. Not a critical notice to everybody: it would leave nothing to others."""
+        """Where a quota or connections are short. Not a critical notice to all members: it would leave nothing to others."""
         return self.is_critical and not self.is_bulk
 
 
@@ -135,7 +135,7 @@ class Sender(Protocol):
         """The channel's name. A class attribute will do: `channel = "ALIMTALK"`."""
 
     async def send(self, outgoing: Outgoing) -> Outcome:
-        """Hand it over, once. Retries are the dispatcher's."""
+        """Send it, once. Retries are the dispatcher's."""
         ...
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ PUSH_ABOUT_CHAT = chat.type(
     # Not the inbox: the room is one, with unread counts and marks of its own, and every message would be there twice.
     channels=[Channel.PUSH],
     priority=Priority.HIGH,
-    # Sent again it replaces the first one on the device, and says what is new by then.
+    # Sent again it replaces the first one on the device, with what is new by then.
     guarantee=Guarantee.AT_LEAST_ONCE,
     expires_hours=24,
     # The room was waited for already. What matters is that a push that waits, for the end of quiet hours, is one.

@@ -102,7 +102,7 @@ class Rules:
     ) -> NoticeType:
         """Declare a notice type, under the name that preferences, history and texts know it by.
 
-        `capped=False`: it is sent however many the member had that day, and takes no room from others.
+        `capped=False`: it is sent however many the member had that day, and does not count for others.
         A channel of your own must be declared before the types that name it.
         """
         if not TYPE_NAME.fullmatch(name):
@@ -209,9 +209,9 @@ class App(Rules):
         which types, members' addresses, preferences and the history then know by that name. `concurrency` is how many
         deliveries of it a process may have under way.
         """
-        _check_name(name)
+        _check_channel_name(name)
         if isinstance(sender, type):
-            raise BadApp(f"The sender of {name} is a class: hand over one of it, {sender.__name__}()")
+            raise BadApp(f"The sender of {name} is a class: pass an instance, {sender.__name__}()")
         for verb in ("send", "close"):
             if not inspect.iscoroutinefunction(getattr(sender, verb, None)):
                 raise BadApp(f"The sender of {name} has no async {verb}")
@@ -243,13 +243,7 @@ class App(Rules):
         A slot missed by more than `misfire_grace` is skipped. A run longer than `at_most_for` is ended with an error. Slots
         within `at_least_for` of a run's start are skipped.
         """
-        if not isinstance(name, str) or not TYPE_NAME.fullmatch(name):
-            raise BadApp(f"{name!r} cannot name a job: take letters, digits, - and _, at most 64, a letter first")
-        try:
-            check_cron(cron)
-        except ValueError as error:
-            raise BadApp(f"Job {name}: cron {cron!r} {error}") from None
-        # The clock would find out at the first slot, and stop at it.
+        _check_schedule(name, cron)
         _check_time(name, "misfire_grace", misfire_grace, least=timedelta(0))
         _check_time(name, "at_most_for", at_most_for, least=timedelta.resolution)
         _check_time(name, "at_least_for", at_least_for, least=timedelta(0))
@@ -275,6 +269,16 @@ class App(Rules):
         return add
 
 
+def _check_schedule(job: str, cron: str) -> None:
+    """The clock would find out at the first slot, and stop at it."""
+    if not isinstance(job, str) or not TYPE_NAME.fullmatch(job):
+        raise BadApp(f"{job!r} cannot name a job: take letters, digits, - and _, at most 64, a letter first")
+    try:
+        check_cron(cron)
+    except ValueError as error:
+        raise BadApp(f"Job {job}: cron {cron!r} {error}") from None
+
+
 def _check_time(job: str, option: str, given: object, *, least: timedelta) -> None:
     if not isinstance(given, timedelta) or given < least:
         wanted = "more than 0" if least else "0 or more"
@@ -296,7 +300,7 @@ def _checked_digest(digest: Digest | None, expires_hours: float | None, *, criti
     return digest
 
 
-def _check_name(name: str) -> None:
+def _check_channel_name(name: str) -> None:
     if not isinstance(name, str) or not CHANNEL_NAME.fullmatch(name):
         raise BadApp(f"{name!r} cannot name a channel: take letters, digits and _, at most 32, a letter first")
     built_in = {spec.name: spec for spec in BUILT_IN}

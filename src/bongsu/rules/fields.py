@@ -18,7 +18,7 @@ MOST_A_MINUTE = 10_000_000
 MOST_HOURS = 876_000
 # A week, as for BONGSU_DIGEST_SECONDS. What is gathered for longer is no news.
 MOST_SECONDS = 604_800
-# What both databases store, with room for any offset.
+# What both databases store, with a margin for any offset.
 FIRST_TIME = datetime(1970, 1, 2, tzinfo=UTC)
 LAST_TIME = datetime(9999, 12, 30, tzinfo=UTC)
 

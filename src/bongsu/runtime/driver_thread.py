@@ -23,7 +23,7 @@ _C = TypeVar("_C", bound=DriverConnection)
 
 
 class DriverThread(Generic[_C]):
-    """Started and opened by its first use. What was handed over runs in order and to its end, cancelled or not.
+    """Started and opened by its first use. Calls run in order and to their end, cancelled or not.
 
     Not an executor: its way to the thread and back takes as long again as a short statement.
     """

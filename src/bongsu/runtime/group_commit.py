@@ -60,7 +60,7 @@ class GroupCommit(Loop, Generic[_T, _R]):
         self._bulk_waiting: deque[_Submission[_T, _R]] = deque()
         self._is_turn_of_bulk = False
         self._waiting_items = 0
-        self._room = asyncio.Event()
+        self._has_capacity = asyncio.Event()
 
     async def submit(self, items: Sequence[_T]) -> list[_R]:
         """Write the items, all or none; return their results when they are committed."""
@@ -73,8 +73,8 @@ class GroupCommit(Loop, Generic[_T, _R]):
     async def submit_in_turn(self, items: Sequence[_T]) -> list[_R]:
         """Like `submit`, but wait while the queue is full."""
         while self._waiting_items and self._waiting_items + len(items) > self.waiting_limit and not self.is_stopping:
-            self._room.clear()
-            await self._room.wait()
+            self._has_capacity.clear()
+            await self._has_capacity.wait()
         if self.is_stopping:
             raise TooBusy("The service is stopping")
         return await self._enqueue(items)
@@ -88,7 +88,7 @@ class GroupCommit(Loop, Generic[_T, _R]):
     async def stop(self) -> None:
         """Finish the batch under way; refuse what is queued and what comes later."""
         await super().stop()
-        self._room.set()
+        self._has_capacity.set()
         for queue in (self._small_waiting, self._bulk_waiting):
             while queue:
                 queue.popleft().fail(TooBusy("The service is stopping"))
@@ -119,7 +119,7 @@ class GroupCommit(Loop, Generic[_T, _R]):
     def _take(self, queue: deque[_Submission[_T, _R]]) -> _Submission[_T, _R]:
         submission = queue.popleft()
         self._waiting_items -= len(submission.items)
-        self._room.set()
+        self._has_capacity.set()
         return submission
 
     async def _write_batch(self, batch: Sequence[_Submission[_T, _R]]) -> None:
@@ -137,7 +137,7 @@ class GroupCommit(Loop, Generic[_T, _R]):
                 return
             batch[0].fail(error)
             if not isinstance(error, BongsuError):
-                self._log.error("a write failed", items=len(batch[0].items), exc_info=error)
+                self._log.error("write failed", items=len(batch[0].items), exc_info=error)
         else:
             remaining = iter(results)
             for submission in batch:

@@ -101,11 +101,11 @@ class SignInKeys(Loop):
                 # The pause begins now: those who waited would otherwise wait as long again, one after the other.
                 self._tried_at = self._clock()
                 if was_reachable:
-                    _log.warning("BONGSU_JWKS_URL cannot be read, known keys stay valid", error=str(error))
+                    _log.warning("sign-in keys not read, keeping the known ones", error=str(error))
                 return
             self._read_at = self._tried_at
             if not self._keys:
-                _log.warning("BONGSU_JWKS_URL has no key for RS256 or ES256 with an id: no token of the sign-in is valid")
+                _log.warning("sign-in has no usable key", reason="BONGSU_JWKS_URL has no key for RS256 or ES256 with an id")
 
 
 def _fetch(url: str) -> Any:
@@ -134,7 +134,7 @@ def _read_key(described: dict[str, Any]) -> VerificationKey | None:
         key = jwt.PyJWK(described, algorithm).key
     except (jwt.PyJWTError, ValueError, TypeError):
         return None
-    # A document that has private keys by mistake is not used to verify: everybody can sign with them.
+    # A document that has private keys by mistake is not used to verify: anyone can sign with them.
     if isinstance(key, RSAPublicKey) and key.key_size >= RSA_BITS:
         return VerificationKey(key, algorithm)
     if isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP256R1):

@@ -41,7 +41,7 @@ warnings.filterwarnings("ignore", category=jwt.warnings.InsecureKeyLengthWarning
 
 @dataclass(frozen=True)
 class Guests:
-    """Members that every caller may act as, as the demo's. Their tokens have a secret that is good for no other member."""
+    """Members that every caller may act as, as the demo's. Their tokens have a secret that is valid for no other member."""
 
     secret: str = field(repr=False)
     members: frozenset[str]

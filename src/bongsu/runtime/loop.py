@@ -22,8 +22,8 @@ from bongsu.runtime.backoff import doubling
 # notice that an outage is over, once for every loop on a notification's path.
 FIRST_BACKOFF = 0.1
 LAST_BACKOFF = 2.0
-# Before a transaction that the database rolled back is repeated. At once, it might be faster than the one that it gave way
-# to, and meet it again.
+# Before a transaction that the database rolled back is repeated. Repeated at once, it might be faster than the transaction
+# that it was rolled back for, and deadlock with it again.
 ROLLED_BACK_SECONDS = 0.05
 # In an outage that goes on, a crash is logged at 1, 2, 4, 8, 16 and then at every 16th.
 LOGGED_EVERY = 16

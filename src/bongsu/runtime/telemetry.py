@@ -140,7 +140,9 @@ def escape_controls(text: str, *, keep: str = "") -> str:
     could reverse what is read."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in keep else repr(one)[1:-1] for one in text)
+    return "".join(
+        character if character.isprintable() or character in keep else repr(character)[1:-1] for character in text
+    )
 
 
 def _escape_values(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -3,7 +3,7 @@
 | rank | what | |
 |--:|---|---|
 | 0 | critical to few | a confirmation, a verification code |
-| 1 | critical bulk | a critical notice to everybody |
+| 1 | critical bulk | a critical notice to all members |
 | 2, 3, 4 | ordinary: HIGH, NORMAL, LOW | an event about few members |
 | 5, 6, 7 | bulk: HIGH, NORMAL, LOW | a campaign |
 
@@ -33,8 +33,8 @@ def slots_for(rank: int, slots: int) -> int:
     """How many of a channel's slots may be in use once deliveries of this rank are claimed.
 
     The rest is left to earlier ranks: critical sends go out at once, also when a provider that does not answer holds all
-    other slots; and those to few also when a critical notice to everybody does. A channel of two to seven slots leaves one,
-    to those to few. A channel of one slot has none to leave.
+    other slots; and those to few also when a critical notice to all members does. A channel of two to seven slots leaves
+    one, to those to few. A channel of one slot has none to leave.
     """
     reserved = 0 if slots < 2 else min(max(1, slots // 4), max(2, slots // 16))
     if rank == CRITICAL:

@@ -59,7 +59,7 @@ FIND_NOTIFICATIONS = same("""
     FROM bongsu_notifications AS n
     WHERE (n.message_id, n.member_id) > ($1, $2) ORDER BY n.message_id, n.member_id LIMIT $3""")
 
-# Whether message $1 is older than $2; no row if it is gone. Notifications and suppressions are never older than theirs.
+# Whether message $1 is older than $2; no row if it was deleted. Notifications and suppressions are never older than theirs.
 _IS_MESSAGE_OLD = same("SELECT created_at < $2 AS is_old FROM bongsu_messages WHERE message_id = $1")
 
 # The deliveries of the notifications given; with $2 those that are finished, else all. Locks them; skips locked ones, so it
@@ -148,8 +148,8 @@ async def delete_without_deliveries(tx: Transaction, keys: Sequence[Notification
     if unread := Counter(row["member_id"] for row in deleted if row["read_at"] is None and row["channels"] & _IN_APP):
         await tx.execute(LOWER_UNREAD(Table(_UNREAD, sorted(unread.items()))))
     if deleted:
-        gone = Table(_NOTIFICATION_ID, [(row["notification_id"],) for row in deleted])
-        await tx.execute(DELETE_DIGESTS(gone), DELETE_ENTRIES(gone))
+        deleted_ids = Table(_NOTIFICATION_ID, [(row["notification_id"],) for row in deleted])
+        await tx.execute(DELETE_DIGESTS(deleted_ids), DELETE_ENTRIES(deleted_ids))
     return deleted
 
 
@@ -284,13 +284,7 @@ DELETE_MESSAGES = Statement(
 )
 
 # Delete the counts of the messages given.
-DELETE_COUNTS = in_both(
-    lambda d: (
-        f"""
-    DELETE FROM bongsu_message_counts
-    WHERE message_id IN (SELECT given.message_id FROM {d.table("given", _MESSAGE_ID, 1)})"""
-    )
-)
+DELETE_COUNTS = in_both(lambda d: _delete(d, "bongsu_message_counts", _MESSAGE_ID))
 
 # Delete those of the events given that have no message. Their rows are locked.
 DELETE_EVENTS = in_both(
@@ -347,11 +341,9 @@ FIND_RUNS = same("""
     FROM bongsu_runs AS r WHERE r.run_id > $1 ORDER BY r.run_id LIMIT $2""")
 
 # Delete the runs given. They are finished, and so not locked.
-DELETE_RUNS = in_both(
-    lambda d: f"DELETE FROM bongsu_runs WHERE run_id IN (SELECT given.run_id FROM {d.table('given', _RUN_ID, 1)})"
-)
+DELETE_RUNS = in_both(lambda d: _delete(d, "bongsu_runs", _RUN_ID))
 
-# Delete up to $2 cancellations that were finished before $1 and whose events are gone. Locks them; skips locked ones.
+# Delete up to $2 cancellations that were finished before $1 and whose events were deleted. Locks them; skips locked ones.
 DELETE_CANCELLATIONS = in_both(
     lambda d: (
         f"""

@@ -15,7 +15,7 @@ import orjson
 
 from bongsu.store.core.query import Dialect, Row, Transaction, fetch_one, in_both, same
 
-# Abandoned runs that one look finds.
+# Abandoned runs that are found at a time.
 ABANDONED_LIMIT = 100
 
 
@@ -172,7 +172,7 @@ def _is_held(d: Dialect) -> str:
 # The run ($1) if its owner (epoch $2) still holds it. Locks the row until the transaction ends: it is not taken over before.
 _HOLD = in_both(lambda d: f"SELECT {_columns(d)} FROM bongsu_runs WHERE {_is_held(d)} {d.lock_row}")
 
-# Save how far run $1 (epoch $2) has come, and lease it anew: $3 cursor, $4 counts, $5 done, $6 total, $7 lease in seconds.
+# Save how far run $1 (epoch $2) has come, and renew its lease: $3 cursor, $4 counts, $5 done, $6 total, $7 lease in seconds.
 # The row was locked by _HOLD in the same transaction, so the lease need not be asked for: it may have ended meanwhile.
 _SAVE = in_both(
     lambda d: (
@@ -184,7 +184,7 @@ _SAVE = in_both(
 )
 # Replace the input of run $1 by $2. The row was locked by _HOLD in the same transaction.
 _REPLACE_INPUT = same("UPDATE bongsu_runs SET input = $2 WHERE run_id = $1")
-# Lease run $1 (epoch $2) anew for $3 seconds, and return it as it was saved last. Locks the row; waits for a step.
+# Renew the lease of run $1 (epoch $2) for $3 seconds, and return it as it was saved last. Locks the row; waits for a step.
 _RENEW = in_both(lambda d: f"UPDATE bongsu_runs SET due = {_lease_end(d, '$3')} WHERE {_is_held(d)} RETURNING {_columns(d)}")
 # End the lease of run $1 (epoch $2) now: its process stops, and another may go on. Such a claim does not count as a crash.
 # Locks the row.
@@ -220,7 +220,7 @@ async def replace_input(tx: Transaction, run_id: int, value: Any) -> None:
 
 
 async def renew(tx: Transaction, run_id: int, epoch: int, lease_seconds: float) -> RunRow | None:
-    """The run, leased anew; None if this process no longer holds it."""
+    """The run, with its lease renewed; None if this process no longer holds it."""
     return _read_one(tx.dialect, await fetch_one(tx, _RENEW(run_id, epoch, float(lease_seconds))))
 
 

@@ -228,14 +228,14 @@ async def test_what_has_waited_for_its_turn_does_not_wait_as_long_again(
 ) -> None:
     """Twenty writers at once: each in its turn finds that the one before has waited in vain, and tries once."""
     tries = 0
-    is_over = sqlite.Patience._is_over
+    is_over = sqlite.TimeLimits._is_over
 
-    def counted(patience: sqlite.Patience) -> bool:
+    def counted(time_limits: sqlite.TimeLimits) -> bool:
         nonlocal tries
         tries += 1
-        return is_over(patience)
+        return is_over(time_limits)
 
-    monkeypatch.setattr(sqlite.Patience, "_is_over", counted)
+    monkeypatch.setattr(sqlite.TimeLimits, "_is_over", counted)
     monkeypatch.setattr(sqlite, "LOCK_SECONDS", 4 * sqlite.BUSY_MILLISECONDS / 1000)
     answers = await asyncio.gather(*(add(store, str(number)) for number in range(20)), return_exceptions=True)
     assert {type(answer) for answer in answers} == {StoreBusy}
@@ -251,14 +251,14 @@ async def test_a_file_that_stays_locked_can_be_given_up(
     limit(monkeypatch, Share.WORK, lock_seconds=3_600)
     found = asyncio.Event()
     loop = asyncio.get_running_loop()
-    is_over = sqlite.Patience._is_over
+    is_over = sqlite.TimeLimits._is_over
 
-    def announced(patience: sqlite.Patience) -> bool:
-        answer = is_over(patience)
+    def announced(time_limits: sqlite.TimeLimits) -> bool:
+        answer = is_over(time_limits)
         loop.call_soon_threadsafe(found.set)
         return answer
 
-    monkeypatch.setattr(sqlite.Patience, "_is_over", announced)
+    monkeypatch.setattr(sqlite.TimeLimits, "_is_over", announced)
     assert await store.answers(0.01)
     writing = asyncio.create_task(add(store, "a"))
     await found.wait()

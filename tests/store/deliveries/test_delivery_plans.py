@@ -14,7 +14,7 @@ from bongsu.model import Channel
 from bongsu.store import Store, Transaction, deliveries
 from bongsu.store.core.query import same
 from bongsu.store.deliveries import DeliveryResult, DeliveryStatus, Success, recovery
-from bongsu.store.deliveries.contact import ALWAYS
+from bongsu.store.deliveries.continuity import ALWAYS
 from tests.support.deliveries import add_delivery_in_state, add_guaranteed_message
 from tests.support.notifications import add_many_deliveries, add_many_recipients
 from tests.support.plans import generic_plan, keep_statistics, rows_read, rows_read_so_far

@@ -22,7 +22,7 @@ from bongsu.store import Query, Row, Store, Transaction, inbox
 from bongsu.store import deliveries as statements
 from bongsu.store.core.query import same
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success, recovery
-from bongsu.store.desk import cancel_steps, cancellations, dead_letters
+from bongsu.store.desk import cancel_steps, cancellations, dead_letters, dead_replay
 from bongsu.store.members import devices
 from bongsu.store.ranks import RANKS
 from tests.conftest import KEYS
@@ -265,7 +265,7 @@ async def test_a_replay_counts_by_the_states_that_it_locked(store: Store, settin
             await recovery.give_rounds(other, 0, 10)
         (again,) = [one for one in await claim(store, 10) if one.delivery_id == failed.delivery_id]
         await statements.record(store, Channel.PUSH, [result(again, UNKNOWN)])
-        assert await dead_letters.replay(tx, found) == 1
+        assert await dead_replay.replay(tx, found) == 1
     assert await counts_are_exact(store)
 
 

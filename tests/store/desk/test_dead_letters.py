@@ -62,7 +62,7 @@ async def test_each_filter_finds_its_own(store: Store) -> None:
         for status in ("READY", "SENDING", "SUCCESS"):
             await add_delivery_in_state(tx, liked, status, f"not dead: {status}")
     e = str(await failed_event(store, "KeyError: 'x'", "order.paid"))
-    f = str(await failed_event(store, "it is no more", died_at=now - timedelta(hours=2)))
+    f = str(await failed_event(store, "it is no more", finished_at=now - timedelta(hours=2)))
     hour = now - timedelta(hours=1)
     for filters, found in (
         ({}, [e, f, c, b, a]),
@@ -112,7 +112,7 @@ async def test_unhandled_events_are_dead_letters_of_their_own_state(store: Store
 async def test_pages_go_through_both_kinds_without_a_gap(store: Store) -> None:
     moment = utc_now()
     # Three that died together: their ids tell them apart.
-    failed = [str(await failed_event(store, died_at=moment)) for _ in range(3)]
+    failed = [str(await failed_event(store, finished_at=moment)) for _ in range(3)]
     deliveries = [str(await add_one_delivery(store, "FAIL")) for _ in range(3)]
     expected = sorted(failed, reverse=True) + deliveries[::-1]
     async with store.read() as tx:

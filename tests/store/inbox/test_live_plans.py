@@ -116,7 +116,7 @@ async def test_a_count_is_not_taken_for_newer_than_it_is(full: Store, monkeypatc
 
             with monkeypatch.context() as patched:
                 patched.setattr(sqlite, "STEPS", 5_000)
-                patched.setattr(sqlite.Patience, "_may_not_go_on", lambda _self, write=write_meanwhile: write())
+                patched.setattr(sqlite.TimeLimits, "_may_not_go_on", lambda _self, write=write_meanwhile: write())
                 moments = await call(tx)
             assert seen, name
             assert moments, name

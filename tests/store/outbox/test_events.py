@@ -15,7 +15,7 @@ from bongsu.model import Event, EventStatus, new_id
 from bongsu.store import Store, outbox
 from bongsu.store.core.locks import lock_names
 from bongsu.store.core.query import same
-from bongsu.store.outbox import STATEMENT_EVENTS, SUSPECT_AFTER, ClaimedEvent, EventResult
+from bongsu.store.outbox import STATEMENT_EVENTS, SUSPECT_AFTER, ClaimedEvent, EndedEvent, EventResult
 from tests.support.rows import NOW, Sql, add_event, add_message, set_columns
 from tests.support.waiting import until_waiting
 
@@ -94,6 +94,28 @@ async def test_of_many_those_that_are_known_are_reported_as_known(store: Store) 
     assert await outbox.add_many(store, [*again, *more, more[0]]) == [False] * 3 + [True] * len(more) + [False]
     assert (await find(store, known[0])).event.ref_id == "first"
     assert len(await claim(store, limit=1000)) == len([*known, *fresh, *more])
+
+
+async def test_an_event_that_has_ended_is_stored_with_its_end_and_never_claimed(store: Store) -> None:
+    known = an_event(ref_id="first")
+    await add(store, known)
+    payload = '{"text": "이름\\"\\t🔥"}'
+    failed = EndedEvent(new_id(), "chat.message_sent", "a", "b", "r-1", payload, EventStatus.FAILED, 5, "StoreBusy: it was")
+    done = EndedEvent(new_id(), "counter.changed", None, None, "p-1", "{}", EventStatus.DONE)
+    again = done._replace(event_id=known.event_id)
+    async with store.transaction() as tx:
+        assert await outbox.add_ended(tx, [failed, again, done]) == {failed.event_id, done.event_id}
+        stored = [await outbox.find(tx, given.event_id) for given in (failed, done, again)]
+    assert [row and (row.status, row.attempts, row.error, row.event.ref_id) for row in stored] == [
+        (EventStatus.FAILED, 5, "StoreBusy: it was", "r-1"),
+        (EventStatus.DONE, 0, None, "p-1"),
+        (EventStatus.PENDING, 0, None, "first"),
+    ]
+    assert stored[0] is not None
+    assert (stored[0].event.actor_id, stored[0].event.target_id) == ("a", "b")
+    assert stored[0].event.payload == {"text": '이름"\t🔥'}
+    assert [row and row.finished_at is not None for row in stored] == [True, True, False]
+    assert [claimed.event.event_id for claimed in await claim(store)] == [known.event_id]
 
 
 async def test_a_claimed_event_cannot_be_claimed_until_its_lease_ends(store: Store) -> None:

@@ -1,8 +1,8 @@
 """The daily recommendation: one event for each active member, from which all that follows is that of any event.
 
 The run pages through the members. The recommender is asked between two steps, because no transaction may wait for a service;
-a step stores the events of a page with the place in the list of members. The id of an event is made from the day and the
-member, so nobody gets two on one day: not from a page that is repeated, nor from a second run.
+a step stores the events of a page with the cursor in the list of members. The id of an event is made from the day and the
+member, so no member gets two on one day: not from a page that is repeated, nor from a second run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bongsu.store.outbox import NewEvent
 
 # Members of one step. More gains little, and a process that dies repeats as many calls of a recommender.
 PAGE = 1_000
-# Made once, at random. Another would give everybody a second recommendation on the day of the update.
+# Made once, at random. Another would give all members a second recommendation on the day of the update.
 _NAMESPACE = UUID("6f1d7c3a-52c0-4d0b-9b39-0f6f5f3f8f0e")
 
 # Why members are skipped.
@@ -91,7 +91,7 @@ class Recommend:
         active = [member_id for member_id, is_active in page if is_active]
         answer = await recommender.recommend(active) if active else Recommendations({})
         async with run.step() as step:
-            # The recommender may take minutes: an event to a member who was erased meanwhile would make them anew.
+            # The recommender may take minutes: an event to a member who was erased meanwhile would insert them again.
             kept = await statements.keep_members(step, answer.found)
             found = {member_id: each for member_id, each in answer.found.items() if member_id in kept}
             events = self._events(run.scheduled_for, found)

@@ -18,7 +18,7 @@ from bongsu.runtime import telemetry
 from bongsu.runtime.signals import Signals
 from bongsu.runtime.topics import DELIVERIES_TOPIC
 from bongsu.store import Store
-from bongsu.store.deliveries import Contact
+from bongsu.store.deliveries import ClaimContinuity
 from bongsu.store.deliveries import recovery as statements
 
 # Rows that one transaction changes. More would hold their locks for longer than dispatchers should wait.
@@ -52,13 +52,13 @@ class Recovery:
         store: Store,
         signals: Signals,
         batch: int = BATCH,
-        make_contact: Callable[[], Contact] = lambda: Contact(gap_seconds=3600, grace_seconds=0),
+        new_continuity: Callable[[], ClaimContinuity] = lambda: ClaimContinuity(gap_seconds=3600, grace_seconds=0),
     ) -> None:
-        """`make_contact` gives each run what it needs to know before it takes a claim for abandoned."""
+        """`new_continuity` gives each run what it needs to know before it takes a claim for abandoned."""
         self._store = store
         self._signals = signals
         self._batch = batch
-        self._make_contact = make_contact
+        self._new_continuity = new_continuity
 
     def job(self, cron: str) -> Job:
         return Job(
@@ -73,9 +73,9 @@ class Recovery:
     async def work(self, run: Run) -> str:
         """The cursor is the last delivery that was given another round. The other parts leave nothing behind that they
         would find again, so they need none."""
-        contact = await self._begin_contact()
+        continuity = await self._begin_continuity()
         stale: set[bool] = set()
-        failed = await self._run_parts(run, contact, stale)
+        failed = await self._run_parts(run, continuity, stale)
         if run.counts["given"] or run.counts["again"] or stale:
             self._signals.send(DELIVERIES_TOPIC)
         if failed is not None:
@@ -84,23 +84,23 @@ class Recovery:
 
     async def settle(self, run: Run) -> None:
         """Only settle abandoned claims, as a part of another job."""
-        await self._settle_abandoned(run, await self._begin_contact())
+        await self._settle_abandoned(run, await self._begin_continuity())
         if run.counts["again"]:
             self._signals.send(DELIVERIES_TOPIC)
 
-    async def _begin_contact(self) -> Contact:
+    async def _begin_continuity(self) -> ClaimContinuity:
         """If the store has just come back, leases have ended that live dispatchers are about to renew or to record."""
-        contact = self._make_contact()
-        for seconds in (contact.grace_seconds, 0.0):
+        continuity = self._new_continuity()
+        for seconds in (continuity.grace_seconds, 0.0):
             async with self._store.transaction() as tx:
-                await statements.settle_abandoned(tx, 0, contact)
+                await statements.settle_abandoned(tx, 0, continuity)
             await asyncio.sleep(seconds)
-        return contact
+        return continuity
 
-    async def _run_parts(self, run: Run, contact: Contact, stale: set[bool]) -> StoreError | None:
+    async def _run_parts(self, run: Run, continuity: ClaimContinuity, stale: set[bool]) -> StoreError | None:
         """Each in an attempt of its own: where one is slow because much waits, the others are done all the same. The first
         error, if there is one: the run has failed, and the next does the rest."""
-        parts = [partial(self._settle_abandoned, run, contact), partial(self._give_rounds, run)]
+        parts = [partial(self._settle_abandoned, run, continuity), partial(self._give_rounds, run)]
         for channel in names_with_deliveries():
             for rank in statements.RANKS:
                 parts += [partial(self._expire, run, channel, rank), partial(self._find_stale, stale, channel, rank)]
@@ -111,16 +111,16 @@ class Recovery:
             except (StoreUnreachable, StoreRolledBack):
                 raise  # the run goes on from its cursor when the store is back
             except StoreError as error:
-                _log.error("a part of the recovery failed", part=part.func.__name__.strip("_"), error=str(error))
+                _log.error("part of the recovery failed", part=part.func.__name__.strip("_"), error=str(error))
                 failed = failed or error
         return failed
 
-    async def _settle_abandoned(self, run: Run, contact: Contact) -> None:
+    async def _settle_abandoned(self, run: Run, continuity: ClaimContinuity) -> None:
         # After an outage in the middle of this run the next run settles the rest.
-        is_more = contact.with_abandoned
+        is_more = continuity.with_abandoned
         while is_more:
             async with run.step() as step:
-                settled = await statements.settle_abandoned(step, self._batch, contact)
+                settled = await statements.settle_abandoned(step, self._batch, continuity)
                 unknown = sum(count for (_, status), count in settled.items() if status == "UNKNOWN")
                 step.save(counts={"unknown": unknown, "again": settled.total() - unknown})
             for (channel, status), count in settled.items():

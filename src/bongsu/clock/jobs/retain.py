@@ -1,6 +1,6 @@
-"""The retention job: deletes what is older than it is kept, in small steps, and rests as long after each as it took.
+"""The retention job: deletes what is older than it is kept, in small steps, and pauses as long after each as it took.
 
-If its process dies, another goes on from the same place, by the same times: they are counted from the run's slot.
+If its process dies, another goes on from the saved cursor, by the same times: they are counted from the run's slot.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _parts(settings: Settings, run: Run, batch: int) -> Mapping[str, Part]:
         "counted items": lambda tx, _after: delete_items(tx, before(kept.events), batch),
         "count batches": lambda tx, _after: delete_batches(tx, before(kept.runs), batch),
         "chat": lambda tx, after: delete_old_messages(tx, after, before(kept.chat), batch) if kept.chat else _nothing(),
-        # Nobody can read them. As long as notifications, so that a member removed by mistake can be added again.
+        # No member can read them. As long as notifications, so that a member removed by mistake can be added again.
         "rooms": lambda tx, after: delete_empty_rooms(tx, after, before(kept.notifications), batch),
     }
 

@@ -1,7 +1,7 @@
 """The stale-tokens job: counts devices that were not registered again for long and, if asked to, removes them.
 
-A token whose app is not opened any more is accepted by FCM for months and reaches nobody. FCM advises to drop it after 30 to
-60 days.
+A token whose app is not opened any more is accepted by FCM for months and reaches no device. FCM advises to drop it after 30
+to 60 days.
 """
 
 from __future__ import annotations

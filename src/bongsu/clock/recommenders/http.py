@@ -77,7 +77,7 @@ class HttpRecommender:
         failed = {member_id: answer for member_id, answer in answers.items() if isinstance(answer, Failed)}
         if failed:
             member_id, first = next(iter(failed.items()))
-            _log.warning("the recommender failed", members=len(failed), first_member=member_id, reason=first.reason)
+            _log.warning("recommender failed", members=len(failed), first_member=member_id, reason=first.reason)
         return Recommendations(
             {member_id: answer for member_id, answer in answers.items() if isinstance(answer, Recommendation)}, set(failed)
         )
@@ -95,14 +95,14 @@ class HttpRecommender:
     async def _try(self, member_id: str, number: int) -> Recommendation | NoProducts | Failed:
         is_probe = not self._breaker.is_closed
         if self._breaker.ask(time.monotonic(), member_id):
-            return Failed("the recommender kept failing: it is left alone for a while", can_retry=True)
+            return Failed("the recommender kept failing: its circuit breaker is open", can_retry=True)
         url = f"{self._url}{quote(member_id, safe='')}?{self._query}"
         response = await self._client.get(url, self._headers)
         answer = read_response(response, self._limit)
         if not isinstance(answer, Failed) or not answer.can_retry:
             self._breaker.succeeded()
         elif (is_probe or number == 1) and self._breaker.failed(time.monotonic(), member_id):
-            _log.warning("the recommender is left alone for a while", reason=answer.reason)
+            _log.warning("recommender circuit open", reason=answer.reason)
         return answer
 
 

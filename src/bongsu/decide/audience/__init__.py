@@ -33,7 +33,7 @@ class NextRecipients:
         found = Recipients(self._limit)
         add_listed(found, remainders)
         others = [remainder for remainder in remainders if not isinstance(remainder.audience, Listed)]
-        if not others or found.room <= 0:
+        if not others or found.remaining <= 0:
             return found
         first = others[0]
         if not isinstance(first.audience, Interested) and not found.is_empty:

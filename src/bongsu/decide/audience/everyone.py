@@ -9,5 +9,5 @@ from bongsu.store.decisions import recipients
 
 async def add_everyone(tx: Transaction, found: Recipients, remainder: Remainder) -> None:
     # One more than fits: an audience that fills the step is not a large one.
-    members = await recipients.find_everyone(tx, remainder.after, found.room + 1)
+    members = await recipients.find_everyone(tx, remainder.after, found.remaining + 1)
     found.add(remainder.notice_index, members)

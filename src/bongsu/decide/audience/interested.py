@@ -33,7 +33,7 @@ class InterestedMembers:
             if isinstance(audience := remainder.audience, Interested)
         ]
         # One more than fits, to know which of them do.
-        members = await recipients.find_interested(tx, interests, first.actions, found.room + 1)
+        members = await recipients.find_interested(tx, interests, first.actions, found.remaining + 1)
         for remainder in looked_up:
             found.add(remainder.notice_index, members[remainder.notice_index])
         self._adapt([remainder.notice_index for remainder in looked_up], found)

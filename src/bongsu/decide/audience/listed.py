@@ -10,8 +10,8 @@ from bongsu.model import Listed
 
 
 def add_listed(found: Recipients, remainders: Sequence[Remainder]) -> None:
-    """As many lists as there is room for."""
+    """As many lists as fit into the step."""
     for remainder in remainders:
-        if isinstance(remainder.audience, Listed) and found.room > 0:
+        if isinstance(remainder.audience, Listed) and found.remaining > 0:
             member_ids = remainder.audience.member_ids
             found.add(remainder.notice_index, member_ids[bisect_right(member_ids, remainder.after) :])

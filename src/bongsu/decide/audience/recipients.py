@@ -31,7 +31,7 @@ class Recipients:
     count: int = 0
 
     @property
-    def room(self) -> int:
+    def remaining(self) -> int:
         return self.limit - self.count
 
     @property
@@ -43,10 +43,10 @@ class Recipients:
 
         So an audience is left unfinished only if it does not fit into a whole step: that makes it bulk.
         """
-        is_part = is_more or len(member_ids) > self.room
+        is_part = is_more or len(member_ids) > self.remaining
         if is_part and self.count:
             return
-        taken = list(member_ids[: self.room])
+        taken = list(member_ids[: self.remaining])
         self.members[notice_index] = taken
         self.count += len(taken)
         if is_part:

@@ -16,14 +16,14 @@ def without_address(outcome: Outcome, outgoing: Outgoing) -> Outcome:
     """Mail servers and SMS gateways repeat in their errors whom they refused."""
     if isinstance(outcome, Accepted):
         return outcome
-    # A user's own channel may return anything; what is wrong with it is said where it is recorded.
-    said = getattr(outcome, "detail", None)
-    if not isinstance(said, str) or not said or not outgoing.address:
+    # A user's own channel may return anything; what is wrong with it is reported when it is recorded.
+    given = getattr(outcome, "detail", None)
+    if not isinstance(given, str) or not given or not outgoing.address:
         return outcome
-    detail = said
+    detail = given
     for written in _spellings(outgoing.address):
         detail = re.sub(re.escape(written), HIDDEN, detail, flags=re.IGNORECASE)
-    return outcome if detail == said else replace(outcome, detail=detail)
+    return outcome if detail == given else replace(outcome, detail=detail)
 
 
 def _spellings(address: str) -> Iterator[str]:

@@ -29,7 +29,7 @@ from bongsu.runtime import telemetry
 
 # A broker that recovers a long backlog takes its time to answer; longer only delays the report.
 TIMEOUT_SECONDS = 5.0
-# A broker whose machine has gone is noticed after three of these. The URL may say otherwise: ?heartbeat=60
+# A broker whose machine does not answer is noticed after three of these. The URL may say otherwise: ?heartbeat=60
 HEARTBEAT_SECONDS = 10
 
 # What the driver raises while the broker cannot be used. RuntimeError: it is used after its connection has ended.
@@ -113,7 +113,7 @@ class Broker:
         if isinstance(error, IncompatibleProtocolError):
             return SourceAway(f"{where} does not speak AMQP 0-9-1")
         if isinstance(error, InvalidFrameError) and "OpenOk" in words:
-            # The driver hides what the broker says then.
+            # The driver hides the broker's own answer then.
             return SourceLoginRefused(f"{where}: there is no such virtual host, or the user may not use it")
         found = SourceAway(f"{where} does not answer: {words}")
         if self._connection is None or self._connection.is_closed:

@@ -31,19 +31,19 @@ RETURN_SECONDS = 5.0
 RETURN_POLL_SECONDS = 0.01
 # Which replay has returned the message last: it does not replay it again if it fails again.
 MARK = "x-bongsu-replay"
-# Headers that the broker writes. A replayed message begins anew.
+# Headers that the broker writes. A replayed message is without them.
 _OF_THE_BROKER = ("x-death", "x-first-death", "x-last-death", "x-delivery-count", "x-acquired-count")
 
 
 class DeadMessage(NamedTuple):
     queue: WorkQueue
-    # The name of the dead-letter queue, and a digest of what tells the message from others.
+    # The name of the dead-letter queue, and a digest of what distinguishes the message from others.
     id: str
     # As the consumer has seen it.
     body: bytes
     # The broker's: rejected, delivery_limit, expired, maxlen.
     reason: str | None
-    died_at: datetime | None
+    rejected_at: datetime | None
     written_at: datetime | None
     mark: str | None
     delivered: DeliveredMessage
@@ -165,14 +165,14 @@ async def _depth(broker: Broker, channel: AbstractChannel, queue: WorkQueue) -> 
 def _read(queue: WorkQueue, delivered: DeliveredMessage) -> DeadMessage:
     properties, headers = delivered.header.properties, _headers(delivered)
     death = _death(headers)
-    died_at = death.get("time")
-    name = hashlib.sha256(f"{properties.message_id} {died_at} ".encode() + delivered.body).hexdigest()[:16]
+    rejected_at = death.get("time")
+    name = hashlib.sha256(f"{properties.message_id} {rejected_at} ".encode() + delivered.body).hexdigest()[:16]
     return DeadMessage(
         queue,
         f"{queue.dead_letters}:{name}",
         with_event_id(delivered.body, properties.message_id),
         _text(death.get("reason")),
-        _moment(died_at),
+        _moment(rejected_at),
         _moment(properties.timestamp),
         _text(headers.get(MARK)),
         delivered,
@@ -184,7 +184,7 @@ def _headers(delivered: DeliveredMessage) -> dict[str, Any]:
 
 
 def _death(headers: dict[str, Any]) -> dict[str, Any]:
-    """The last one, as the broker describes it. Anybody may publish to a queue, also with headers of another form."""
+    """The last one, as the broker describes it. Any program may publish to a queue, also with headers of another form."""
     deaths = headers.get("x-death")
     return deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict) else {}
 

@@ -165,7 +165,7 @@ class QueueSource:
         telemetry.SOURCE_DEPTH.labels(self._queue.dead_letters).set(dead)
 
     async def _depths(self, channel: AbstractChannel) -> tuple[int, int]:
-        """Messages that nobody has been delivered, in the queue and among its dead letters."""
+        """Messages that were not delivered to any consumer, in the queue and among its dead letters."""
         queue = await channel.queue_declare(self.name, passive=True)
         dead = await channel.queue_declare(self._queue.dead_letters, passive=True)
         return queue.message_count or 0, dead.message_count or 0

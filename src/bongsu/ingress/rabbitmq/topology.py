@@ -2,8 +2,8 @@
 and what is routed where.
 
 A topic exchange cannot route "everything but". So all messages also go through `bongsu.filter`, which drops those of chat
-and hands the others to its alternate exchange, and that one to `notification_queue`. A queue of somebody else that is bound
-to `domain_events` changes nothing in it. See docs/decisions/0028-rabbitmq.md.
+and hands the others to its alternate exchange, and that one to `notification_queue`. A queue of another program that is
+bound to `domain_events` changes nothing in it. See docs/decisions/0028-rabbitmq.md.
 """
 
 from __future__ import annotations

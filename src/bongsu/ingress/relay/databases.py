@@ -9,7 +9,7 @@ from bongsu.ingress.relay.outbox import OutboxDatabase
 from bongsu.ingress.relay.postgres import PostgresOutbox
 from bongsu.ingress.relay.source import Relay
 from bongsu.ingress.relay.sqlite import SqliteOutbox
-from bongsu.settings import check_outbox_url
+from bongsu.settings.checks import check_outbox_url
 
 
 def open_relay(name: str, url: str) -> Relay:

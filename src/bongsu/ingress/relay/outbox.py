@@ -78,7 +78,7 @@ class OutboxDatabase(Protocol):
         """Whether there may be rows to relay. Cheap: for polling."""
 
     async def lock_batch(self, limit: int) -> list[OutboxRow]:
-        """Begin a transaction, and lock and read the oldest rows that nobody else has locked."""
+        """Begin a transaction, and lock and read the oldest rows that no other transaction has locked."""
 
     async def settle(self, stored: Sequence[str], rejected: Sequence[tuple[str, str]]) -> None:
         """Delete the stored rows, set the rejected ones aside with their reasons, and commit."""

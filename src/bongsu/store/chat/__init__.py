@@ -1,8 +1,9 @@
 """Chat in the store: rooms and who is in them, messages in the room's order, what is removed.
 
 Locks in one order, after all others (members, notifications, deliveries): rooms by id, members of rooms by id, messages.
-Whoever gives a seq, changes a message, or changes who is in a room locks the room's row first. A read mark locks only the
-row of its member in the room, so that thousands of readers do not wait for senders. Nothing here locks bongsu_members.
+A transaction that gives a seq, changes a message, or changes who is in a room locks the room's row first. A read mark locks
+only the row of its member in the room, so that thousands of readers do not wait for senders. Nothing here locks
+bongsu_members.
 """
 
 from __future__ import annotations

@@ -11,27 +11,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from bongsu.model import new_id
+from bongsu.model import EventStatus, new_id
 from bongsu.store.chat import ChatMessage
 from bongsu.store.chat.messages import NewMessage, Stored, add_messages
 from bongsu.store.core.query import Row, Table, Transaction, as_uuid, in_both
+from bongsu.store.outbox import EndedEvent, add_ended
 
 CHAT_MESSAGE_SENT = "chat.message_sent"
 
-_DEAD = {"event_id": "uuid", "sender_id": "text", "room_id": "text", "payload": "jsonb", "error": "text"}
 _EVENT_ID = {"event_id": "uuid"}
-
-# Records the messages given ($1) as dead letters, after $2 tries.
-_INSERT = in_both(
-    lambda d: (
-        f"""
-    INSERT INTO bongsu_events
-        (event_id, event_type, actor_id, target_id, ref_id, payload, status, attempts, error, finished_at)
-    SELECT given.event_id, '{CHAT_MESSAGE_SENT}', given.sender_id, given.sender_id, given.room_id, given.payload, 'FAILED',
-           CAST($2 AS integer), given.error, {d.now}
-    FROM {d.table("given", _DEAD, 1)}"""
-    )
-)
 
 # Those of the events given ($1) that are FAILED chat messages. Locks them, in the order of ids.
 _LOCK = in_both(
@@ -62,11 +50,14 @@ class Unstored(NamedTuple):
 
 
 async def add_dead_letters(tx: Transaction, unstored: Sequence[Unstored], tries: int) -> None:
-    rows = []
-    for message, error in unstored:
-        payload = {"message": message.message, "clientMessageId": message.client_message_id}
-        rows.append((new_id(), message.sender_id, str(message.room_id), json.dumps(payload, ensure_ascii=False), error))
-    await tx.execute(_INSERT(Table(_DEAD, rows), tries))
+    await add_ended(tx, [_as_event(message, error, tries) for message, error in unstored])
+
+
+def _as_event(message: NewMessage, error: str, tries: int) -> EndedEvent:
+    sender_id, room_id = message.sender_id, str(message.room_id)
+    payload = {"message": message.message, "clientMessageId": message.client_message_id}
+    text = json.dumps(payload, ensure_ascii=False)
+    return EndedEvent(new_id(), CHAT_MESSAGE_SENT, sender_id, sender_id, room_id, text, EventStatus.FAILED, tries, error)
 
 
 class Replayed(NamedTuple):
@@ -83,14 +74,14 @@ async def replay(tx: Transaction, event_ids: Sequence[UUID]) -> Replayed:
     rows = await tx.fetch(_LOCK(_table(event_ids)))
     sends = {as_uuid(row["event_id"]): send for row in rows if (send := _message_of(row)) is not None}
     results = await add_messages(tx, list(sends.values())) if sends else []
-    stored = {event_id: one for event_id, one in zip(sends, results, strict=True) if isinstance(one, Stored)}
+    stored = {event_id: result for event_id, result in zip(sends, results, strict=True) if isinstance(result, Stored)}
     if stored:
         await tx.execute(_FINISH(_table(list(stored))))
-    return Replayed(len(stored), [one.message for one in stored.values() if one.is_new])
+    return Replayed(len(stored), [result.message for result in stored.values() if result.is_new])
 
 
 def _message_of(row: Row) -> NewMessage | None:
-    """The message of an event of ours. Anybody may have published one of the same type with other fields."""
+    """The message of an event of ours. Any caller may have published one of the same type with other fields."""
     payload: Any = json.loads(row["payload"])
     text, client_message_id = payload.get("message"), payload.get("clientMessageId")
     try:

@@ -90,7 +90,7 @@ _SET_LAST = in_both(
 )
 
 # Counts the messages that each sender given ($1) has sent now: they come after the sender's read mark. Locks the senders'
-# rows; whoever locks several of a room's has locked the room.
+# rows; a transaction that locks several of a room's has locked the room.
 _COUNT_SENT = in_both(
     lambda d: (
         f"""
@@ -133,9 +133,11 @@ async def add_messages(tx: Transaction, sends: Sequence[NewMessage]) -> list[Sto
 
 
 async def _insert(tx: Transaction, new: Sequence[ChatMessage], last: dict[UUID, int]) -> None:
-    messages = [(one.room_id, one.seq, one.sender_id, one.client_message_id, one.message) for one in new]
-    rooms = {one.room_id for one in new}
-    senders = Counter((one.room_id, one.sender_id) for one in new)
+    messages = [
+        (message.room_id, message.seq, message.sender_id, message.client_message_id, message.message) for message in new
+    ]
+    rooms = {message.room_id for message in new}
+    senders = Counter((message.room_id, message.sender_id) for message in new)
     sent_at = new[0].sent_at
     await tx.execute(
         _INSERT(Table(_NEW, messages), sent_at),

@@ -1,4 +1,5 @@
-"""Statements about pushes to members who have not read: which rooms to look at, to whom, and what a push says when it goes.
+"""Statements about pushes to members who have not read: which rooms to look at, to whom, and the text of a push when it is
+sent.
 
 A send marks its room (messages.py). A look claims marked rooms with a lease and an epoch, finds the members to push to, and
 stores in one transaction the event for some of them and that it is decided for them.
@@ -56,8 +57,8 @@ CLAIM = in_both(
 
 # The next $4 members of the room ($1) after $3, by id, to whom the messages up to seq $2 are to be pushed: they have not
 # read them, nothing was decided about them, they have not muted the room and have a device, one of the messages is of
-# another and not deleted, and no push about the room waits for them, which will say what is new when it goes ($5 is the room
-# as the key of a digest). Scalar sub-selects with LIMIT, because EXISTS may read a whole table. Locks nothing.
+# another and not deleted, and no push about the room waits for them, which will have what is new when it is sent ($5 is the
+# room as the key of a digest). Scalar sub-selects with LIMIT, because EXISTS may read a whole table. Locks nothing.
 CANDIDATES = in_both(
     lambda d: (
         f"""
@@ -139,7 +140,7 @@ async def end_look(
     await tx.execute(_END_LOOK(*given))
 
 
-# --- what a push says -------------------------------------------------------------------------------------------------
+# --- the text of a push ------------------------------------------------------------------------------------------------
 
 
 class PushOf(NamedTuple):

@@ -201,7 +201,7 @@ async def erase_chat(tx: Transaction, member_id: str, limit: int) -> ErasedChat:
     messages = [(as_uuid(row["room_id"]), row["seq"]) for row in await tx.fetch(FIND_MESSAGES_OF(member_id, limit))]
     if not rooms and not messages:
         return ErasedChat((), 0, ())
-    # All at once, in the order of ids: whoever sends to several rooms locks them so too.
+    # All at once, in the order of ids: sends to several rooms lock them in the same order.
     locked = await lock_rooms(tx, [*rooms, *(room_id for room_id, _ in messages)])
     last = {room.room_id: room.last_seq for room in locked}
     _, scrubbed = await tx.execute(

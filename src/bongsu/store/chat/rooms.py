@@ -103,7 +103,7 @@ async def find_rooms(tx: Transaction, member_id: str) -> list[RoomOfMember]:
 
 
 async def lock_room(tx: Transaction, room_id: UUID) -> LockedRoom | None:
-    """Lock one room, if there is such a one: then nobody joins, leaves, sends or changes a message there."""
+    """Lock one room, if there is such a one: then no member joins, leaves, sends or changes a message there."""
     locked = await lock_rooms(tx, [room_id])
     return locked[0] if locked else None
 
@@ -214,7 +214,7 @@ async def set_muted(tx: Transaction, room_id: UUID, member_id: str, is_muted: bo
 
 # --- read marks -------------------------------------------------------------------------------------------------------
 
-# Locks the row of a member ($2) in the room ($1): nobody else moves their read mark or counts their messages.
+# Locks the row of a member ($2) in the room ($1): no other transaction moves their read mark or counts their messages.
 _LOCK_MEMBER = in_both(
     lambda d: (
         f"""

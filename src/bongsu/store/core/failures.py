@@ -29,7 +29,7 @@ _BY_STATE: dict[str, type[BongsuError]] = {
     "25006": StoreRefused,  # read-only transaction
     "40P01": StoreRolledBack,  # victim of a deadlock
     "40001": StoreRolledBack,  # could not be serialised
-    "23503": StoreRolledBack,  # the member was erased between two statements; repeated, the first makes it anew
+    "23503": StoreRolledBack,  # the member was erased between two statements; repeated, the first inserts it again
     "40": StoreBusy,
     "55P03": StoreBusy,  # lock_timeout
     "57014": StoreTooSlow,  # statement_timeout

@@ -214,7 +214,7 @@ def _server_settings(share: Share, limits: Limits) -> dict[str, str]:
         "random_page_cost": "1.1",
     }
     if share in (Share.INGEST, Share.WORK):
-        # Steps, claims and inserts are many and alike: to plan each anew takes as long as to run it.
+        # Steps, claims and inserts are many and alike: to plan each time takes as long as to run it.
         settings["plan_cache_mode"] = "force_generic_plan"
     return settings
 

@@ -34,7 +34,7 @@ OPERATORS_READERS = 2
 BUSY_MILLISECONDS = 100
 # No share waits longer for another process: the writer that waits keeps all others of this process waiting.
 LOCK_SECONDS = 3.0
-# Steps of SQLite's machine, about a millisecond of work, between two looks at whether a statement may go on.
+# Steps of SQLite's machine, about a millisecond of work, between two checks whether a statement may go on.
 STEPS = 10_000
 # For each connection, and only as far as it is used.
 CACHE_KIB = 32_768
@@ -96,9 +96,9 @@ class SqliteDatabase:
     @contextlib.asynccontextmanager
     async def transaction(self, share: Share) -> AsyncIterator[Transaction]:
         # Made before its turn, so that the time it queues counts: those before it may have waited for the same lock.
-        patience = self._patience(share, writes=True)
+        time_limits = self._time_limits(share, writes=True)
         async with self._writing(share):
-            connection = _Connection(self._writer, self.location, patience, begins=True)
+            connection = _Connection(self._writer, self.location, time_limits, begins=True)
             try:
                 yield connection
                 await connection.commit()
@@ -110,10 +110,10 @@ class SqliteDatabase:
     @contextlib.asynccontextmanager
     async def autocommit(self, share: Share) -> AsyncIterator[Transaction]:
         """The writer, where each statement is a transaction of its own."""
-        patience = self._patience(share, writes=True)
+        time_limits = self._time_limits(share, writes=True)
         async with self._writing(share):
             try:
-                yield _Connection(self._writer, self.location, patience)
+                yield _Connection(self._writer, self.location, time_limits)
             except asyncio.CancelledError:
                 # The next writer must not begin before the thread is done with what was cancelled.
                 await self._writer.roll_back()
@@ -127,14 +127,14 @@ class SqliteDatabase:
         else:
             reader = readers.free.get_nowait()
         try:
-            yield _Connection(reader, self.location, self._patience(share))
+            yield _Connection(reader, self.location, self._time_limits(share))
         finally:
             readers.free.put_nowait(reader)
 
-    def _patience(self, share: Share, *, writes: bool = False) -> Patience:
+    def _time_limits(self, share: Share, *, writes: bool = False) -> TimeLimits:
         limits = SHARES[share]
         lock_seconds = min(limits.lock_seconds, LOCK_SECONDS)
-        return Patience(self._lock, lock_seconds, None if writes else limits.statement_seconds)
+        return TimeLimits(self._lock, lock_seconds, None if writes else limits.statement_seconds)
 
     @contextlib.asynccontextmanager
     async def read_within(self, seconds: float) -> AsyncIterator[Transaction]:
@@ -142,7 +142,7 @@ class SqliteDatabase:
         reader = await self._audience_readers.free.get()
         lock_seconds = min(SHARES[Share.AUDIENCES].lock_seconds, LOCK_SECONDS)
         try:
-            yield _Connection(reader, self.location, Patience(self._lock, lock_seconds, seconds))
+            yield _Connection(reader, self.location, TimeLimits(self._lock, lock_seconds, seconds))
         finally:
             self._audience_readers.free.put_nowait(reader)
 
@@ -178,7 +178,7 @@ class SqliteDatabase:
         return await asyncio.to_thread(_can_write, self.path, seconds)
 
     def free_bytes(self) -> int | None:
-        """How much room the file's disk has left."""
+        """How many bytes are free on the file's disk."""
         return shutil.disk_usage(self.path.parent).free
 
     def terminate(self) -> None:
@@ -204,11 +204,11 @@ class _Connection:
     dialect = SQLITE
 
     def __init__(
-        self, thread: DriverThread[sqlite3.Connection], location: str, patience: Patience, *, begins: bool = False
+        self, thread: DriverThread[sqlite3.Connection], location: str, time_limits: TimeLimits, *, begins: bool = False
     ) -> None:
         self._thread = thread
         self._location = location
-        self._patience = patience
+        self._time_limits = time_limits
         # BEGIN goes with the first statement.
         self._begins = begins
 
@@ -228,9 +228,9 @@ class _Connection:
         begins, self._begins = self._begins, False
         with translated(self._location):
             try:
-                return await self._thread.run(call, self._patience, begins, *arguments)
+                return await self._thread.run(call, self._time_limits, begins, *arguments)
             except asyncio.CancelledError:
-                self._patience.is_over = True
+                self._time_limits.is_over = True
                 raise
 
 
@@ -246,7 +246,7 @@ class WriteLock:
         self.is_given_up = False
 
 
-class Patience:
+class TimeLimits:
     """The time limits of a statement: how long it waits for another process that writes, and how long it may run itself.
     Both end when the caller is cancelled."""
 
@@ -310,34 +310,36 @@ def _can_write(path: Path, seconds: float) -> bool:
     return True
 
 
-def _fetch(connection: sqlite3.Connection, patience: Patience, begins: bool, queries: Sequence[Query]) -> list[sqlite3.Row]:
+def _fetch(
+    connection: sqlite3.Connection, time_limits: TimeLimits, begins: bool, queries: Sequence[Query]
+) -> list[sqlite3.Row]:
     *first, last = queries
     if first:
-        _execute(connection, patience, begins, first)
+        _execute(connection, time_limits, begins, first)
     elif begins:
-        _begin(connection, patience)
+        _begin(connection, time_limits)
     text, parameters = last.statement.sqlite, _parameters(last.parameters)
-    return patience.run(connection, lambda: connection.execute(text, parameters).fetchall())
+    return time_limits.run(connection, lambda: connection.execute(text, parameters).fetchall())
 
 
-def _execute(connection: sqlite3.Connection, patience: Patience, begins: bool, queries: Sequence[Query]) -> list[int]:
+def _execute(connection: sqlite3.Connection, time_limits: TimeLimits, begins: bool, queries: Sequence[Query]) -> list[int]:
     if begins:
-        _begin(connection, patience)
+        _begin(connection, time_limits)
     counts = []
     for query in queries:
         # Not the cursor's count, which is missing for a statement that begins with WITH.
         before = connection.total_changes
         text, parameters = query.statement.sqlite, _parameters(query.parameters)
-        patience.run(connection, partial(connection.execute, text, parameters))
+        time_limits.run(connection, partial(connection.execute, text, parameters))
         counts.append(connection.total_changes - before)
     return counts
 
 
-def _begin(connection: sqlite3.Connection, patience: Patience) -> None:
-    patience.run(connection, lambda: connection.execute("BEGIN IMMEDIATE"))
+def _begin(connection: sqlite3.Connection, time_limits: TimeLimits) -> None:
+    time_limits.run(connection, lambda: connection.execute("BEGIN IMMEDIATE"))
 
 
-def _commit(connection: sqlite3.Connection, _patience: Patience, _begins: bool) -> None:
+def _commit(connection: sqlite3.Connection, _time_limits: TimeLimits, _begins: bool) -> None:
     connection.execute("COMMIT")
 
 

@@ -19,7 +19,7 @@ from bongsu.store.core.shares import Share
 from bongsu.store.core.sqlite import SqliteDatabase
 
 # After a write failed because of the disk, so long a process is not ready. Then it is tried again by ordinary work: a probe
-# that writes little would find room where that does not.
+# that writes little would succeed where that does not.
 FAILED_DISK_SECONDS = 30.0
 # A commit needs a few pages at least, and a megabyte fills in no time.
 LEAST_FREE_BYTES = 1024 * 1024
@@ -103,8 +103,8 @@ class Store:
         """Whether the database answers a new connection within that time."""
         return await self.database.answers(seconds)
 
-    def check_room(self) -> None:
-        """Raise StoreFull if the disk has no room left, or failed within the last FAILED_DISK_SECONDS. Writes nothing."""
+    def check_disk(self) -> None:
+        """Raise StoreFull if the disk is full, or failed within the last FAILED_DISK_SECONDS. Writes nothing."""
         failed_at, free = self.database.location.failed_at, self.database.free_bytes()
         if failed_at is not None and time.monotonic() < failed_at + FAILED_DISK_SECONDS:
             raise StoreFull(f"{self.location}: the disk failed or was full less than {FAILED_DISK_SECONDS:g} s ago")

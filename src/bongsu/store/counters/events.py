@@ -8,33 +8,16 @@ from uuid import UUID
 
 import orjson
 
+from bongsu.model import EventStatus
 from bongsu.model.counter import Delta
-from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Statement, Table, Transaction, as_uuid
-from bongsu.store.core.sqlite import SQLITE
+from bongsu.store.core.query import Transaction
 from bongsu.store.counters import KeySum
 from bongsu.store.counters.deltas import add_deltas, summed
 from bongsu.store.counters.items import count_items
+from bongsu.store.outbox import EndedEvent, add_ended
 
 # The type of the event that a call is stored as. An event of this type that comes another way counts by a rule.
 COUNTER_CHANGED = "counter.changed"
-
-_CALL = {"event_id": "uuid", "key": "text", "payload": "text"}
-
-# Stores the calls given ($1) as events that are DONE, and returns the ids that were not there before. In id order, as the
-# intake does.
-_ADD_CALLS = Statement(
-    postgres=f"""
-        INSERT INTO bongsu_events (event_id, event_type, ref_id, payload, status, finished_at)
-        SELECT given.event_id, '{COUNTER_CHANGED}', given.key, CAST(given.payload AS jsonb), 'DONE', now()
-        FROM {POSTGRES.table("given", _CALL, 1)}
-        ON CONFLICT (event_id) DO NOTHING RETURNING event_id""",
-    sqlite=f"""
-        INSERT INTO bongsu_events (event_id, event_type, ref_id, payload, status, finished_at)
-        SELECT given.event_id, '{COUNTER_CHANGED}', given.key, given.payload, 'DONE', {SQLITE.now}
-        FROM {SQLITE.table("given", _CALL, 1)} WHERE true
-        ON CONFLICT (event_id) DO NOTHING RETURNING event_id""",
-)
 
 
 class Call(NamedTuple):
@@ -67,9 +50,7 @@ async def count_deltas(tx: Transaction, deltas: Sequence[Delta]) -> list[KeySum]
 
 async def count_calls(tx: Transaction, calls: Sequence[Call]) -> list[Counted]:
     """Count the calls whose ids are new. Of several with one id the first counts."""
-    in_order = sorted(calls, key=lambda call: call.event_id.int)
-    rows = [(call.event_id, call.key, _payload(call)) for call in in_order]
-    new = {as_uuid(row["event_id"]) for row in await tx.fetch(_ADD_CALLS(Table(_CALL, rows)))}
+    new = await add_ended(tx, [_as_event(call) for call in calls])
     are_new = [_is_first(call.event_id, new) for call in calls]
     changes = [KeySum(*call[1:]) for call, is_new in zip(calls, are_new, strict=True) if is_new]
     keys = sorted({(call.counter, call.key) for call in calls})
@@ -91,5 +72,6 @@ def _is_first(event_id: UUID, new: set[UUID]) -> bool:
     return True
 
 
-def _payload(call: Call) -> str:
-    return orjson.dumps({"counter": call.counter, "delta": call.delta}).decode()
+def _as_event(call: Call) -> EndedEvent:
+    payload = orjson.dumps({"counter": call.counter, "delta": call.delta}).decode()
+    return EndedEvent(call.event_id, COUNTER_CHANGED, None, None, call.key, payload, EventStatus.DONE)

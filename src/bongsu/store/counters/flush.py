@@ -1,5 +1,5 @@
 """A flush: take the deltas of the log that are visible, apply them to the values, delete them, and add the batch, all in one
-transaction. Whatever dies in it has changed nothing."""
+transaction. A crash in it has changed nothing."""
 
 from __future__ import annotations
 

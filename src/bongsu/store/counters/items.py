@@ -133,6 +133,6 @@ def _rows(known: Mapping[tuple[str, str], KnownItems]) -> Iterable[tuple[str, st
 
 
 def stripe_of(counter: str, key: str) -> str:
-    """The name that whoever changes items of this counter locks."""
+    """The name to lock before items of this counter are changed."""
     number = int.from_bytes(blake2b(f"{counter} {key}".encode(), digest_size=2).digest()) % STRIPES
     return f"counted items {number}"

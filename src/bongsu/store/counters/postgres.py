@@ -66,7 +66,7 @@ PREPARE_LARGE = (
 )
 
 # Sums are numeric. Where both sides are far from the limit, bigint is added to bigint, which takes a tenth of the time. What
-# would lead beyond 64 bits is refused when it is added; two that race for the last of the room are stopped here.
+# would lead beyond 64 bits is refused when it is added; two that reach it together are stopped here.
 _FAR = 2**62
 _NEW_VALUE = f"""
     CASE WHEN s.delta BETWEEN {-_FAR} AND {_FAR} AND c.value BETWEEN {-_FAR} AND {_FAR}

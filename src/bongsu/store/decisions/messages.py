@@ -17,8 +17,8 @@ def add_messages(d: Dialect, table: int) -> str:
 
 
 def mark_used_again(d: Dialect, table: int, now: str) -> str:
-    """Sets when a member was last notified of these messages: the dedup window looks by that. Never goes back. Locks those
-    rows. `table` is the number of the parameter with their ids."""
+    """Sets when a member was last notified of these messages: the dedup window is measured from it. Never goes back. Locks
+    those rows. `table` is the number of the parameter with their ids."""
     return f"""
     UPDATE bongsu_messages SET last_notified_at = {now}
     FROM {d.table("given", MESSAGE_ID, table)}

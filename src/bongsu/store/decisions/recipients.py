@@ -1,4 +1,4 @@
-"""The next members of an audience, in id order, by one look at an index however large the audience is.
+"""The next members of an audience, in id order, by one range of an index however large the audience is.
 
 Each statement returns the ids as one value: thousands of rows of one column would take Python longer to read than the
 database to find.

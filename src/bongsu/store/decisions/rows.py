@@ -46,7 +46,7 @@ class Message(NamedTuple):
     last_notified_at: datetime | None = None
     # Whether its notice's audience did not fit into one step. Its recipients and deliveries are then counted as they change.
     is_bulk: bool = False
-    # Whether its notice has a digest: what its notifications say is in bongsu_digests.
+    # Whether its notice has a digest: the texts of its notifications are in bongsu_digests.
     is_digest: bool = False
 
 
@@ -82,7 +82,7 @@ class NoticeRow(NamedTuple):
     type: str
     channels: int
     is_critical: bool
-    # Whether it counts towards the daily cap, and needs room under it.
+    # Whether it counts towards the daily cap, and is limited by it.
     is_capped: bool
     rank: int
 

@@ -21,7 +21,7 @@ from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import Columns, Dialect, Row, Statement, Table, Transaction, in_both
 from bongsu.store.core.store import Store
 from bongsu.store.deliveries import postgres, sqlite
-from bongsu.store.deliveries.contact import ALWAYS, Contact
+from bongsu.store.deliveries.continuity import ALWAYS, ClaimContinuity
 from bongsu.store.deliveries.rows import (
     MOST_CLAIMS,
     RANK,
@@ -37,8 +37,8 @@ from bongsu.store.ranks import RANKS
 __all__ = [
     "MOST_CLAIMS",
     "RANKS",
+    "ClaimContinuity",
     "ClaimedDelivery",
-    "Contact",
     "DeliveryResult",
     "DeliveryStatus",
     "Success",
@@ -193,14 +193,14 @@ async def claim(
     limit: int,
     lease_seconds: float,
     worker: str,
-    contact: Contact | None = None,
+    continuity: ClaimContinuity | None = None,
 ) -> list[ClaimedDelivery]:
     """Lease due deliveries, those of an earlier rank first. What can go is SENDING: it is committed, and may be sent.
 
-    Abandoned ones are SENDING with an owner whose lease has ended. `contact` decides whether they are claimed too, has the
-    deadline for the store to begin, and is given the time when it did. Without one, they are claimed, and at any time.
+    Abandoned ones are SENDING with an owner whose lease has ended. `continuity` decides whether they are claimed too, has
+    the deadline for the store to begin, and is given the time when it did. Without one, they are claimed, and at any time.
     """
-    begins_by, with_abandoned = (contact.begins_by, contact.with_abandoned) if contact else (ALWAYS, True)
+    begins_by, with_abandoned = (continuity.begins_by, continuity.with_abandoned) if continuity else (ALWAYS, True)
     asked = Table(RANK, [(rank,) for rank in ranks])
     if store.dialect.name == "postgresql":
         async with store.single() as tx:
@@ -215,8 +215,8 @@ async def claim(
                     (delivery.delivery_id, delivery.epoch, delivery.claim_count, delivery.can_go) for delivery in found
                 ]
                 await tx.execute(LEASE(Table(_LEASED, leased), float(lease_seconds), worker))
-    if contact is not None:
-        contact.answered(store.dialect.time(rows[0]["now"]))
+    if continuity is not None:
+        continuity.answered(store.dialect.time(rows[0]["now"]))
     return found
 
 

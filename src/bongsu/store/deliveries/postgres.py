@@ -47,7 +47,7 @@ CLAIM = f"""
         LEFT JOIN LATERAL (
             SELECT address FROM bongsu_addresses
             WHERE member_id = due.member_id AND channel = $1 AND {IS_OWN} OFFSET 0) AS own ON true
-        -- Its message is locked by this statement, or gone.
+        -- Its message is locked by this statement, or was deleted.
         WHERE message.guarantee IS NOT NULL
            OR (SELECT 1 FROM bongsu_messages AS m WHERE m.message_id = due.message_id) IS NULL),
     claimed AS MATERIALIZED (

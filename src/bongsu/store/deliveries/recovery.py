@@ -11,7 +11,7 @@ from datetime import datetime
 
 from bongsu.store.core.clock import find_now
 from bongsu.store.core.query import Table, Transaction, in_both
-from bongsu.store.deliveries.contact import ALWAYS, Contact
+from bongsu.store.deliveries.continuity import ALWAYS, ClaimContinuity
 from bongsu.store.deliveries.rows import ABANDONED, EXPIRED
 from bongsu.store.messages.counts import count_ended
 from bongsu.store.ranks import BULK, RANKS
@@ -82,7 +82,7 @@ END_ROUNDS = in_both(
     )
 )
 
-# Ends with EXPIRED what is READY long after its due time and worth nothing any more, of a channel ($1) and rank ($2), in the
+# Ends with EXPIRED what is READY long after its due time and expired, of a channel ($1) and rank ($2), in the
 # order of due times from $3 on, up to a limit ($4). Locks the rows; skips locked ones.
 EXPIRE_STALE = in_both(
     lambda d: (
@@ -161,14 +161,16 @@ async def is_any_stale(tx: Transaction, channel: str, rank: int) -> bool:
     return bool(await tx.fetch(FIND_STALE(channel, rank)))
 
 
-async def settle_abandoned(tx: Transaction, limit: int, contact: Contact | None = None) -> Counter[tuple[str, str]]:
+async def settle_abandoned(
+    tx: Transaction, limit: int, continuity: ClaimContinuity | None = None
+) -> Counter[tuple[str, str]]:
     """End claims whose leases ended while sending; return how many of a channel are UNKNOWN or READY, to be sent again.
 
-    `contact` has the deadline for the store to begin, and is given the time when it did: after a gap, live dispatchers have
-    to record and renew first. A limit of 0 only updates the contact; a read-only store refuses that too.
+    `continuity` has the deadline for the store to begin, and is given the time when it did: after a gap, live dispatchers
+    have to record and renew first. A limit of 0 only updates the continuity; a read-only store refuses that too.
     """
-    rows = await tx.fetch(SETTLE_ABANDONED(limit, contact.begins_by if contact else ALWAYS))
-    if contact is not None:
-        contact.answered(await find_now(tx))
+    rows = await tx.fetch(SETTLE_ABANDONED(limit, continuity.begins_by if continuity else ALWAYS))
+    if continuity is not None:
+        continuity.answered(await find_now(tx))
     await count_ended(tx, ((row["message_id"], row["channel"], row["status"]) for row in rows))
     return Counter((row["channel"], row["status"]) for row in rows)

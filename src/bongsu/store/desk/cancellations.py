@@ -95,7 +95,7 @@ _CANCEL_EVENT = in_both(
     )
 )
 
-# Records the request; anew, if a replay has lifted an earlier one. Locks its row.
+# Records the request, again if a replay has lifted an earlier one. Locks its row.
 _ADD = in_both(
     lambda d: (
         f"""

@@ -1,4 +1,4 @@
-"""Dead letters: events that FAILED or were UNHANDLED, deliveries that ended FAIL or UNKNOWN. Find, count and replay them.
+"""Dead letters: events that FAILED or were UNHANDLED, deliveries that ended FAIL or UNKNOWN. Find and count them.
 
 Both tables have a partial index of the dead rows only, so a search costs by how many dead letters there are and not by how
 much was ever sent. A page lists events before deliveries, each kind newest first. It looks at SCAN_LIMIT of each at most,
@@ -7,18 +7,14 @@ however rarely its filters match: then it has fewer rows, or none, and says wher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from bongsu.store.core.locks import lock_names
-from bongsu.store.core.query import Dialect, Query, Row, Table, Transaction, as_uuid, fetch_one, in_both
+from bongsu.store.core.query import Dialect, Query, Row, Transaction, as_uuid, fetch_one, in_both
 from bongsu.store.desk.history import LARGEST_ID
-from bongsu.store.messages.counts import count_ended
-from bongsu.store.ranks import BULK
 
 # Dead letters that one page looks at: work for a fifth of a second.
 SCAN_LIMIT = 20_000
@@ -46,13 +42,13 @@ class State(StrEnum):
 
 
 # The states of each kind, as in the predicates of the partial indexes.
-_DEAD_EVENT = "e.status IN ('FAILED', 'UNHANDLED')"
-_DEAD_DELIVERY = "d.status IN ('FAIL', 'UNKNOWN')"
+DEAD_EVENT = "e.status IN ('FAILED', 'UNHANDLED')"
+DEAD_DELIVERY = "d.status IN ('FAIL', 'UNKNOWN')"
 
 
 @dataclass(frozen=True)
 class Filters:
-    """What the dead letters have in common. `since` and `until` are about the time of death."""
+    """What the dead letters have in common. `since` and `until` are about when they failed or ended."""
 
     id: int | UUID | None = None
     kind: Kind | None = None
@@ -92,7 +88,7 @@ class DeadRow:
     event_id: UUID
     attempts: int
     created_at: datetime
-    died_at: datetime
+    finished_at: datetime
     rounds: int = 0
     is_retryable: bool = False
     message_id: int | None = None
@@ -105,17 +101,17 @@ class DeadRow:
 
 @dataclass(frozen=True)
 class PageCursor:
-    """The last row of a page; the next page begins after it. An event's death and id, or a delivery's id."""
+    """The last row of a page; the next page begins after it. When an event was finished and its id, or a delivery's id."""
 
     kind: Kind = Kind.EVENT
-    died_at: datetime = _LATEST
+    finished_at: datetime = _LATEST
     event_id: UUID = _LARGEST_UUID
     delivery_id: int = LARGEST_ID
 
 
 def cursor_of(row: DeadRow) -> PageCursor:
     if row.kind is Kind.EVENT:
-        return PageCursor(Kind.EVENT, row.died_at, row.event_id)
+        return PageCursor(Kind.EVENT, row.finished_at, row.event_id)
     return PageCursor(Kind.DELIVERY, delivery_id=int(row.id))
 
 
@@ -124,13 +120,13 @@ def cursor_of(row: DeadRow) -> PageCursor:
 _EVENT_COLUMNS = "e.event_id, e.status, e.error, e.event_type, e.attempts, e.created_at, e.finished_at"
 # $1 type, $2 code, $3 since, $4 until, $5 state. The code of an event is what its error has before the first colon: the kind
 # of error.
-_EVENT_MATCHES = f"""{_DEAD_EVENT}
+_EVENT_MATCHES = f"""{DEAD_EVENT}
       AND (CAST($1 AS text) IS NULL OR e.event_type = $1)
       AND (CAST($2 AS text) IS NULL OR e.error = $2 OR substr(e.error, 1, length($2) + 1) = $2 || ':')
       AND e.finished_at >= $3 AND e.finished_at < $4 AND (CAST($5 AS text) IS NULL OR e.status = $5)"""
 
-# Dead events, newest first, by the index of the dead ones. $6 death and $7 id of the last one seen, $8 and $9 of the last
-# one to look at, $10 limit.
+# Dead events, newest first, by the index of the dead ones. $6 finished_at and $7 event_id of the last one seen, $8 and $9
+# of the last one to look at, $10 limit.
 _EVENTS_BETWEEN = "(e.finished_at, e.event_id) < ($6, $7) AND (e.finished_at, e.event_id) >= ($8, $9)"
 EVENTS = in_both(
     lambda d: (
@@ -148,16 +144,18 @@ COUNT_EVENTS = in_both(
     WHERE {_EVENT_MATCHES} AND {_EVENTS_BETWEEN}"""
     )
 )
-# The dead event that $3 - 1 others come before, newest first, by the same index. $1 death and $2 id of the last one seen.
+# The dead event that $3 - 1 others come before, newest first, by the same index. $1 finished_at and $2 event_id of the last
+# one seen.
 EVENTS_FLOOR = in_both(
     lambda d: (
         f"""
     SELECT e.finished_at, e.event_id FROM bongsu_events e {d.index_hint("bongsu_events_dead")}
-    WHERE {_DEAD_EVENT} AND e.finished_at <= $1 AND (e.finished_at, e.event_id) < ($1, $2)
+    WHERE {DEAD_EVENT} AND e.finished_at <= $1 AND (e.finished_at, e.event_id) < ($1, $2)
     ORDER BY e.finished_at DESC, e.event_id DESC LIMIT 1 OFFSET CAST($3 AS bigint) - 1"""
     )
 )
-# One event if it is dead, by the primary key. $6 death and $7 id of the last one seen, $8 and $9 its id by both filters.
+# One event if it is dead, by the primary key. $6 finished_at and $7 event_id of the last one seen, $8 and $9 its id by both
+# filters.
 EVENT_BY_ID = in_both(
     lambda d: (
         f"""
@@ -192,7 +190,7 @@ def _event_row(dialect: Dialect, row: Row) -> DeadRow:
         event_id=event_id,
         attempts=row["attempts"],
         created_at=dialect.time(row["created_at"]),
-        died_at=dialect.time(row["finished_at"]),
+        finished_at=dialect.time(row["finished_at"]),
     )
 
 
@@ -201,7 +199,7 @@ def _event_row(dialect: Dialect, row: Row) -> DeadRow:
 # $1 lowest and $2 highest id, $3 state, $4 code, $5 channel, $6 member, $7 type, $8 event, $9 since, $10 until, $11 whether
 # those of cancelled events match too.
 # The message's columns are scalar subqueries: as a join, a planner might read all messages.
-_DELIVERY_MATCHES = f"""{_DEAD_DELIVERY} AND d.delivery_id BETWEEN $1 AND $2
+_DELIVERY_MATCHES = f"""{DEAD_DELIVERY} AND d.delivery_id BETWEEN $1 AND $2
       AND (CAST($3 AS text) IS NULL OR d.status = $3)
       AND (CAST($4 AS text) IS NULL OR d.code = $4)
       AND (CAST($5 AS text) IS NULL OR d.channel = $5)
@@ -223,7 +221,7 @@ DELIVERIES = in_both(
         WHERE {_DELIVERY_MATCHES}
         ORDER BY d.delivery_id DESC LIMIT $12)
     SELECT page.delivery_id, page.status, page.code, page.detail, m.type, m.event_id, page.attempts, page.created_at,
-           coalesce(page.finished_at, page.created_at) AS died_at, page.recovery_rounds AS rounds, page.is_retryable,
+           coalesce(page.finished_at, page.created_at) AS finished_at, page.recovery_rounds AS rounds, page.is_retryable,
            page.message_id, page.notification_id, page.member_id, page.channel, page.device_id, m.title
     FROM page JOIN bongsu_messages m ON m.message_id = page.message_id ORDER BY page.delivery_id DESC"""
     )
@@ -233,7 +231,7 @@ DELIVERIES_FLOOR = in_both(
     lambda d: (
         f"""
     SELECT d.delivery_id FROM bongsu_deliveries d {d.index_hint("bongsu_deliveries_dead")}
-    WHERE {_DEAD_DELIVERY} AND d.delivery_id BETWEEN $1 AND $2
+    WHERE {DEAD_DELIVERY} AND d.delivery_id BETWEEN $1 AND $2
     ORDER BY d.delivery_id DESC LIMIT 1 OFFSET CAST($3 AS bigint) - 1"""
     )
 )
@@ -273,7 +271,7 @@ def _delivery_row(dialect: Dialect, row: Row) -> DeadRow:
         event_id=as_uuid(row["event_id"]),
         attempts=row["attempts"],
         created_at=dialect.time(row["created_at"]),
-        died_at=dialect.time(row["died_at"]),
+        finished_at=dialect.time(row["finished_at"]),
         rounds=row["rounds"],
         is_retryable=bool(row["is_retryable"]),
         message_id=row["message_id"],
@@ -355,7 +353,7 @@ async def _slab(
         end = None if floor is None else PageCursor(Kind.DELIVERY, delivery_id=floor["delivery_id"])
         given = _of_deliveries(filters, end.delivery_id if end else lowest, highest)
         return _Slab(COUNT_DELIVERIES(*given) if limit is None else DELIVERIES(*given, limit), end)
-    position = (after.died_at, after.event_id)
+    position = (after.finished_at, after.event_id)
     if filters.id is not None or filters.event_id is not None:
         ids = (filters.id or filters.event_id, filters.event_id or filters.id)
         by_id = COUNT_EVENT_BY_ID if limit is None else EVENT_BY_ID
@@ -364,110 +362,6 @@ async def _slab(
     end = (
         None if floor is None else PageCursor(Kind.EVENT, tx.dialect.time(floor["finished_at"]), as_uuid(floor["event_id"]))
     )
-    last = (end.died_at, end.event_id) if end else (_EARLIEST, _SMALLEST_UUID)
+    last = (end.finished_at, end.event_id) if end else (_EARLIEST, _SMALLEST_UUID)
     given = (*_of_events(filters), *position, *last)
     return _Slab(COUNT_EVENTS(*given) if limit is None else EVENTS(*given, limit), end)
-
-
-# --- replay -----------------------------------------------------------------------------------------------------------
-
-_EVENT_IDS = {"event_id": "uuid"}
-_DELIVERY_IDS = {"delivery_id": "bigint"}
-_MESSAGE_IDS = {"message_id": "bigint"}
-
-# Locks those of these events that are dead, in the order of their ids. $1 ids.
-_LOCK_EVENTS = in_both(
-    lambda d: (
-        f"""
-    SELECT e.event_id FROM bongsu_events AS e
-    WHERE e.event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_IDS, 1)}) AND {_DEAD_EVENT}
-    ORDER BY e.event_id {d.lock_row}"""
-    )
-)
-# Make dead events PENDING again. The epoch stays, so an earlier claim still cannot record a result; the fan-out's cursor
-# stays too, so members already decided are not decided again. The rows are locked. $1 ids.
-_REPLAY_EVENTS = in_both(
-    lambda d: (
-        f"""
-    UPDATE bongsu_events AS e {d.index_hint("sqlite_autoindex_bongsu_events_1")}
-    SET status = 'PENDING', due = {d.now}, attempts = 0, claim_count = 0, error = NULL, leased_by = NULL, finished_at = NULL
-    FROM {d.table("given", _EVENT_IDS, 1)} WHERE e.event_id = given.event_id AND {_DEAD_EVENT}"""
-    )
-)
-# Locks those of these deliveries that are dead, in the order of their ids, and returns them as they are then. $1 ids.
-_LOCK_DELIVERIES = in_both(
-    lambda d: (
-        f"""
-    SELECT d.delivery_id, d.message_id, d.channel, d.status FROM bongsu_deliveries AS d
-    WHERE d.delivery_id IN (SELECT given.delivery_id FROM {d.table("given", _DELIVERY_IDS, 1)}) AND {_DEAD_DELIVERY}
-    ORDER BY d.delivery_id {d.lock_row}"""
-    )
-)
-# Make deliveries READY again, as new but for the epoch. The rows are locked. $1 ids, $2 what to add to the series, which is
-# part of the collapse id, $3 whether they are bulk from now on; critical ones never are.
-_REPLAY_DELIVERIES = in_both(
-    lambda d: (
-        f"""
-    UPDATE bongsu_deliveries
-    SET status = 'READY', due = {d.now}, attempts = 0, recovery_rounds = 0, claim_count = 0, code = NULL, detail = NULL,
-        is_retryable = false, leased_by = NULL, finished_at = NULL, collapse_series = collapse_series + $2,
-        rank = coalesce((
-            SELECT {BULK} + m.priority FROM bongsu_messages AS m
-            WHERE m.message_id = bongsu_deliveries.message_id AND NOT m.is_critical AND CAST($3 AS boolean)), rank)
-    FROM {d.table("given", _DELIVERY_IDS, 1)}
-    WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
-    )
-)
-
-
-# Locks messages in the order of their ids. $1 ids.
-_LOCK_MESSAGES = in_both(
-    lambda d: (
-        f"""
-    SELECT m.message_id FROM bongsu_messages AS m
-    WHERE m.message_id IN (SELECT given.message_id FROM {d.table("given", _MESSAGE_IDS, 1)}) AND m.cancelled_at IS NOT NULL
-    ORDER BY m.message_id {d.lock_row}"""
-    )
-)
-# Let these messages be sent again, if their event was cancelled and nothing of it waits any more: whoever replays their
-# deliveries has named the event. The rows are locked. $1 ids.
-_LIFT_CANCELLATIONS = in_both(
-    lambda d: (
-        f"""
-    UPDATE bongsu_messages AS m SET cancelled_at = NULL
-    FROM {d.table("given", _MESSAGE_IDS, 1)}
-    WHERE m.message_id = given.message_id AND m.cancelled_at IS NOT NULL AND EXISTS (
-        SELECT 1 FROM bongsu_cancellations AS c WHERE c.event_id = m.event_id AND c.finished_at IS NOT NULL)"""
-    )
-)
-
-
-async def replay(tx: Transaction, rows: Sequence[DeadRow], *, new_series: bool = False, is_bulk: bool = False) -> int:
-    """Make these dead letters due again and return how many still were dead. Concurrent replays are serialised."""
-    await tx.fetch(lock_names(["dead replay"]))
-    replayed = await _replay_events(tx, [row.event_id for row in rows if row.kind is Kind.EVENT])
-    deliveries = [row for row in rows if row.kind is Kind.DELIVERY]
-    return replayed + await _replay_deliveries(tx, deliveries, int(new_series), is_bulk)
-
-
-async def _replay_events(tx: Transaction, event_ids: Sequence[UUID]) -> int:
-    if not event_ids:
-        return 0
-    ids = Table(_EVENT_IDS, [(one,) for one in event_ids])
-    await tx.fetch(_LOCK_EVENTS(ids))
-    (replayed,) = await tx.execute(_REPLAY_EVENTS(ids))
-    return replayed
-
-
-async def _replay_deliveries(tx: Transaction, rows: Sequence[DeadRow], series: int, is_bulk: bool) -> int:
-    if not rows:
-        return 0
-    messages = Table(
-        _MESSAGE_IDS, [(one,) for one in sorted({row.message_id for row in rows if row.message_id is not None})]
-    )
-    ids = Table(_DELIVERY_IDS, [(int(row.id),) for row in rows])
-    dead = await tx.fetch(_LOCK_MESSAGES(messages), _LIFT_CANCELLATIONS(messages), _LOCK_DELIVERIES(ids))
-    await tx.execute(_REPLAY_DELIVERIES(Table(_DELIVERY_IDS, [(one["delivery_id"],) for one in dead]), series, is_bulk))
-    # By the states that were locked: since they were found, others may have ended them in another.
-    await count_ended(tx, ((one["message_id"], one["channel"], one["status"]) for one in dead), by=-1)
-    return len(dead)

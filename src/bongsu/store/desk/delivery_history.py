@@ -73,12 +73,14 @@ async def find_deliveries(tx: Transaction, notification_ids: Sequence[int]) -> M
     """By notification, oldest first. A notification without deliveries is left out."""
     if not notification_ids:
         return {}
-    rows = await tx.fetch(_DELIVERIES(Table(_NOTIFICATION_IDS, [(one,) for one in notification_ids])))
+    rows = await tx.fetch(
+        _DELIVERIES(Table(_NOTIFICATION_IDS, [(notification_id,) for notification_id in notification_ids]))
+    )
     attempts = await find_attempts(tx, [row["delivery_id"] for row in rows])
     deliveries: dict[int, list[DeliveryRow]] = {}
     for row in rows:
-        one = replace(_delivery_row(tx.dialect, row), all_attempts=tuple(attempts.get(row["delivery_id"], ())))
-        deliveries.setdefault(row["notification_id"], []).append(one)
+        delivery = replace(_delivery_row(tx.dialect, row), all_attempts=tuple(attempts.get(row["delivery_id"], ())))
+        deliveries.setdefault(row["notification_id"], []).append(delivery)
     return deliveries
 
 
@@ -87,9 +89,9 @@ async def find_attempts(tx: Transaction, delivery_ids: Sequence[int]) -> Mapping
     if not delivery_ids:
         return {}
     attempts: dict[int, list[Attempt]] = {}
-    for row in await tx.fetch(_ATTEMPTS(Table(_DELIVERY_IDS, [(one,) for one in delivery_ids]))):
-        one = Attempt(tx.dialect.time(row["at"]), row["millis"], row["code"])
-        attempts.setdefault(row["delivery_id"], []).append(one)
+    for row in await tx.fetch(_ATTEMPTS(Table(_DELIVERY_IDS, [(delivery_id,) for delivery_id in delivery_ids]))):
+        attempt = Attempt(tx.dialect.time(row["at"]), row["millis"], row["code"])
+        attempts.setdefault(row["delivery_id"], []).append(attempt)
     return attempts
 
 

@@ -47,7 +47,7 @@ class Remainder:
     event: Event
 
 
-# What a digest says with what is left of it; None: as before.
+# The text of a digest with what is left of it; None: as before.
 Rewrite = Callable[[Remainder], DigestText | None]
 
 
@@ -65,7 +65,7 @@ class Left:
 _NOTIFICATION_ID = {"notification_id": "bigint"}
 _CHANGE = {"notification_id": "bigint", "member_id": "text", "change_id": "bigint"}
 
-# Whether a message ($1) has digests; no row if it is gone. Locks nothing.
+# Whether a message ($1) has digests; no row if it was deleted. Locks nothing.
 IS_DIGEST = same("SELECT is_digest FROM bongsu_messages WHERE message_id = $1")
 
 # The last of the next $3 members of a message ($1) behind one ($2), and how many they are. Locks nothing.

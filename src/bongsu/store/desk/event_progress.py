@@ -1,6 +1,6 @@
 """How far events have come: one event with the counts of its members and deliveries, and pages of events, newest first.
 
-No look at an event reads more than a few tens of thousands of rows. A message with `is_bulk` has its counts in
+A read of an event touches no more than a few tens of thousands of rows. A message with `is_bulk` has its counts in
 bongsu_message_counts; every other has at most one step of recipients, whose rows are counted by index. A page looks at
 SCAN_LIMIT events at most, however rarely its filters match.
 """
@@ -262,7 +262,11 @@ def _counts(rows: Sequence[Row]) -> Counts:
     return Counts(
         recipients["NOTIFIED"],
         _without_zeros(recipients, Reason),
-        {one: known for one in sorted(deliveries) if (known := _without_zeros(deliveries[one], DELIVERY_STATUSES))},
+        {
+            channel: known
+            for channel in sorted(deliveries)
+            if (known := _without_zeros(deliveries[channel], DELIVERY_STATUSES))
+        },
         recipients[MERGED],
     )
 

@@ -22,7 +22,7 @@ BY_TARGET = in_both(
     ORDER BY e.created_at DESC LIMIT $2"""
     )
 )
-# Events that list a member, of the $3 that are due last and the $3 that died last, by the partial indexes of both. Locks
+# Events that list a member, of the $3 that are due last and the $3 that failed last, by the partial indexes of both. Locks
 # nothing. $1 member, $2 limit. On SQLite a payload is parsed only if the id stands in it, or something that is escaped.
 BY_LIST = Statement(
     postgres=f"""

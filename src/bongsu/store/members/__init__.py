@@ -152,8 +152,8 @@ async def put_preferences(tx: Transaction, member_id: str, preferences: Preferen
     start = None if quiet is None else minute_of_day(quiet.start)
     end = None if quiet is None else minute_of_day(quiet.end)
     types = [
-        (name, one.enabled, None if one.channels is None else to_bits(one.channels))
-        for name, one in sorted(preferences.types.items())
+        (name, preference.enabled, None if preference.channels is None else to_bits(preference.channels))
+        for name, preference in sorted(preferences.types.items())
     ]
     await tx.execute(
         _PUT_GENERAL(member_id, preferences.enabled, start, end),

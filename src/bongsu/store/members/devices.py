@@ -89,7 +89,7 @@ async def put_device(
     replaces the one that was registered longest ago."""
     await ensure_members(tx, [member_id])
     # Two devices that register one token at the same time would both find it free, and one would violate its uniqueness; two
-    # new devices of one member would not see each other, and both find room.
+    # new devices of one member would not see each other, and both be added.
     names = [f"token {device.token}", f"devices {member_id}"]
     await tx.fetch(lock_names(names), _KEEP_MEMBER(member_id), _LOCK_DEVICES(device.token, member_id))
     await tx.execute(

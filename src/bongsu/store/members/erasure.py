@@ -108,7 +108,8 @@ FIND_EVENTS = in_both(
 
 
 async def cancel_events(tx: Transaction, member_id: str, limit: int) -> int:
-    """Cancel events to the member that wait or have failed: decided or replayed later, they would make the member anew."""
+    """Cancel events to the member that wait or have failed: decided or replayed later, they would insert the member
+    again."""
     event_ids = [as_uuid(row["event_id"]) for row in await tx.fetch(LOCK_EVENTS(member_id, limit))]
     if event_ids:
         await tx.execute(CANCEL_EVENTS(_event_ids(event_ids)))
@@ -234,6 +235,6 @@ async def erase_part(tx: Transaction, member_id: str, limit: int) -> Erased:
         (row,) = await tx.fetch(_COUNT_DEVICES(member_id))
         counts["devices"] = row["count"]
         counts["members"] = len(await tx.fetch(DELETE_MEMBER(member_id)))
-        # One that was stored since the look at events above would make the member anew: the next part cancels it.
+        # One that was stored since the look at events above would insert the member again: the next part cancels it.
         is_last = not await tx.fetch(_FIND_EVENT(member_id))
     return Erased(counts, message_ids, chat.rooms, chat.changed_rooms, is_last)

@@ -72,13 +72,13 @@ FIND_PRODUCTS_OF_MEMBERS = in_both(
     FROM (
         SELECT b.member_id, b.product_id, max(b.acted_at) >= $2 AS is_seen,
                max(CASE WHEN b.action = 'PURCHASE' THEN 1 ELSE 0 END) AS is_bought,
-               row_number() OVER (PARTITION BY b.member_id ORDER BY max(b.acted_at) DESC, b.product_id) AS place
+               row_number() OVER (PARTITION BY b.member_id ORDER BY max(b.acted_at) DESC, b.product_id) AS position
         FROM {d.table("given", _MEMBER, 1)}
         JOIN bongsu_behaviors AS b {d.index_hint("bongsu_behaviors_member")} ON b.member_id = given.member_id
         WHERE b.acted_at >= $2 OR b.action = 'PURCHASE'
         GROUP BY b.member_id, b.product_id) AS acted
-    WHERE acted.place <= {SEEN_LIMIT} OR acted.is_bought = 1
-    ORDER BY acted.member_id, acted.place"""
+    WHERE acted.position <= {SEEN_LIMIT} OR acted.is_bought = 1
+    ORDER BY acted.member_id, acted.position"""
     )
 )
 
@@ -94,12 +94,12 @@ FIND_SIMILAR = in_both(
             WHERE n.member_id = seen.member_id ORDER BY n.acted_at DESC LIMIT 1 OFFSET {ACTIONS_LIMIT}) AS since
         FROM (
             SELECT b.product_id, b.member_id,
-                   row_number() OVER (PARTITION BY b.product_id ORDER BY max(b.acted_at) DESC, b.member_id) AS place
+                   row_number() OVER (PARTITION BY b.product_id ORDER BY max(b.acted_at) DESC, b.member_id) AS position
             FROM {d.table("given", _PRODUCT, 1)}
             JOIN bongsu_behaviors AS b ON b.product_id = given.product_id
             WHERE b.acted_at >= $2
             GROUP BY b.product_id, b.member_id) AS seen
-        WHERE seen.place <= {VIEWERS_LIMIT}),
+        WHERE seen.position <= {VIEWERS_LIMIT}),
     together AS (
         SELECT v.product_id, o.product_id AS other_id, count(*) AS actions
         FROM viewers AS v
@@ -109,9 +109,9 @@ FIND_SIMILAR = in_both(
     SELECT ranked.product_id, ranked.other_id, ranked.actions
     FROM (
         SELECT t.product_id, t.other_id, t.actions,
-               row_number() OVER (PARTITION BY t.product_id ORDER BY t.actions DESC, t.other_id) AS place
+               row_number() OVER (PARTITION BY t.product_id ORDER BY t.actions DESC, t.other_id) AS position
         FROM together AS t) AS ranked
-    WHERE ranked.place <= {SIMILAR_LIMIT}"""
+    WHERE ranked.position <= {SIMILAR_LIMIT}"""
     )
 )
 

@@ -1,4 +1,4 @@
-"""What digests say: their own title, body and data instead of those of the message that opened them.
+"""The texts of digests: their own title, body and data instead of those of the message that opened them.
 
 A digest changes when others are merged into it, so its text is read when it is shown or sent, and never cached.
 """
@@ -35,7 +35,7 @@ FIND_EMPTY = in_both(
 
 @dataclass(frozen=True)
 class NotificationContents:
-    """What notifications say: digests have texts of their own, all others those of their messages."""
+    """The texts of notifications: digests have texts of their own, all others those of their messages."""
 
     messages: Contents
     # By notification.
@@ -49,7 +49,7 @@ class NotificationContents:
 async def load_contents(
     tx: Transaction, cache: MessageCache, notifications: Sequence[tuple[int, int]]
 ) -> NotificationContents:
-    """What these notifications (id, message) say: the messages from the cache, and digests as they are now."""
+    """The texts of these notifications (id, message): the messages from the cache, and digests as they are now."""
     messages = await cache.load(tx, {message_id for _, message_id in notifications})
     gathered = find_gathered(notifications, messages)
     return NotificationContents(messages, await find_digest_contents(tx, gathered) if gathered else {})
@@ -62,7 +62,7 @@ def find_gathered(notifications: Iterable[tuple[int, int]], contents: Contents) 
 
 
 async def find_digest_contents(tx: Transaction, gathered: Sequence[tuple[int, MessageContent]]) -> dict[int, MessageContent]:
-    """By notification: what these digests say now. Those that were deleted are left out."""
+    """By notification: the present texts of these digests. Those that were deleted are left out."""
     given = Table(_NOTIFICATION_ID, [(notification_id,) for notification_id, _ in gathered])
     texts = {row["notification_id"]: row for row in await tx.fetch(FIND_TEXTS(given))}
     return {

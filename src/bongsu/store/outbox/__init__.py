@@ -6,13 +6,14 @@ the newest epoch can record a result, so a worker whose lease has expired change
 """
 
 from bongsu.store.outbox.claims import claim, claim_critical, claim_suspect, give_back, record, record_query, renew
-from bongsu.store.outbox.insert import STATEMENT_EVENTS, add, add_many, match_new
+from bongsu.store.outbox.insert import STATEMENT_EVENTS, add, add_ended, add_many, match_new
 from bongsu.store.outbox.lookup import count_unfinished, find
 from bongsu.store.outbox.progress import Begun, LockedClaims, find_begun, lock_claims, save_cursors_query
 from bongsu.store.outbox.rows import (
-    DEATHS_ALONE,
+    CRASHES_ALONE,
     SUSPECT_AFTER,
     ClaimedEvent,
+    EndedEvent,
     EventResult,
     EventRow,
     NewEvent,
@@ -21,17 +22,19 @@ from bongsu.store.outbox.rows import (
 )
 
 __all__ = [
-    "DEATHS_ALONE",
+    "CRASHES_ALONE",
     "STATEMENT_EVENTS",
     "SUSPECT_AFTER",
     "Begun",
     "ClaimedEvent",
+    "EndedEvent",
     "EventResult",
     "EventRow",
     "LockedClaims",
     "NewEvent",
     "StoredEvent",
     "add",
+    "add_ended",
     "add_many",
     "claim",
     "claim_critical",

@@ -12,11 +12,12 @@ from bongsu.store.core.query import Row, Statement, Table, Transaction, as_uuid
 from bongsu.store.core.sqlite import to_microseconds
 from bongsu.store.core.store import Store, repeat_if_rolled_back
 from bongsu.store.outbox import postgres, sqlite
-from bongsu.store.outbox.rows import NEW_EVENT, SCHEDULED_EVENT, NewEvent, as_rows
+from bongsu.store.outbox.rows import ENDED_EVENT, NEW_EVENT, SCHEDULED_EVENT, EndedEvent, NewEvent, as_rows
 
 _INSERT = Statement(postgres.INSERT, sqlite.INSERT)
+_INSERT_ENDED = Statement(postgres.INSERT_ENDED, sqlite.INSERT_ENDED)
 
-_E = TypeVar("_E", Event, Event | NewEvent)
+_E = TypeVar("_E", Event, Event | NewEvent, EndedEvent)
 
 
 async def add(tx: Transaction, events: Sequence[Event | NewEvent]) -> set[UUID]:
@@ -41,6 +42,12 @@ async def add_many(store: Store, events: Sequence[Event | NewEvent]) -> list[boo
 
 async def _insert(tx: Transaction, events: Sequence[Event | NewEvent]) -> Sequence[Row]:
     return await tx.fetch(_INSERT(Table(SCHEDULED_EVENT, as_rows(in_lock_order(events))))) if events else ()
+
+
+async def add_ended(tx: Transaction, events: Sequence[EndedEvent]) -> set[UUID]:
+    """Insert events that have ended; return the ids that were not there before."""
+    rows = await tx.fetch(_INSERT_ENDED(Table(ENDED_EVENT, in_lock_order(events))))
+    return {as_uuid(row["event_id"]) for row in rows}
 
 
 def match_new(events: Sequence[Event | NewEvent], new: set[UUID]) -> list[bool]:

@@ -2,7 +2,7 @@
 
 from bongsu.store.core.locks import NAMES
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.outbox.rows import CLAIM, CLAIM_COLUMNS, EVENT_TYPE, SCHEDULED_EVENT, SUSPECT_AFTER
+from bongsu.store.outbox.rows import CLAIM, CLAIM_COLUMNS, ENDED_EVENT, EVENT_TYPE, SCHEDULED_EVENT, SUSPECT_AFTER
 
 # Inserts the events whose id is not there yet and returns those ids. Waits for another transaction that inserts the same id.
 INSERT = f"""
@@ -10,6 +10,16 @@ INSERT = f"""
     SELECT given.event_id, given.event_type, given.occurred_at, given.actor_id, given.target_id, given.ref_id,
            CAST(given.payload AS jsonb), coalesce(given.due, now())
     FROM {POSTGRES.table("given", SCHEDULED_EVENT, 1)}
+    ON CONFLICT (event_id) DO NOTHING
+    RETURNING event_id"""
+
+# Inserts events that have ended, and returns the ids that were not there before. As INSERT.
+INSERT_ENDED = f"""
+    INSERT INTO bongsu_events
+        (event_id, event_type, actor_id, target_id, ref_id, payload, status, attempts, error, finished_at)
+    SELECT given.event_id, given.event_type, given.actor_id, given.target_id, given.ref_id,
+           CAST(given.payload AS jsonb), given.status, given.attempts, given.error, {POSTGRES.now}
+    FROM {POSTGRES.table("given", ENDED_EVENT, 1)}
     ON CONFLICT (event_id) DO NOTHING
     RETURNING event_id"""
 

@@ -16,7 +16,7 @@ from bongsu.store.core.query import Dialect, Row, as_uuid
 # event crashes it (poison message). From the third such claim on, an event is a suspect and is claimed alone. After three
 # more crashes, alone, it ends as FAILED.
 SUSPECT_AFTER = 3
-DEATHS_ALONE = 3
+CRASHES_ALONE = 3
 
 # Names a claim.
 CLAIM = {"event_id": "uuid", "epoch": "integer"}
@@ -35,6 +35,18 @@ NEW_EVENT = {
 }
 # And when it is due; NULL is now.
 SCHEDULED_EVENT = {**NEW_EVENT, "due": "timestamptz"}
+# The columns of an event that has ended when it is stored, in the order in which `EndedEvent` has them.
+ENDED_EVENT = {
+    "event_id": "uuid",
+    "event_type": "text",
+    "actor_id": "text",
+    "target_id": "text",
+    "ref_id": "text",
+    "payload": "text",
+    "status": "text",
+    "attempts": "integer",
+    "error": "text",
+}
 # The payload as text: drivers differ in what they make of JSON. By the table's name: SQLite knows no alias in RETURNING.
 READ_COLUMNS = """
     bongsu_events.event_id, event_type, occurred_at, actor_id, target_id, ref_id, CAST(payload AS text) AS payload"""
@@ -60,6 +72,20 @@ class NewEvent(NamedTuple):
     payload_text: str
     # When workers may take it: at once if it is None, or lies in the past.
     due: datetime | None = None
+
+
+class EndedEvent(NamedTuple):
+    """An event that is stored when it has ended: a call that was counted, a chat message that could not be stored."""
+
+    event_id: UUID
+    event_type: str
+    actor_id: str | None
+    target_id: str | None
+    ref_id: str | None
+    payload_text: str
+    status: EventStatus
+    attempts: int = 0
+    error: str | None = None
 
 
 def as_rows(events: Sequence[Event | NewEvent]) -> list[NewEvent]:
@@ -93,7 +119,7 @@ class ClaimedEvent(NamedTuple):
         """Why another attempt would change nothing, if so."""
         if self.unreadable:
             return self.unreadable
-        if self.claim_count > SUSPECT_AFTER + DEATHS_ALONE:
+        if self.claim_count > SUSPECT_AFTER + CRASHES_ALONE:
             return f"every worker that claimed it has crashed, {self.claim_count - 1} in a row"
         return None
 

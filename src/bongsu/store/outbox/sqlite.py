@@ -1,7 +1,7 @@
 """Statements of the outbox whose shape differs on SQLite. postgres.py has the same names."""
 
 from bongsu.store.core.sqlite import SQLITE
-from bongsu.store.outbox.rows import CLAIM, CLAIM_COLUMNS, EVENT_TYPE, SCHEDULED_EVENT, SUSPECT_AFTER
+from bongsu.store.outbox.rows import CLAIM, CLAIM_COLUMNS, ENDED_EVENT, EVENT_TYPE, SCHEDULED_EVENT, SUSPECT_AFTER
 
 # Inserts the events whose id is not there yet and returns those ids. SQLite's parser needs the WHERE true.
 INSERT = f"""
@@ -9,6 +9,16 @@ INSERT = f"""
     SELECT given.event_id, given.event_type, given.occurred_at, given.actor_id, given.target_id, given.ref_id,
            given.payload, coalesce(given.due, {SQLITE.now})
     FROM {SQLITE.table("given", SCHEDULED_EVENT, 1)} WHERE true
+    ON CONFLICT (event_id) DO NOTHING
+    RETURNING event_id"""
+
+# Inserts events that have ended, and returns the ids that were not there before. As INSERT.
+INSERT_ENDED = f"""
+    INSERT INTO bongsu_events
+        (event_id, event_type, actor_id, target_id, ref_id, payload, status, attempts, error, finished_at)
+    SELECT given.event_id, given.event_type, given.actor_id, given.target_id, given.ref_id,
+           given.payload, given.status, given.attempts, given.error, {SQLITE.now}
+    FROM {SQLITE.table("given", ENDED_EVENT, 1)} WHERE true
     ON CONFLICT (event_id) DO NOTHING
     RETURNING event_id"""
 

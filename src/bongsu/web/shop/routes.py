@@ -1,7 +1,7 @@
 """`/demo`: the demo's page. Its buttons publish events through the intake, like any other caller.
 
-Anybody who reaches the port may act as any of the demo's members, who are invented: the tokens handed out here are signed
-with a secret of the demo's own, which is good for these members and ends with the process.
+Anyone who reaches the port may act as any of the demo's members, who are invented: the tokens issued here are signed
+with a secret of the demo's own, which is valid for these members and ends with the process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bongsu.web.files import File
 
 # The members a visitor can be: some read Korean, some English, and every button notifies all of them.
 VISITORS = ("mina", "seoyeon", "haeun", "minjae", "emma", "liam", "lucas", "jack")
-# Long enough to look around; the page requests a new one when it expires.
+# Long enough for a visit; the page requests a new one when it expires.
 TOKEN_LIFETIME = timedelta(hours=1)
 # In per cent, at least BONGSU_PRICE_DROP_THRESHOLD (10).
 DROPS = range(10, 45, 5)
@@ -76,7 +76,13 @@ _visit = TypeAdapter(Visit)
 
 def router(keys: Keys, store: Store, intake: Intake) -> APIRouter:
     routes = APIRouter(include_in_schema=False)
+    _add_reads(routes, store)
+    _add_acts(routes, keys, store, intake)
+    _add_files(routes)
+    return routes
 
+
+def _add_reads(routes: APIRouter, store: Store) -> None:
     @routes.get("/demo/shelf")
     async def shelf() -> Response:
         visitors = [{"id": key, "name": NAMES[key], "locale": "en" if key in ABROAD else "ko"} for key in VISITORS]
@@ -90,6 +96,8 @@ def router(keys: Keys, store: Store, intake: Intake) -> APIRouter:
             totals = await find_totals(tx, [(COMMENTS, _post_of(visitor)) for visitor in VISITORS])
         return JSONResponse({visitor: totals[COMMENTS, _post_of(visitor)].value for visitor in VISITORS})
 
+
+def _add_acts(routes: APIRouter, keys: Keys, store: Store, intake: Intake) -> None:
     @routes.post("/demo/visits")
     async def visit(request: Request) -> Response:
         """Act as one of the demo's members, who has now viewed every product. Returns a token."""
@@ -115,9 +123,6 @@ def router(keys: Keys, store: Store, intake: Intake) -> APIRouter:
         event = event_of(pressed)
         await intake.accept([event])
         return JSONResponse({"eventId": str(event.event_id), **event.payload}, status_code=202)
-
-    _add_files(routes)
-    return routes
 
 
 def _add_files(routes: APIRouter) -> None:

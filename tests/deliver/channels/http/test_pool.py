@@ -46,7 +46,7 @@ async def test_a_connection_closed_by_the_server_is_forgotten(wire: HttpClient) 
     async with serving(hanging_up_after(OK)) as server:
         for number in range(1, 4):
             assert isinstance(await wire.post(server.url, JSON, b"{}"), Answer)
-            await asyncio.gather(*(connection.gone for connection in wire._connections()))
+            await asyncio.gather(*(connection.closed for connection in wire._connections()))
             assert wire._connections() == []
             assert server.connections == number
 
@@ -65,7 +65,7 @@ async def test_a_connection_that_speaks_unasked_is_dropped(wire: HttpClient) -> 
         assert isinstance(await wire.post(server.url, JSON, b"1"), Answer)
         connection = only(wire)
         speak.set()
-        await connection.gone
+        await connection.closed
         second = await wire.post(server.url, JSON, b"2")
         assert isinstance(second, Answer)
         assert second.status == 200
@@ -87,7 +87,7 @@ async def test_old_connections_are_closed_and_then_no_timer_is_left(monkeypatch:
     async with serving(answering(OK)) as server:
         assert isinstance(await wire.post(server.url, JSON, b"{}"), Answer)
         connection = only(wire)
-        await connection.gone
+        await connection.closed
         assert wire._timer is None
         assert isinstance(await wire.post(server.url, JSON, b"{}"), Answer)
         await wire.close()

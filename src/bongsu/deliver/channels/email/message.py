@@ -2,7 +2,7 @@
 
 Title and body are the caller's and the address is the member's, so none of them is trusted: a line break in one of them
 would otherwise be a header of theirs. The header fields are written by headers.py; Python's email package writes the body,
-whose own headers hold no text of anybody's.
+whose own headers have no text from outside.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def compose(outgoing: Outgoing, mail_from: str) -> Mail:
 
 
 def _body(outgoing: Outgoing) -> bytes:
-    """Both versions of the text, and the headers that say so."""
+    """Both versions of the text, and the headers that describe it."""
     body = EmailMessage(policy=_POLICY)
     body.set_content(clean_text(outgoing.body) + "\n", charset="utf-8")
     body.add_alternative(_page(outgoing), subtype="html", charset="utf-8")

@@ -55,7 +55,7 @@ class Email:
                     outcome = await connection.send(mail)
                     if connection.is_usable or not isinstance(outcome, Retry):
                         return outcome
-                    # The server had hung up on an idle connection. Nothing has gone; it goes by a new one.
+                    # The server had closed an idle connection. Nothing was sent; it is sent on a new one.
                 connection = None
                 connection = await self._pool.open()
                 return await connection.send(mail)

@@ -20,7 +20,7 @@ from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Refused
 CONNECTIONS = 8
 # RFC 5321 wants servers to wait five minutes, many wait one. Shorter → more handshakes; longer → more stale connections.
 IDLE_SECONDS = 30.0
-# How long a server may take over QUIT before we hang up without its answer.
+# How long a server may take over QUIT before the connection is closed without its answer.
 QUIT_SECONDS = 2.0
 # Greylisting wants minutes; our usual 1, 2, 4 seconds would spend all tries within it.
 GREYLIST_SECONDS = 60.0
@@ -79,7 +79,7 @@ def _for_good(stage: Stage, code: int, enhanced: str) -> type[Gone | Refused | M
 
 
 def lost(stage: Stage, code: str, detail: str) -> Outcome:
-    """What it means that the connection broke or fell silent: only with the content under way can the server have it."""
+    """What it means that the connection broke or timed out: only with the content under way can the server have it."""
     return Unknown(code, detail) if stage is Stage.CONTENT else Retry(code, scope=Scope.CHANNEL, detail=detail)
 
 
@@ -138,7 +138,7 @@ class SmtpConnection:
         self._needs_reset = False
         # Stays set if a send was interrupted: what the server answers next belongs to that mail.
         self._is_sending = False
-        # Set while it lies idle: hangs up when its time is over.
+        # Set while it is idle: closes it when its time is over.
         self.expiry: asyncio.TimerHandle | None = None
 
     @property
@@ -186,7 +186,7 @@ class SmtpConnection:
             raise aiosmtplib.SMTPServerDisconnected(f"RSET was answered with {refusal.code}") from refusal
 
     async def quit(self) -> None:
-        """Hang up politely, within reason."""
+        """Send QUIT and close, within a time limit."""
         with contextlib.suppress(aiosmtplib.SMTPException, OSError):
             async with asyncio.timeout(QUIT_SECONDS):
                 await self._client.quit()

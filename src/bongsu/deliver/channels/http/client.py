@@ -26,7 +26,7 @@ IDLE_SECONDS = 15.0
 MOST_HEADS = 64
 # What ends so soon has ended: loops keep time in milliseconds.
 TICK_SECONDS = 0.001
-# Connections that are aborted are gone with the loop's next steps.
+# Connections that are aborted are closed with the loop's next steps.
 CLOSE_SECONDS = 1.0
 
 
@@ -101,7 +101,7 @@ class HttpClient:
         for connection in connections:
             connection.abort()
         if connections:
-            await asyncio.wait([connection.gone for connection in connections], timeout=CLOSE_SECONDS)
+            await asyncio.wait([connection.closed for connection in connections], timeout=CLOSE_SECONDS)
 
     async def _open_and_ask(
         self, loop: asyncio.AbstractEventLoop, pool: _Pool, start: bytes, body: bytes, until: float, on_answer: OnAnswer

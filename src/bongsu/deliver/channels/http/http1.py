@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
-    """No connection: nothing has left this machine."""
+    """No connection: nothing was sent."""
 
     detail: str
 
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         self._on_answer: OnAnswer | None = None
         # When what it waits for has to be there: an answer, or the next request.
         self.until = math.inf
-        self.gone: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
         self._received = 0
         self._has_head = False
         self._whole: Answer | None = None
@@ -149,13 +149,13 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._keeper.forget(self)
-        if not self.gone.done():
-            self.gone.set_result(None)
+        if not self.closed.done():
+            self.closed.set_result(None)
         if exc is None and self._on_answer is not None and self._has_head and _ends_with_connection(self._lines):
-            self._tell(Answer(self._parser.get_status_code(), Headers(self._lines), b"".join(self._pieces)))
+            self._report(Answer(self._parser.get_status_code(), Headers(self._lines), b"".join(self._pieces)))
             return
         where = "in the middle of the answer" if self._received else "before the answer"
-        self._tell(ResponseLost(False, f"the connection was closed {where}{f': {exc}' if exc else ''}"))
+        self._report(ResponseLost(False, f"the connection was closed {where}{f': {exc}' if exc else ''}"))
 
     # --- the parser's calls -------------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, whole: Answer) -> None:
         self._whole = None
-        is_wanted = self._tell(whole)
+        is_wanted = self._report(whole)
         if is_wanted and self._lasts and not self.is_closing:
             self._keeper.keep(self)
         else:
@@ -190,11 +190,11 @@ class Connection(asyncio.Protocol):
 
     def _lose(self, is_timeout: bool, detail: str) -> None:
         self.until = math.inf
-        self._tell(ResponseLost(is_timeout, detail))
+        self._report(ResponseLost(is_timeout, detail))
         if self._transport is not None:
             self._transport.abort()
 
-    def _tell(self, result: Answer | ResponseLost) -> bool:
+    def _report(self, result: Answer | ResponseLost) -> bool:
         """False when the caller has given it up."""
         on_answer, self._on_answer = self._on_answer, None
         return on_answer is not None and on_answer(result)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from enum import StrEnum
 
-# How long others wait at least while a probe is out.
+# How long others wait at least while a probe is under way.
 PROBE_ANSWER_SECONDS = 1.0
 # How long others leave the probe to a critical send that was held. A held one comes back after a second at the earliest, and
 # then waits to be claimed. Longer → others wait in vain where it was cancelled.

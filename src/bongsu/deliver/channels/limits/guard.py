@@ -94,7 +94,7 @@ class Guard:
             if wait := pause.breaker.wait(now, is_critical=outgoing.is_urgent):
                 return held(pause.code, wait, pause.detail)
         if wait := self._breaker.ask(now, outgoing.delivery_id, is_critical=outgoing.is_urgent):
-            return held("CIRCUIT_OPEN", wait, "the provider kept failing: it is left alone for a while")
+            return held("CIRCUIT_OPEN", wait, "the provider kept failing: its circuit breaker is open")
         for pause in pauses:
             pause.breaker.ask(now, outgoing.delivery_id, is_critical=outgoing.is_urgent)
         return None

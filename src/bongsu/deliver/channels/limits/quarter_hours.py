@@ -1,4 +1,4 @@
-"""The quarter hours, at which everybody's timers go off and FCM is busiest. Pure."""
+"""The quarter hours, at which most scheduled jobs run and FCM is busiest. Pure."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def request_body(outgoing: Outgoing, now: datetime) -> bytes | Refused:
     if outgoing.collapse_id and not COLLAPSE_ID.fullmatch(outgoing.collapse_id):
         return Refused("BAD_COLLAPSE_ID", "a collapse id is at most 32 characters of base64url")
     if outgoing.expires_at is not None and outgoing.expires_at <= now:
-        return Refused("EXPIRED", f"it was worth something until {outgoing.expires_at.isoformat()}")
+        return Refused("EXPIRED", f"it expired at {outgoing.expires_at.isoformat()}")
     try:
         message = build_message(outgoing, now)
         body = orjson.dumps({"message": message})

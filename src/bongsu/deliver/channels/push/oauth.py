@@ -92,7 +92,7 @@ class AccessTokens:
         return token
 
     def _refresh(self) -> tuple[str, float]:
-        """Runs in a thread: the token and how many seconds it is good for."""
+        """Runs in a thread: the token and for how many seconds it is valid."""
         request = Request()
         try:
             self._credentials.refresh(partial(request, timeout=self._timeout))

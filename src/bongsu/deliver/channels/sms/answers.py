@@ -43,7 +43,7 @@ TWILIO: Mapping[int, type[Gone | Refused | Misconfigured] | float] = {
 }
 # Those that concern every message of the account.
 LOGIN = frozenset({20003, 20005, 20404})
-# What a gateway calls the message it has taken on.
+# Fields in which gateways return the id of an accepted message.
 REFERENCES = ("sid", "messageId", "message_id", "id")
 
 

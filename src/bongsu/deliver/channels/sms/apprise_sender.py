@@ -90,7 +90,7 @@ def _notify(service: apprise.NotifyBase, text: str) -> Outcome:
     with _LOG_CAPTURE as captured:
         try:
             is_taken = service.notify(body=text)
-        except Exception as error:  # a hundred services by as many hands: what one of them raises is its answer
+        except Exception as error:  # a hundred services by as many authors: what one of them raises is its answer
             return Unknown("APPRISE", type(error).__name__)
     return Accepted() if is_taken else outcome_of(captured, is_twilio=service.secure_protocol == "twilio")
 

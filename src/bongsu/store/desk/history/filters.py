@@ -79,7 +79,7 @@ OPEN = "('READY', 'SENDING')"
 # for final what may still change. After that one success is enough. If all failed it is FAILED although the inbox has it,
 # because that is what an operator searches for; and if all were cancelled, CANCELLED. Without deliveries it is in the inbox
 # alone, and SENT unless it was withdrawn: its event was cancelled, or all that a digest had gathered. What the member has
-# archived or deleted was not. What waits of a cancelled event is not sent, although its row says READY for a while.
+# archived or deleted was not. What waits of a cancelled event is not sent, although its row has READY for a while.
 _STATUS = f"""CASE (SELECT max(CASE WHEN d.status = 'CANCELLED' OR (d.status = 'READY' AND m.cancelled_at IS NOT NULL) THEN 0
                                    WHEN d.status = 'FAIL' THEN 1 WHEN d.status = 'SUCCESS' THEN 2
                                    WHEN d.status = 'UNKNOWN' THEN 3 ELSE 4 END)
@@ -97,7 +97,7 @@ NOTIFICATION = f"""t.message_id, t.member_id, t.notification_id,
 SUPPRESSION = """t.message_id, t.member_id, CAST(NULL AS bigint) AS notification_id, m.channels, t.created_at,
                CAST(NULL AS timestamptz) AS read_at, CAST(NULL AS timestamptz) AS archived_at,
                CAST(NULL AS timestamptz) AS deleted_at, t.reason"""
-# A digest says something else than its message. What was merged into one names its notification.
+# A digest has another text than its message. What was merged into one names its notification.
 _DIGEST = (
     "CASE WHEN m.is_digest THEN (SELECT g.{text} FROM bongsu_digests g WHERE g.notification_id = page.notification_id) END"
 )

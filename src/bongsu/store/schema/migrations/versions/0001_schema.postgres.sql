@@ -206,7 +206,7 @@ CREATE TABLE bongsu_message_counts (
     count      bigint NOT NULL,
     PRIMARY KEY (message_id, channel, category)
 ) WITH (
-    -- Every recorded batch updates the same few rows: room for their versions on the same page.
+    -- Every recorded batch updates the same few rows: space for their versions on the same page.
     fillfactor = 50
 );
 

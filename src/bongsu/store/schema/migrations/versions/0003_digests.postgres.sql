@@ -23,7 +23,7 @@ CREATE TABLE bongsu_digests (
     -- Fields for the client, as a JSON object.
     data            text             NOT NULL
 ) WITH (
-    -- Every merge updates the row: room for its versions on the same page.
+    -- Every merge updates the row: space for its versions on the same page.
     fillfactor = 50
 );
 -- The open ones of a key, however many of it have ended.

@@ -1,4 +1,4 @@
--- Chat rooms. Whoever gives a message its seq, changes one, or changes who is in the room locks this row first.
+-- Chat rooms. To give a message its seq, to change one, or to change who is in the room, lock this row first.
 CREATE TABLE bongsu_chat_rooms (
     room_id      uuid        NOT NULL PRIMARY KEY,
     name         text        NOT NULL CHECK (name <> ''),
@@ -37,7 +37,7 @@ CREATE INDEX bongsu_chat_members_rooms ON bongsu_chat_members (member_id, room_i
 -- Chat messages. No foreign key to the room: a message is only inserted under the lock of its room, and rooms stay.
 CREATE TABLE bongsu_chat_messages (
     room_id           uuid             NOT NULL,
-    -- The message's place in the room: 1, 2, 3, … without holes.
+    -- The message's position in the room: 1, 2, 3, … without holes.
     seq               bigint           NOT NULL,
     -- NULL: the sender was erased.
     sender_id         text COLLATE "C",

@@ -5,7 +5,7 @@ ALTER TABLE bongsu_chat_rooms ADD COLUMN push_due timestamptz;
 ALTER TABLE bongsu_chat_rooms ADD COLUMN push_from timestamptz;
 -- The last_seq at the last look.
 ALTER TABLE bongsu_chat_rooms ADD COLUMN push_seq bigint NOT NULL DEFAULT 0;
--- Fencing token: grows with each look. Who looks writes only while the row has the epoch of that look.
+-- Fencing token: grows with each look. The worker that looks writes only while the row has the epoch of its look.
 ALTER TABLE bongsu_chat_rooms ADD COLUMN push_epoch integer NOT NULL DEFAULT 0;
 -- When the last member left. NULL: no member has left yet, or others remained. Says nothing while there are members.
 ALTER TABLE bongsu_chat_rooms ADD COLUMN emptied_at timestamptz;

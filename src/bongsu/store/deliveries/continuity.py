@@ -1,4 +1,4 @@
-"""Contact with the store: since when it has taken the claims of a dispatcher without a gap, by the store's clock. Pure.
+"""Continuity of claims: since when the store has taken those of a dispatcher without a gap, by its own clock. Pure.
 
 A lease that has ended does not prove that its owner is dead: the store may have been away, read-only or frozen, and the
 owner is about to record or to renew. So every claim has a deadline (`begins_by`): if the store begins it later, it leases
@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 ALWAYS = datetime(9999, 1, 1, tzinfo=UTC)
 
 
-class Contact:
+class ClaimContinuity:
     """One for each dispatcher. Times are the store's."""
 
     def __init__(self, gap_seconds: float, grace_seconds: float) -> None:
@@ -36,7 +36,7 @@ class Contact:
         return self._last is not None and self._since is not None and self._last - self._since >= self._grace
 
     @property
-    def is_new(self) -> bool:
+    def had_gap(self) -> bool:
         """There was a gap before the last claim. If it was not the first, it has leased nothing."""
         return self._last is not None and self._last == self._since
 
