@@ -64,7 +64,7 @@ class DeadItem(ApiModel):
     rounds: int = Field(0, description="How often the recovery job has retried it")
     retryable: bool = Field(False, description="Whether the recovery job may retry it again")
     created_at: Timestamp | None
-    finished_at: Timestamp | None = Field(description="When it ended, or was rejected")
+    finished_at: Timestamp | None = Field(description="When it died")
 
 
 class DeadPage(Page[DeadItem]):

@@ -23,14 +23,14 @@ KindOption = Annotated[str | None, typer.Option(help="event, delivery or message
 StateOption = Annotated[
     str | None, typer.Option(help="FAILED or UNHANDLED of events, FAIL or UNKNOWN of deliveries, REJECTED of messages.")
 ]
-CodeOption = Annotated[str | None, typer.Option(help="The code, as the list shows it.")]
+CodeOption = Annotated[str | None, typer.Option(help="Why it died, as the list shows it.")]
 ChannelOption = Annotated[str | None, typer.Option(help="PUSH, SMS, EMAIL, or a channel of your own.")]
 TypeOption = Annotated[str | None, typer.Option("--type", help="The notification's type, or the event's.")]
 UserOption = Annotated[str | None, typer.Option(help="The member's id.")]
 EventOption = Annotated[str | None, typer.Option(help="The event's UUID.")]
 QueueOption = Annotated[str | None, typer.Option(help="The queue that rejected the message, or the name of the outbox.")]
-FromOption = Annotated[str | None, typer.Option("--from", help="Ended then or later: 2026-03-01T09:00:00+09:00.")]
-ToOption = Annotated[str | None, typer.Option("--to", help="Ended before then.")]
+FromOption = Annotated[str | None, typer.Option("--from", help="Died then or later: 2026-03-01T09:00:00+09:00.")]
+ToOption = Annotated[str | None, typer.Option("--to", help="Died before then.")]
 
 
 @app.command("list")

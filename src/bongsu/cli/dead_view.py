@@ -54,7 +54,7 @@ async def show_list(settings: Settings, asked: DeadFilter, after: Cursor | None,
 
 def table(zone: ZoneInfo, rows: Sequence[DeadRow]) -> Table:
     shown = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("id", "state", "code", "type", "member", "by", "tries", "ended"):
+    for heading in ("id", "state", "code", "type", "member", "by", "tries", "died"):
         # On a narrow terminal it is folded and never cut: an id is there to be copied.
         shown.add_column(heading, no_wrap=heading == "state", overflow="fold")
     for row in rows:
@@ -73,12 +73,12 @@ def table(zone: ZoneInfo, rows: Sequence[DeadRow]) -> Table:
 
 def message_table(zone: ZoneInfo, rows: Sequence[RejectedMessage]) -> Table:
     shown = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("id", "queue", "type", "event", "error", "rejected"):
+    for heading in ("id", "queue", "type", "event", "error", "died"):
         shown.add_column(heading, overflow="fold")
     for row in rows:
         texts = (row.id, row.queue, row.type or "", row.event_id or "", row.error or "")
-        rejected = local_time(row.rejected_at, zone) if row.rejected_at else ""
-        shown.add_row(*(Text(plain(text)) for text in texts), rejected)
+        died = local_time(row.rejected_at, zone) if row.rejected_at else ""
+        shown.add_row(*(Text(plain(text)) for text in texts), died)
     return shown
 
 
@@ -105,7 +105,7 @@ def _message_lines(letter: RejectedMessage, zone: ZoneInfo) -> Iterator[Text]:
         ("type", letter.type),
         ("event", letter.event_id),
         ("written", letter.written_at and local_time(letter.written_at, zone)),
-        ("rejected", letter.rejected_at and local_time(letter.rejected_at, zone)),
+        ("died", letter.rejected_at and local_time(letter.rejected_at, zone)),
         ("body", letter.body),
     ):
         if fact:
@@ -148,7 +148,7 @@ def facts(letter: DeadLetter, zone: ZoneInfo) -> Iterator[tuple[str, str]]:
         if content.expires_at is not None:
             yield "expires", f"{local_time(content.expires_at, zone)}"
     yield "written", local_time(row.created_at, zone)
-    yield "ended", local_time(row.died_at, zone)
+    yield "died", local_time(row.died_at, zone)
     if row.kind is Kind.EVENT:
         yield "tries", str(row.attempts)
     else:

@@ -24,7 +24,7 @@ _CREDENTIALS = Meaning("the provider does not accept our credentials", _OURS)
 
 MEANINGS = {
     "ABANDONED": Meaning("its lease ended without an outcome", _MAY_HAVE_ARRIVED),
-    "POISONED": Meaning("every process that claimed it has crashed", "Find the crash in the log, fix it, then replay."),
+    "POISONED": Meaning("every process that claimed it has died", "Find the crash in the log, fix it, then replay."),
     "EXPIRED": Meaning("its time was over before it could go", "It is worth nothing to the member any more: leave it."),
     "NO_ADDRESS": Meaning("the device or address was gone, invalid or without consent when its turn came", _ADDRESS),
     "READ": Meaning("the member read the messages before the push went", _NOT_NEEDED),
