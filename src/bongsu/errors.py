@@ -289,8 +289,7 @@ class OutboxTooOld(SourceError):
 
 
 class DriverMissing(SourceError):
-    """Install it where the workers run: `pip install 'bongsu[mysql]'` brings PyMySQL, `pip install 'bongsu[rabbitmq]'`
-    aio-pika."""
+    """The worker, `bongsu doctor` and every command about this source need it."""
 
 
 class SourceNotConfigured(BongsuError):

@@ -156,6 +156,15 @@ def test_the_doctor_of_a_house_not_built_yet_touches_nothing(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_doctor_describes_a_store_that_is_away_once() -> None:
+    done = bongsu("doctor", environment={"BONGSU_DATABASE_URL": "postgresql://bongsu@127.0.0.1:1/none"})
+    assert done.returncode == 1
+    text = " ".join(done.stdout.split())
+    assert text.count("The store does not answer") == 1
+    # The clock and the counters.
+    assert text.count("not checked: see store") == 2
+
+
 async def test_the_doctor_lists_the_clock_of_each_process_and_names_the_worst(
     store: Store, environment: dict[str, str]
 ) -> None:

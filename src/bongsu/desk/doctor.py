@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import redis.asyncio
@@ -86,7 +86,18 @@ async def examine(app_name: str | None = None) -> list[Finding]:
     for spec in _channels_to_check(rules):
         findings.append(await _run(spec.label, partial(_channel, spec, rules.senders.get(spec.name)), settings))
     last: list[tuple[str, Check]] = [("counters", _counters), ("jobs", _jobs), ("texts", _texts)]
-    return [*findings, *[await _run(name, check, settings) for name, check in last]]
+    findings += [await _run(name, check, settings) for name, check in last]
+    return _without_repeats(findings)
+
+
+def _without_repeats(findings: Sequence[Finding]) -> list[Finding]:
+    """One cause is described once: a store that is away concerns several parts."""
+    described: dict[str, str] = {}
+    shown = []
+    for finding in findings:
+        first = finding.name if finding.is_good else described.setdefault(finding.message, finding.name)
+        shown.append(finding if first == finding.name else replace(finding, message=f"not checked: see {first}"))
+    return shown
 
 
 def _app(name: str, settings: Settings) -> tuple[Rules, Finding]:

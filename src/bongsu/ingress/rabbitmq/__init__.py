@@ -10,4 +10,4 @@ from bongsu.errors import DriverMissing
 def require_driver() -> None:
     """Before the other modules of this package are imported. Raises DriverMissing."""
     if find_spec("aiormq") is None:
-        raise DriverMissing("BONGSU_RABBITMQ_URL needs aio-pika")
+        raise DriverMissing("aio-pika is not installed: `pip install 'bongsu[rabbitmq]'`")

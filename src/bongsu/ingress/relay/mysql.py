@@ -194,7 +194,7 @@ class MysqlOutbox:
         try:
             import pymysql  # noqa: PLC0415
         except ImportError:
-            raise DriverMissing(f"{self.location}: PyMySQL is not installed") from None
+            raise DriverMissing(f"{self.location}: PyMySQL is not installed: `pip install 'bongsu[mysql]'`") from None
         connection = pymysql.connect(
             **self._options,
             charset="utf8mb4",
