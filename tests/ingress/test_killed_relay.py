@@ -128,7 +128,7 @@ async def test_the_rows_of_a_relay_that_has_vanished_are_relayed_by_another(
     """Its connection stays open, as after the loss of its machine: the server has to end it."""
     for module in (mysql, postgres):
         monkeypatch.setattr(module, "STALLED_SECONDS", 1)
-    rig.put(message := {"eventId": str(new_id()), "eventType": "order.paid"})
+    await rig.put(message := {"eventId": str(new_id()), "eventType": "order.paid"})
     vanished, other = rig.source(), rig.source()
     assert [each.handle for each in await vanished.receive(10)] == [message["eventId"]]
     while not (received := await other.receive(10)):

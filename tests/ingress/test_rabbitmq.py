@@ -175,15 +175,6 @@ async def test_the_publishers_that_the_page_shows_reach_the_queue(rabbitmq_url: 
 # --- consuming --------------------------------------------------------------------------------------------------------
 
 
-async def test_messages_are_accepted_in_order_and_acknowledged(rabbitmq_url: str, caller: Caller) -> None:
-    recorder = Recorder()
-    await caller.publish(*(event("x", refId=str(number)) for number in range(20)))
-    async with consuming(rabbitmq_url, NOTIFICATIONS, recorder.accept):
-        await recorder.until(20)
-    assert recorder.refs() == [str(number) for number in range(20)]
-    assert await caller.read(NOTIFICATIONS.name) == []
-
-
 async def test_poison_is_set_aside_by_the_broker_and_the_others_stand(rabbitmq_url: str, caller: Caller) -> None:
     recorder = Recorder()
     poison = (
