@@ -14,7 +14,7 @@ import pytest
 from bongsu.model import new_id
 from tests.conftest import KEYS, SettingsMaker
 from tests.ingress.databases import Place, connect_plainly
-from tests.ingress.source_rigs import RIGS, empty_database, url_of
+from tests.ingress.source_rigs import OUTBOXES, empty_database, url_of
 from tests.support.processes import bongsu, serving
 from tests.test_serve import KEY, eventually
 
@@ -32,7 +32,7 @@ OBJECTS = {
 }
 
 
-@pytest.fixture(params=RIGS)
+@pytest.fixture(params=OUTBOXES)
 def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     with empty_database(request, request.param, tmp_path) as place:
         yield place
@@ -133,7 +133,7 @@ def test_a_row_that_cannot_be_an_event_is_listed_mended_and_replayed_in_every_da
     folder = tmp_path / "callers"
     folder.mkdir()
     with contextlib.ExitStack() as stack:
-        places = {name: stack.enter_context(empty_database(request, name, folder)) for name in RIGS}
+        places = {name: stack.enter_context(empty_database(request, name, folder)) for name in OUTBOXES}
         environment = environment_with(migrated_settings, places)
         for place in places.values():
             assert migrate_outbox(url_of(place))[0] == 0

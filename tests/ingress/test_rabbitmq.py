@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import struct
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from aiormq.abc import DeliveredMessage
 from aiormq.exceptions import AMQPError
 from hypothesis import given
 from hypothesis import strategies as st
+from pamqp.commands import Basic
 from structlog.testing import capture_logs
 
 from bongsu.chat.fanout import Fanout
@@ -196,6 +198,49 @@ async def test_poison_is_set_aside_by_the_broker_and_the_others_stand(rabbitmq_u
     assert await caller.read(NOTIFICATIONS.name) == []
     assert recorder.refs() == ["a", "b"]
     assert sum(line["count"] for line in lines if line["event"] == "messages rejected") == len(poison)
+
+
+class RawProperties(Basic.Properties):
+    """Persistent, with a header, a message_id and a timestamp, whose bytes are given as they are."""
+
+    raw: tuple[bytes, bytes, bytes] = (b"n", b"id", bytes(8))
+
+    def marshal(self) -> bytes:
+        name, message_id, time = self.raw
+        table = bytes([len(name)]) + name + b"T" + time
+        flags = 1 << 13 | 1 << 12 | 1 << 7 | 1 << 6
+        return struct.pack(">HI", flags, len(table)) + table + b"\x02" + bytes([len(message_id)]) + message_id + time
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param((b"n", b"id", struct.pack(">Q", 1_772_323_200_000_000)), id="microseconds"),
+        pytest.param((b"n", b"id", b"\xff" * 8), id="the last moment"),
+        pytest.param((b"n", b"\xff\xfe", bytes(8)), id="an id that is not UTF-8"),
+        pytest.param((b"\xff\xfe", b"id", bytes(8)), id="a header that is not UTF-8"),
+        pytest.param((b"\xff" * 100, b"\xff" * 255, b"\xff" * 8), id="all of it"),
+    ],
+)
+async def test_properties_that_cannot_be_read_harm_no_message(
+    rabbitmq_url: str, caller: Caller, dead_letters: DeadLetters, raw: tuple[bytes, bytes, bytes]
+) -> None:
+    recorder = Recorder()
+    properties = RawProperties()
+    properties.raw = raw
+    for body in (event("x", refId="known by its eventId"), {"eventType": "x", "nothing": "identifies it"}):
+        data = json.dumps(body).encode()
+        await caller.channel.basic_publish(data, exchange=topology.EXCHANGE, routing_key="x", properties=properties)
+    await caller.publish(event("x", refId="after"))
+    with capture_logs() as lines:
+        async with consuming(rabbitmq_url, NOTIFICATIONS, recorder.accept):
+            await recorder.until(2)
+            await caller.until(NOTIFICATIONS.dead_letters, 1)
+    assert recorder.refs() == ["known by its eventId", "after"]
+    assert not [line for line in lines if "away" in line["event"]]
+    (letter,) = (await dead_letters.list(of_rabbitmq(), None, 10)).rows
+    assert "nothing" in str(letter.error)
+    assert (await dead_letters.replay(of_rabbitmq(), "cli:tester")).matched == 1
 
 
 async def test_while_the_store_is_away_nothing_is_rejected_or_delivered_again(rabbitmq_url: str, caller: Caller) -> None:
@@ -421,6 +466,7 @@ def test_an_event_without_an_id_takes_that_of_its_message() -> None:
     assert with_event_id(b"{}", "m") != with_event_id(b"{}", "n")
     for unchanged in (b"[]", b"", b'{"eventId":null}'):
         assert with_event_id(unchanged, "m") == unchanged
+    assert with_event_id(b"{}", "a byte that is not UTF-8: \ufffd") == b"{}"
 
 
 def test_a_message_that_nothing_identifies_is_refused() -> None:
