@@ -61,7 +61,7 @@ class OutboxRig:
     def __init__(self, place: Place, url: str, forwarder: Forwarder | None) -> None:
         self.place = place
         self.url = url
-        self._forwarder = forwarder
+        self.forwarder = forwarder
         self._own = open_outbox(url_of(place))
 
     async def put(self, *messages: Mapping[str, Any]) -> None:
@@ -91,14 +91,14 @@ class OutboxRig:
         return {row.event_id: row.error for row in rows}
 
     async def cut(self) -> None:
-        if self._forwarder is not None:
-            await self._forwarder.cut()
+        if self.forwarder is not None:
+            await self.forwarder.cut()
         else:
             Path(self.place.where).rename(f"{self.place.where}.away")
 
     async def mend(self) -> None:
-        if self._forwarder is not None:
-            await self._forwarder.mend()
+        if self.forwarder is not None:
+            await self.forwarder.mend()
         else:
             Path(f"{self.place.where}.away").rename(self.place.where)
 
@@ -147,7 +147,9 @@ class QueueRig:
     def __init__(self, caller: Caller, url: str, forwarder: Forwarder) -> None:
         self._caller = caller
         self._url = url
-        self._forwarder = forwarder
+        self.forwarder = forwarder
+        # Of the URL, with the question mark.
+        self.options = ""
         self._brokers: list[Broker] = []
         self._published: set[str] = set()
         self._settled: set[str] = set()
@@ -158,7 +160,7 @@ class QueueRig:
             self._published.add(message["eventId"])
 
     def source(self) -> Source:
-        self._brokers.append(Broker(self._forwarder.url))
+        self._brokers.append(Broker(self.forwarder.url + self.options))
         return _WatchedQueue(self._brokers[-1], self._settled)
 
     async def waiting(self) -> int:
@@ -173,10 +175,10 @@ class QueueRig:
         return {str(message.header.properties.message_id): str(letter.error) for message, letter in found}
 
     async def cut(self) -> None:
-        await self._forwarder.cut()
+        await self.forwarder.cut()
 
     async def mend(self) -> None:
-        await self._forwarder.mend()
+        await self.forwarder.mend()
 
     async def close(self) -> None:
         """The broker has what was not settled, and nothing else."""

@@ -26,7 +26,7 @@ from structlog.testing import capture_logs
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.intake import ChatAnnouncer, ChatIntake, decode_chat_message
 from bongsu.desk.dead_filter import DeadFilter, System
-from bongsu.desk.dead_letters import DeadLetters, MessageCursor, RejectedMessage
+from bongsu.desk.dead_letters import DeadLetters, MessageCursor, RejectedMessage, Replayed
 from bongsu.desk.rabbitmq_dead_letters import RabbitDeadLetters
 from bongsu.errors import BadSettings, NoSuchDeadLetter, SourceAway, SourceDiffers, SourceLoginRefused, StoreUnreachable
 from bongsu.ingress.consumer import Accept, Consumer, Decode
@@ -45,7 +45,7 @@ from bongsu.store.core.query import as_uuid, same
 from tests.support.chat import Chat, chatting
 from tests.support.debian import find_or_install
 from tests.support.rabbit_caller import Caller, calling, chat_event, event, publish_with_aio_pika, until
-from tests.support.rabbitmq import RabbitServer
+from tests.support.rabbitmq import SHORT_LENGTH, RabbitServer
 from tests.test_howto import blocks
 
 
@@ -671,6 +671,29 @@ async def test_a_replay_returns_what_matches_to_its_own_queue_once(caller: Calle
     left = (await dead_letters.list(of_rabbitmq(), None, 50)).rows
     assert [row.event_id for row in left if isinstance(row, RejectedMessage)] == [other["eventId"], None]
     assert await dead_letters.replay(asked, "cli:tester") == (0, 0)
+
+
+async def test_a_replay_into_a_full_queue_leaves_what_does_not_fit_among_the_dead_letters(
+    rabbit_server: RabbitServer, store: Store, settings: Settings
+) -> None:
+    url = rabbit_server.short_url()
+    dead_letters = DeadLetters(store, {System.RABBITMQ: RabbitDeadLetters(replace_url(settings, url))})
+    count = 4 * SHORT_LENGTH
+    recorder = Recorder()
+    async with calling(url) as caller:
+        await caller.declare()
+        for number in range(count):
+            await caller.put(event("x", refId=str(number)), "", NOTIFICATIONS.dead_letters)
+        done = await dead_letters.replay(of_rabbitmq(), "cli:tester")
+        assert done.matched == count
+        assert 0 < done.replayed < count
+        await caller.until(NOTIFICATIONS.dead_letters, count - done.replayed)
+        async with consuming(url, NOTIFICATIONS, recorder.accept):
+            while len(recorder.accepted) < count:
+                await recorder.until(done.replayed)
+                done = Replayed(0, done.replayed + (await dead_letters.replay(of_rabbitmq(), "cli:tester")).replayed)
+        await caller.until(NOTIFICATIONS.dead_letters, 0)
+    assert sorted(recorder.refs(), key=int) == [str(number) for number in range(count)]
 
 
 async def test_a_replay_of_everything_visits_each_message_once(

@@ -16,6 +16,7 @@ from bongsu.ingress.consumer import Consumer, Received, Source
 from bongsu.ingress.decode import decode_event
 from bongsu.ingress.intake import Intake
 from bongsu.model import Event, new_id
+from bongsu.runtime import telemetry
 from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
@@ -262,6 +263,35 @@ async def test_a_stop_hands_back_what_is_not_stored(rig: SourceRig, home: Store,
     async with running(consumer(rig, stored)):
         await until_empty(rig)
     assert stored.order == ids(messages)
+
+
+async def test_the_metrics_say_what_became_of_the_messages(rig: SourceRig, home: Store, stored: Stored) -> None:
+    again, bad, new = [message() for _ in range(3)], message(payload="[1]"), message()
+    await rig.put(*again)
+    crashed = rig.source()
+    batch: list[Received] = []
+    while len(batch) < len(again):
+        batch += await crashed.receive(100)
+    await stored.accept([_event(each) for each in batch])
+    await crashed.close()
+
+    def counts() -> tuple[float, ...]:
+        found = (telemetry.SOURCE_ACCEPTED, telemetry.SOURCE_REDELIVERED, telemetry.SOURCE_REJECTED, telemetry.SOURCE_ERRORS)
+        return tuple(each.labels(crashed.name)._value.get() for each in found)
+
+    before = counts()
+    async with running(consumer(rig, stored)) as taking:
+        await rig.put(bad, new)
+        await until_empty(rig)
+        await until(lambda: taking._source_outage.is_on is False and counts()[2] == before[2] + 1)
+        accepted, redelivered, rejected, errors = (now - then for now, then in zip(counts(), before, strict=True))
+        assert (accepted, redelivered, rejected, errors) == (1, 3, 1, 0)
+        assert telemetry.SOURCE_UP.labels(crashed.name)._value.get() == 1
+        assert telemetry.SOURCE_LAG.labels(crashed.name)._value.get() < PATIENCE_SECONDS
+        await rig.cut()
+        await until(lambda: telemetry.SOURCE_UP.labels(crashed.name)._value.get() == 0)
+        assert counts()[3] > before[3]
+        await rig.mend()
 
 
 async def test_the_doctor_finds_a_source_that_is_there_and_names_the_cure_of_one_that_is_not(rig: SourceRig) -> None:

@@ -23,12 +23,15 @@ class Forwarder:
         self._writers: set[asyncio.StreamWriter] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self._port = 0
+        self._flowing = asyncio.Event()
+        self._flowing.set()
 
     async def __aenter__(self) -> Self:
         await self.mend()
         return self
 
     async def __aexit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.flow()
         while True:
             await self.cut()
             if not self._connections:
@@ -49,6 +52,13 @@ class Forwarder:
             listener.close()
         for writer in list(self._writers):
             writer.transport.abort()
+
+    def hang(self) -> None:
+        """Connections stay open, new ones too, and nothing comes through."""
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        self._flowing.set()
 
     async def mend(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", self._port))
@@ -76,7 +86,7 @@ class Forwarder:
                 writers.append(back)
                 self._writers.add(back)
                 if self._listener is not None:
-                    await asyncio.gather(_copy(reader, back), _copy(there, writer))
+                    await asyncio.gather(self._copy(reader, back), self._copy(there, writer))
         except OSError:
             pass
         finally:
@@ -86,10 +96,10 @@ class Forwarder:
                     await one.wait_closed()
                 self._writers.discard(one)
 
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65_536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
