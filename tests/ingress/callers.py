@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,10 +32,11 @@ from bongsu import Event, Published, publish
 from tests.ingress.databases import Place
 from tests.support.mariadb import options_of
 
-try:  # it has to be compiled against libmariadb-dev or libmysqlclient-dev
-    import MySQLdb as mysqlclient
-except ImportError:
-    mysqlclient = None
+mysqlclient: Any = None
+with suppress(ImportError):  # it has to be compiled against libmariadb-dev or libmysqlclient-dev
+    import MySQLdb
+
+    mysqlclient = MySQLdb
 
 
 class Holder:

@@ -228,7 +228,7 @@ async def test_a_table_that_is_locked_for_long_is_waited_for_and_does_not_use_up
     waiting = str(new_id())
     await rig.put({"eventId": waiting, "eventType": "order.paid"})
     recorder = Recorder()
-    taking = Consumer(rig.source(), decode_event, recorder.accept)
+    taking = Consumer[Event | NewEvent](rig.source(), decode_event, recorder.accept)
     with contextlib.closing(connect_plainly(rig.place)) as other:
         cursor = other.cursor()
         cursor.execute(LOCK[database])
