@@ -172,7 +172,7 @@ def fill(place: Place, count: int) -> None:
     with contextlib.closing(connect_plainly(place)) as connection:
         cursor = connection.cursor()
         if place.database == "mysql":
-            cursor.executemany("INSERT INTO bongsu_outbox (event_type) VALUES (%s)", ["order.paid"] * count)
+            cursor.executemany("INSERT INTO bongsu_outbox (event_type) VALUES (%s)", [("order.paid",)] * count)
         else:
             cursor.execute(f"INSERT INTO bongsu_outbox (event_type) SELECT 'order.paid' FROM generate_series(1, {count})")
         connection.commit()
