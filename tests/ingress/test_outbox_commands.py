@@ -223,7 +223,8 @@ def test_an_outbox_that_is_away_disturbs_no_other(
         environment["BONGSU_OUTBOX_URLS"] = ",".join([*away, environment["BONGSU_OUTBOX_URLS"]])
         served = stack.enter_context(serving(environment))
         client = stack.enter_context(served.client(**KEY))
-        served.wait_for("source is away")
+        for _ in AWAY:
+            served.wait_for("source is away")
         for _ in range(3):
             sql(place, f"INSERT INTO bongsu_outbox (event_id, event_type) VALUES ('{(event_id := new_id())}', 'order.paid')")
             eventually(lambda: client.get(f"/api/events/{event_id}").status_code, 200)

@@ -26,7 +26,7 @@ from structlog.testing import capture_logs
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.intake import ChatAnnouncer, ChatIntake, decode_chat_message
 from bongsu.desk.dead_filter import DeadFilter, System
-from bongsu.desk.dead_letters import DeadLetters, MessageCursor, RejectedMessage, Replayed
+from bongsu.desk.dead_letters import DeadLetters, MessageCursor, RejectedMessage
 from bongsu.desk.rabbitmq_dead_letters import RabbitDeadLetters
 from bongsu.errors import BadSettings, NoSuchDeadLetter, SourceAway, SourceDiffers, SourceLoginRefused, StoreUnreachable
 from bongsu.ingress.consumer import Accept, Consumer, Decode
@@ -678,22 +678,31 @@ async def test_a_replay_into_a_full_queue_leaves_what_does_not_fit_among_the_dea
 ) -> None:
     url = rabbit_server.short_url()
     dead_letters = DeadLetters(store, {System.RABBITMQ: RabbitDeadLetters(replace_url(settings, url))})
-    count = 4 * SHORT_LENGTH
-    recorder = Recorder()
+    recorder, events = Recorder(), [event("x", refId=str(number)) for number in range(4 * SHORT_LENGTH)]
+    first, rest = events[: 2 * SHORT_LENGTH], events[2 * SHORT_LENGTH :]
     async with calling(url) as caller:
         await caller.declare()
-        for number in range(count):
-            await caller.put(event("x", refId=str(number)), "", NOTIFICATIONS.dead_letters)
-        done = await dead_letters.replay(of_rabbitmq(), "cli:tester")
-        assert done.matched == count
-        assert 0 < done.replayed < count
-        await caller.until(NOTIFICATIONS.dead_letters, count - done.replayed)
+
+        async def die(some: Sequence[dict[str, Any]]) -> None:
+            for one in some:
+                await caller.put(one, "", NOTIFICATIONS.dead_letters)
+
+        await die(first)
+        # The limit holds for what is published after it was reached.
+        assert await dead_letters.replay(of_rabbitmq(), "cli:tester") == (len(first), len(first))
+        await die(rest)
+        assert await dead_letters.replay(of_rabbitmq(), "cli:tester") == (len(rest), 0)
+        await caller.until(NOTIFICATIONS.dead_letters, len(rest))
         async with consuming(url, NOTIFICATIONS, recorder.accept):
-            while len(recorder.accepted) < count:
-                await recorder.until(done.replayed)
-                done = Replayed(0, done.replayed + (await dead_letters.replay(of_rabbitmq(), "cli:tester")).replayed)
-        await caller.until(NOTIFICATIONS.dead_letters, 0)
-    assert sorted(recorder.refs(), key=int) == [str(number) for number in range(count)]
+            await recorder.until(len(first))
+
+            async def is_empty() -> bool:
+                await dead_letters.replay(of_rabbitmq(), "cli:tester")
+                return await caller.depth(NOTIFICATIONS.dead_letters) == 0
+
+            await until(is_empty)
+            await recorder.until(len(events))
+    assert sorted(recorder.refs(), key=int) == [one["refId"] for one in events]
 
 
 async def test_a_replay_of_everything_visits_each_message_once(
