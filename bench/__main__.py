@@ -52,7 +52,7 @@ class Bench:
 BENCHES = {
     "publish": Bench(publish.TITLE, publish.contests),
     "ingest": Bench(ingest.TITLE, ingest.contests, ingest.notes),
-    "sources": Bench(sources.TITLE, sources.contests),
+    "sources": Bench(sources.TITLE, sources.contests, sources.notes),
     "claim": Bench(claim.TITLE, claim.contests),
     "fanout": Bench(fanout.TITLE, fanout.contests, fanout.notes),
     "dispatch": Bench(dispatch.TITLE, dispatch.contests, dispatch.notes),

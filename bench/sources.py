@@ -1,4 +1,5 @@
-"""sources: events from outboxes in other databases into the store, against the same events over HTTP; publish on MariaDB."""
+"""sources: events from outboxes in other databases into the store, against the same events over HTTP; publish on MariaDB;
+how soon an event arrives."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from tests.ingress.databases import Place, connect_plainly
 from tests.support.mariadb import connect, find_mariadb
 
+from bench import relayed
 from bench.bare import Bare, bare
 from bench.client import encode, send_all
 from bench.ground import KEYS, Ground
@@ -46,6 +48,10 @@ async def contests(ground: Ground) -> AsyncGenerator[Contest, None]:
         yield _publish(mariadb.create_database())
     finally:
         mariadb.stop()
+
+
+async def notes(ground: Ground) -> dict[str, str]:
+    return {"How soon an event arrives": await relayed.report(ground)}
 
 
 @contextlib.asynccontextmanager

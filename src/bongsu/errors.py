@@ -284,6 +284,11 @@ class OutboxMissing(SourceError):
     docs/howto/outbox-sql.md."""
 
 
+class OutboxDiffers(SourceError):
+    """A column of bongsu_outbox has a type that the relay cannot use. Compare the table with the SQL of
+    docs/howto/outbox-sql.md."""
+
+
 class OutboxTooOld(SourceError):
     """The relay needs SKIP LOCKED and JSON_TABLE: MariaDB 10.6, MySQL 8.0.4 or PostgreSQL 9.5, or newer."""
 

@@ -49,12 +49,16 @@ _ASYNC_ENGINES = ("sqlite+aiosqlite", "postgresql+asyncpg", "postgresql+psycopg"
 _SYNC_KINDS = (holders.SqlalchemyConnection, holders.SqlalchemySession, holders.SqlalchemyScopedSession)
 _ASYNC_KINDS = (holders.SqlalchemyAsyncConnection, holders.SqlalchemyAsyncSession, holders.SqlalchemyAsyncScopedSession)
 
-_MYSQL_KINDS = (holders.PyMysql, holders.PyMysqlBegin, holders.Aiomysql, holders.Asyncmy)
+# With mysqlclient where it is installed.
+_HAS_MYSQLCLIENT = holders.mysqlclient is not None
+_CAREFUL_MYSQL_KINDS = (holders.PyMysql, holders.Aiomysql, holders.Asyncmy) + (holders.Mysqlclient,) * _HAS_MYSQLCLIENT
+_MYSQL_KINDS = (*_CAREFUL_MYSQL_KINDS, holders.PyMysqlBegin)
+_MYSQL_ENGINES = ("mysql+pymysql",) + ("mysql+mysqldb",) * _HAS_MYSQLCLIENT
 
 # Into bongsu_outbox. SQLAlchemy's are those with the drivers for MySQL, and one for each other database.
 OUTBOX_WAYS = [
     *(Way(kind, _MYSQL, is_elsewhere=True) for kind in _MYSQL_KINDS),
-    *(Way(kind, "mysql+pymysql", is_elsewhere=True) for kind in (*_SYNC_KINDS, holders.SqlalchemyBlock)),
+    *(Way(kind, driver, is_elsewhere=True) for kind in (*_SYNC_KINDS, holders.SqlalchemyBlock) for driver in _MYSQL_ENGINES),
     *(
         Way(kind, driver, is_elsewhere=True)
         for kind in (holders.SqlalchemyAsyncConnection, holders.SqlalchemyAsyncSession)
@@ -91,8 +95,12 @@ CARELESS_WAYS = [
     *(Way(kind, _POSTGRES, "outside") for kind in (holders.Asyncpg, holders.AsyncpgPooled)),
     *(Way(kind, _SQLITE, how) for kind in (holders.Sqlite3, holders.Aiosqlite) for how in _SQLITE_AUTOCOMMIT),
     *(Way(kind, driver, "outside") for kind in (holders.Django, holders.DjangoWrapper) for driver in (_SQLITE, _POSTGRES)),
-    *(Way(kind, _MYSQL, "autocommit", is_elsewhere=True) for kind in (holders.PyMysql, holders.Aiomysql, holders.Asyncmy)),
-    *(Way(holders.SqlalchemyConnection, "mysql+pymysql", how, is_elsewhere=True) for how in ("create_engine", "option")),
+    *(Way(kind, _MYSQL, "autocommit", is_elsewhere=True) for kind in _CAREFUL_MYSQL_KINDS),
+    *(
+        Way(holders.SqlalchemyConnection, driver, how, is_elsewhere=True)
+        for driver in _MYSQL_ENGINES
+        for how in ("create_engine", "option")
+    ),
     *(
         Way(holders.SqlalchemyAsyncConnection, driver, "create_engine", is_elsewhere=True)
         for driver in ("mysql+aiomysql", "mysql+asyncmy")

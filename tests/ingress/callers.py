@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -31,6 +31,12 @@ from sqlalchemy.pool import NullPool
 from bongsu import Event, Published, publish
 from tests.ingress.databases import Place
 from tests.support.mariadb import options_of
+
+mysqlclient: Any = None
+with suppress(ImportError):  # it has to be compiled against libmariadb-dev or libmysqlclient-dev
+    import MySQLdb
+
+    mysqlclient = MySQLdb
 
 
 class Holder:
@@ -289,6 +295,15 @@ class PyMysqlBegin(PyMysql):
         self.tx.begin()
 
 
+class Mysqlclient(Holder):
+    async def open(self) -> None:
+        self.tx = mysqlclient.connect(**options_of(self.place.where), autocommit=bool(self.careless), charset="utf8mb4")
+
+    async def order(self, ref: str) -> None:
+        with self.tx.cursor() as cursor:
+            cursor.execute("INSERT INTO orders VALUES (%s)", [ref])
+
+
 class Aiomysql(AsyncHolder):
     async def open(self) -> None:
         given = options_of(self.place.where)
@@ -368,7 +383,7 @@ class Django(Holder):
     def _description(self) -> dict[str, Any]:
         if self.place.database == "sqlite":
             return {"ENGINE": "django.db.backends.sqlite3", "NAME": self.place.where}
-        if self.place.database == "mysql":
+        if self.place.database == "mysql" and mysqlclient is None:
             pymysql.install_as_MySQLdb()  # as a project without mysqlclient does
         url = make_url(self.place.where)
         return {

@@ -183,14 +183,24 @@ def test_what_is_published_reaches_devices_and_rooms_and_poison_is_replayed(
         assert "no" in letter["error"]
         listed = bongsu("dead", "list", "--source", "rabbitmq", environment=environment)
         assert poison in listed.stdout and "notification_queue" in listed.stdout
+        shown = bongsu("dead", "show", poison, "--source", "rabbitmq", environment=environment)
+        assert '"no": 1' in shown.stdout and "notification_queue" in shown.stdout, shown.stderr
         dry = bongsu("dead", "replay", "--source", "rabbitmq", "--dry-run", environment=environment)
         assert dry.stdout == "1 matched, 0 replayed\n", dry.stderr
         answer = client.post("/api/admin/dead/replay", json={"filter": {"source": "rabbitmq"}})
         assert answer.json() == {"matched": 1, "replayed": 1}
         eventually(lambda: dead_events(client), [poison])  # it is as wrong as before
+        replayed = bongsu("dead", "replay", "--source", "rabbitmq", "--queue", "notification_dlq", environment=environment)
+        assert replayed.stdout == "1 matched, 1 replayed\n", replayed.stderr
+        eventually(lambda: dead_events(client), [poison])
+        runs = client.get("/api/admin/jobs/replay").json()["runs"]
+        assert [(run["requestedBy"].partition(":")[0], run["input"]["filter"], run["counts"]) for run in runs] == [
+            ("cli", {"source": "rabbitmq", "queue": "notification_dlq"}, {"matched": 1, "replayed": 1}),
+            ("key", {"source": "rabbitmq"}, {"matched": 1, "replayed": 1}),
+        ]
         metrics = client.get("/metrics").text
         assert 'bongsu_source_up{source="notification_queue"} 1.0' in metrics
-        assert 'bongsu_source_rejected_total{source="notification_queue"} 2.0' in metrics
+        assert 'bongsu_source_rejected_total{source="notification_queue"} 3.0' in metrics
         bad = client.get("/api/admin/dead", params={"source": "rabbitmq", "cursor": "WyJ4Il0"})
         assert bad.status_code == 422
         assert served.terminate() == 0

@@ -128,7 +128,7 @@ async def test_the_rows_of_a_relay_that_has_vanished_are_relayed_by_another(
     """Its connection stays open, as after the loss of its machine: the server has to end it."""
     for module in (mysql, postgres):
         monkeypatch.setattr(module, "STALLED_SECONDS", 1)
-    rig.put(message := {"eventId": str(new_id()), "eventType": "order.paid"})
+    await rig.put(message := {"eventId": str(new_id()), "eventType": "order.paid"})
     vanished, other = rig.source(), rig.source()
     assert [each.handle for each in await vanished.receive(10)] == [message["eventId"]]
     while not (received := await other.receive(10)):
@@ -143,8 +143,7 @@ async def test_the_rows_of_a_relay_that_has_vanished_are_relayed_by_another(
 async def test_of_a_long_backlog_a_relay_holds_only_a_batch_and_all_of_it_arrives(
     rig: OutboxRig, migrated_settings: SettingsMaker
 ) -> None:
-    numbers = f"seq_1_to_{BACKLOG}" if rig.place.database == "mysql" else f"generate_series(1, {BACKLOG})"
-    rows(rig.place, f"INSERT INTO bongsu_outbox (event_type) SELECT 'order.paid' FROM {numbers}")
+    fill(rig.place, BACKLOG)
     settings = migrated_settings("sqlite")
     store, outbox = Store.open(settings), open_outbox(rig.url)
     sizes: list[int] = []
@@ -167,6 +166,16 @@ async def test_of_a_long_backlog_a_relay_holds_only_a_batch_and_all_of_it_arrive
     assert (found["count"], sum(sizes)) == (BACKLOG, BACKLOG)
     assert max(sizes) <= BACKLOG_BATCH
     assert max(memory) - memory[0] < GROWTH_BYTES
+
+
+def fill(place: Place, count: int) -> None:
+    with contextlib.closing(connect_plainly(place)) as connection:
+        cursor = connection.cursor()
+        if place.database == "mysql":
+            cursor.executemany("INSERT INTO bongsu_outbox (event_type) VALUES (%s)", [("order.paid",)] * count)
+        else:
+            cursor.execute(f"INSERT INTO bongsu_outbox (event_type) SELECT 'order.paid' FROM generate_series(1, {count})")
+        connection.commit()
 
 
 def resident_bytes() -> int:

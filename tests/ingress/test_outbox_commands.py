@@ -14,7 +14,7 @@ import pytest
 from bongsu.model import new_id
 from tests.conftest import KEYS, SettingsMaker
 from tests.ingress.databases import Place, connect_plainly
-from tests.ingress.source_rigs import RIGS, empty_database, url_of
+from tests.ingress.source_rigs import OUTBOXES, empty_database, url_of
 from tests.support.processes import bongsu, serving
 from tests.test_serve import KEY, eventually
 
@@ -32,7 +32,20 @@ OBJECTS = {
 }
 
 
-@pytest.fixture(params=RIGS)
+# What the doctor says about each.
+CURES = {
+    "sqlite": "can be read and written",
+    "postgresql": "bongsu migrate --outbox URL",
+    "mariadb": "bongsu migrate --outbox URL",
+    "refused": "Correct the user and password",
+    "away": "Start it, or correct its URL",
+}
+
+
+AWAY = {"billing": "postgresql", "orders": "mysql"}
+
+
+@pytest.fixture(params=OUTBOXES)
 def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     with empty_database(request, request.param, tmp_path) as place:
         yield place
@@ -114,6 +127,25 @@ def test_a_url_that_cannot_be_used_is_one_line_without_its_password(url: str, cu
     assert "a-secret" not in stderr
 
 
+def test_the_doctor_checks_each_outbox_and_names_the_cure_of_those_that_cannot_be_used(
+    request: pytest.FixtureRequest, tmp_path: Path, migrated_settings: SettingsMaker
+) -> None:
+    with contextlib.ExitStack() as stack:
+        places = {name: stack.enter_context(empty_database(request, name, tmp_path)) for name in OUTBOXES}
+        assert migrate_outbox(url_of(places["sqlite"]))[0] == 0
+        environment = environment_with(migrated_settings, places)
+        host = urlsplit(places["mariadb"].where).netloc.rpartition("@")[2]
+        environment["BONGSU_OUTBOX_URLS"] += (
+            f",refused=mysql://nobody:a-secret@{host}/orders,away=postgresql://shop:a-secret@127.0.0.1:1/shop"
+        )
+        found = bongsu("doctor", environment=environment)
+    said = " ".join(found.stdout.split())
+    for name, cure in CURES.items():
+        assert cure in said.partition(f" outbox {name} ")[2].partition(" outbox ")[0], found.stdout + found.stderr
+    assert found.returncode == 1
+    assert "a-secret" not in found.stdout + found.stderr
+
+
 # --- dead letters -----------------------------------------------------------------------------------------------------
 
 
@@ -133,7 +165,7 @@ def test_a_row_that_cannot_be_an_event_is_listed_mended_and_replayed_in_every_da
     folder = tmp_path / "callers"
     folder.mkdir()
     with contextlib.ExitStack() as stack:
-        places = {name: stack.enter_context(empty_database(request, name, folder)) for name in RIGS}
+        places = {name: stack.enter_context(empty_database(request, name, folder)) for name in OUTBOXES}
         environment = environment_with(migrated_settings, places)
         for place in places.values():
             assert migrate_outbox(url_of(place))[0] == 0
@@ -172,7 +204,42 @@ def test_a_row_that_cannot_be_an_event_is_listed_mended_and_replayed_in_every_da
         eventually(lambda: [client.get(f"/api/events/{each}").status_code for each in ids.values()], [200, 200, 200])
         eventually(lambda: sum(rows_of(place) for place in places.values()), 0)
         assert letters(client) == []
+        runs = client.get("/api/admin/jobs/replay").json()["runs"]
+        assert [(run["requestedBy"].partition(":")[0], run["input"]["filter"], run["counts"]) for run in runs] == [
+            ("key", {"source": "outbox"}, {"matched": 2, "replayed": 2}),
+            ("cli", {"source": "outbox", "queue": "mariadb"}, {"matched": 1, "replayed": 1}),
+        ]
         assert served.terminate() == 0
+
+
+def test_an_outbox_that_is_away_disturbs_no_other(
+    request: pytest.FixtureRequest, tmp_path: Path, migrated_settings: SettingsMaker
+) -> None:
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(empty_database(request, "sqlite", tmp_path))
+        assert migrate_outbox(url_of(place))[0] == 0
+        environment = environment_with(migrated_settings, {"shop": place})
+        away = (f"{name}={scheme}://shop:a-secret@127.0.0.1:1/shop" for name, scheme in AWAY.items())
+        environment["BONGSU_OUTBOX_URLS"] = ",".join([*away, environment["BONGSU_OUTBOX_URLS"]])
+        served = stack.enter_context(serving(environment))
+        client = stack.enter_context(served.client(**KEY))
+        for _ in AWAY:
+            served.wait_for("source is away")
+        for _ in range(3):
+            sql(place, f"INSERT INTO bongsu_outbox (event_id, event_type) VALUES ('{(event_id := new_id())}', 'order.paid')")
+            eventually(lambda: client.get(f"/api/events/{event_id}").status_code, 200)
+        metrics = client.get("/metrics").text
+        assert 'bongsu_source_up{source="outbox shop"} 1.0' in metrics
+        assert 'bongsu_source_accepted_total{source="outbox shop"} 3.0' in metrics
+        assert all(f'bongsu_source_up{{source="outbox {name}"}} 0.0' in metrics for name in AWAY)
+        assert client.get("/readyz").status_code == 200
+        listed = client.get("/api/admin/dead", params={"source": "outbox", "queue": "shop"})
+        assert (listed.status_code, listed.json()["items"]) == (200, [])
+        assert client.get("/api/admin/dead", params={"source": "outbox", "queue": "billing"}).status_code == 503
+        assert served.terminate() == 0
+    said = [line["source"] for line in served.lines if line["event"] == "source is away"]
+    assert sorted(said) == [f"outbox {name}" for name in sorted(AWAY)], "once each"
+    assert "a-secret" not in str(served.lines)
 
 
 def letters(client: httpx.Client, **asked: Any) -> list[dict[str, Any]]:

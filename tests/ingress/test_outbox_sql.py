@@ -22,7 +22,7 @@ from bongsu.store import Store, outbox
 from bongsu.store.outbox import NewEvent
 from tests.conftest import SettingsMaker
 from tests.ingress.databases import Place, connect_plainly
-from tests.ingress.source_rigs import RIGS, empty_database, url_of
+from tests.ingress.source_rigs import OUTBOXES, empty_database, url_of
 from tests.ingress.test_plain_sql import PAGE, SHOWN, shown_for
 from tests.ingress.test_sources import until
 from tests.support.mariadb import MariadbServer
@@ -35,7 +35,7 @@ CREATED = {
 }
 
 
-@pytest.fixture(params=RIGS)
+@pytest.fixture(params=OUTBOXES)
 def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     with empty_database(request, request.param, tmp_path) as place:
         yield place

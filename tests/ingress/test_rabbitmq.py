@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import struct
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from aiormq.abc import DeliveredMessage
 from aiormq.exceptions import AMQPError
 from hypothesis import given
 from hypothesis import strategies as st
+from pamqp.commands import Basic
 from structlog.testing import capture_logs
 
 from bongsu.chat.fanout import Fanout
@@ -43,7 +45,7 @@ from bongsu.store.core.query import as_uuid, same
 from tests.support.chat import Chat, chatting
 from tests.support.debian import find_or_install
 from tests.support.rabbit_caller import Caller, calling, chat_event, event, publish_with_aio_pika, until
-from tests.support.rabbitmq import RabbitServer
+from tests.support.rabbitmq import SHORT_LENGTH, RabbitServer
 from tests.test_howto import blocks
 
 
@@ -175,15 +177,6 @@ async def test_the_publishers_that_the_page_shows_reach_the_queue(rabbitmq_url: 
 # --- consuming --------------------------------------------------------------------------------------------------------
 
 
-async def test_messages_are_accepted_in_order_and_acknowledged(rabbitmq_url: str, caller: Caller) -> None:
-    recorder = Recorder()
-    await caller.publish(*(event("x", refId=str(number)) for number in range(20)))
-    async with consuming(rabbitmq_url, NOTIFICATIONS, recorder.accept):
-        await recorder.until(20)
-    assert recorder.refs() == [str(number) for number in range(20)]
-    assert await caller.read(NOTIFICATIONS.name) == []
-
-
 async def test_poison_is_set_aside_by_the_broker_and_the_others_stand(rabbitmq_url: str, caller: Caller) -> None:
     recorder = Recorder()
     poison = (
@@ -205,6 +198,49 @@ async def test_poison_is_set_aside_by_the_broker_and_the_others_stand(rabbitmq_u
     assert await caller.read(NOTIFICATIONS.name) == []
     assert recorder.refs() == ["a", "b"]
     assert sum(line["count"] for line in lines if line["event"] == "messages rejected") == len(poison)
+
+
+class RawProperties(Basic.Properties):
+    """Persistent, with a header, a message_id and a timestamp, whose bytes are given as they are."""
+
+    raw: tuple[bytes, bytes, bytes] = (b"n", b"id", bytes(8))
+
+    def marshal(self) -> bytes:
+        name, message_id, time = self.raw
+        table = bytes([len(name)]) + name + b"T" + time
+        flags = 1 << 13 | 1 << 12 | 1 << 7 | 1 << 6
+        return struct.pack(">HI", flags, len(table)) + table + b"\x02" + bytes([len(message_id)]) + message_id + time
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param((b"n", b"id", struct.pack(">Q", 1_772_323_200_000_000)), id="microseconds"),
+        pytest.param((b"n", b"id", b"\xff" * 8), id="the last moment"),
+        pytest.param((b"n", b"\xff\xfe", bytes(8)), id="an id that is not UTF-8"),
+        pytest.param((b"\xff\xfe", b"id", bytes(8)), id="a header that is not UTF-8"),
+        pytest.param((b"\xff" * 100, b"\xff" * 255, b"\xff" * 8), id="all of it"),
+    ],
+)
+async def test_properties_that_cannot_be_read_harm_no_message(
+    rabbitmq_url: str, caller: Caller, dead_letters: DeadLetters, raw: tuple[bytes, bytes, bytes]
+) -> None:
+    recorder = Recorder()
+    properties = RawProperties()
+    properties.raw = raw
+    for body in (event("x", refId="known by its eventId"), {"eventType": "x", "nothing": "identifies it"}):
+        data = json.dumps(body).encode()
+        await caller.channel.basic_publish(data, exchange=topology.EXCHANGE, routing_key="x", properties=properties)
+    await caller.publish(event("x", refId="after"))
+    with capture_logs() as lines:
+        async with consuming(rabbitmq_url, NOTIFICATIONS, recorder.accept):
+            await recorder.until(2)
+            await caller.until(NOTIFICATIONS.dead_letters, 1)
+    assert recorder.refs() == ["known by its eventId", "after"]
+    assert not [line for line in lines if "away" in line["event"]]
+    (letter,) = (await dead_letters.list(of_rabbitmq(), None, 10)).rows
+    assert "nothing" in str(letter.error)
+    assert (await dead_letters.replay(of_rabbitmq(), "cli:tester")).matched == 1
 
 
 async def test_while_the_store_is_away_nothing_is_rejected_or_delivered_again(rabbitmq_url: str, caller: Caller) -> None:
@@ -430,6 +466,7 @@ def test_an_event_without_an_id_takes_that_of_its_message() -> None:
     assert with_event_id(b"{}", "m") != with_event_id(b"{}", "n")
     for unchanged in (b"[]", b"", b'{"eventId":null}'):
         assert with_event_id(unchanged, "m") == unchanged
+    assert with_event_id(b"{}", "a byte that is not UTF-8: \ufffd") == b"{}"
 
 
 def test_a_message_that_nothing_identifies_is_refused() -> None:
@@ -634,6 +671,38 @@ async def test_a_replay_returns_what_matches_to_its_own_queue_once(caller: Calle
     left = (await dead_letters.list(of_rabbitmq(), None, 50)).rows
     assert [row.event_id for row in left if isinstance(row, RejectedMessage)] == [other["eventId"], None]
     assert await dead_letters.replay(asked, "cli:tester") == (0, 0)
+
+
+async def test_a_replay_into_a_full_queue_leaves_what_does_not_fit_among_the_dead_letters(
+    rabbit_server: RabbitServer, store: Store, settings: Settings
+) -> None:
+    url = rabbit_server.short_url()
+    dead_letters = DeadLetters(store, {System.RABBITMQ: RabbitDeadLetters(replace_url(settings, url))})
+    recorder, events = Recorder(), [event("x", refId=str(number)) for number in range(4 * SHORT_LENGTH)]
+    first, rest = events[: 2 * SHORT_LENGTH], events[2 * SHORT_LENGTH :]
+    async with calling(url) as caller:
+        await caller.declare()
+
+        async def die(some: Sequence[dict[str, Any]]) -> None:
+            for one in some:
+                await caller.put(one, "", NOTIFICATIONS.dead_letters)
+
+        await die(first)
+        # The limit holds for what is published after it was reached.
+        assert await dead_letters.replay(of_rabbitmq(), "cli:tester") == (len(first), len(first))
+        await die(rest)
+        assert await dead_letters.replay(of_rabbitmq(), "cli:tester") == (len(rest), 0)
+        await caller.until(NOTIFICATIONS.dead_letters, len(rest))
+        async with consuming(url, NOTIFICATIONS, recorder.accept):
+            await recorder.until(len(first))
+
+            async def is_empty() -> bool:
+                await dead_letters.replay(of_rabbitmq(), "cli:tester")
+                return await caller.depth(NOTIFICATIONS.dead_letters) == 0
+
+            await until(is_empty)
+            await recorder.until(len(events))
+    assert sorted(recorder.refs(), key=int) == [one["refId"] for one in events]
 
 
 async def test_a_replay_of_everything_visits_each_message_once(

@@ -16,6 +16,7 @@ from bongsu.ingress.consumer import Consumer, Received, Source
 from bongsu.ingress.decode import decode_event
 from bongsu.ingress.intake import Intake
 from bongsu.model import Event, new_id
+from bongsu.runtime import telemetry
 from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
@@ -106,11 +107,11 @@ def consumer(rig: SourceRig, stored: Stored, **options: Any) -> Consumer[Event |
 
 async def test_messages_are_stored_in_the_order_in_which_they_were_written(rig: SourceRig, stored: Stored) -> None:
     messages = [message(payload={"number": number}) for number in range(25)]
-    rig.put(*messages)
+    await rig.put(*messages)
     async with running(consumer(rig, stored, limit=10)):
         await until(lambda: len(stored.order) >= 25)
         later = [message() for _ in range(3)]
-        rig.put(*later)
+        await rig.put(*later)
         await until_empty(rig)
     assert stored.order == ids(messages + later)
 
@@ -122,7 +123,7 @@ async def test_whatever_an_event_holds_arrives(rig: SourceRig, home: Store, stor
         refId="주문-1",
         payload={"이름": "사과 🔥", "list": [1, None, True, "x\ny\t\"'\\"], "long": "가" * 60_000},
     )
-    rig.put(full, message(payload={}))
+    await rig.put(full, message(payload={}))
     async with running(consumer(rig, stored)):
         await until_empty(rig)
     async with home.read() as tx:
@@ -138,9 +139,11 @@ async def test_a_message_that_was_not_acknowledged_is_delivered_again_and_stored
 ) -> None:
     """As after a crash between the store's commit and the acknowledgement."""
     messages = [message() for _ in range(5)]
-    rig.put(*messages)
+    await rig.put(*messages)
     crashed = rig.source()
-    batch = await crashed.receive(100)
+    batch: list[Received] = []
+    while len(batch) < len(messages):
+        batch += await crashed.receive(100)
     await stored.accept([_event(each) for each in batch])
     await crashed.close()
     async with running(consumer(rig, stored)):
@@ -152,7 +155,7 @@ async def test_a_message_that_was_not_acknowledged_is_delivered_again_and_stored
 async def test_poison_is_set_aside_with_its_reason_and_the_others_stand(rig: SourceRig, home: Store, stored: Stored) -> None:
     good = [message() for _ in range(4)]
     bad = [message(payload="no JSON {"), message(payload="[1]"), message(eventType="a\u0001b"), message(payload="{}, {}")]
-    rig.put(good[0], bad[0], good[1], bad[1], bad[2], good[2], bad[3], good[3])
+    await rig.put(good[0], bad[0], good[1], bad[1], bad[2], good[2], bad[3], good[3])
     async with running(consumer(rig, stored)):
         await until_empty(rig)
     assert await event_ids(home) == set(ids(good))
@@ -166,11 +169,15 @@ async def test_what_the_store_refuses_alone_is_isolated_and_set_aside(rig: Sourc
     messages = [message(refId=str(number)) for number in range(9)]
     refused = ids(messages)[4]
     stored.failing = lambda events: BadEvent("this one") if refused in {str(event.event_id) for event in events} else None
-    rig.put(*messages)
-    async with running(consumer(rig, stored)):
-        await until_empty(rig)
+    await rig.put(*messages)
+    with capture_logs() as logs:
+        async with running(consumer(rig, stored)):
+            await until_empty(rig)
     assert await event_ids(home) == set(ids(messages)) - {refused}
-    assert await rig.rejected() == {refused: str(BadEvent("this one"))}
+    reason, rejected = str(BadEvent("this one")), await rig.rejected()
+    assert set(rejected) == {refused}
+    assert [log["first"] for log in logs if log["event"] == "messages rejected"] == [reason]
+    assert rejected[refused] == reason or not rig.keeps_reasons
     assert stored.order == [each for each in ids(messages) if each != refused]
 
 
@@ -179,7 +186,7 @@ async def test_while_the_store_is_away_nothing_is_rejected_and_nothing_lost(
 ) -> None:
     messages = [message() for _ in range(6)]
     stored.failing = lambda _events: StoreUnreachable("it is restarted")
-    rig.put(*messages)
+    await rig.put(*messages)
     taking = consumer(rig, stored)
     with capture_logs() as logs:
         async with running(taking):
@@ -200,12 +207,12 @@ async def test_a_source_that_went_away_is_found_again_and_logged_once_each_way(
     taking = consumer(rig, stored)
     with capture_logs() as logs:
         async with running(taking):
-            rig.put(first)
+            await rig.put(first)
             await until_empty(rig)
             await rig.cut()
             await until(lambda: any(log["event"] == "source is away" for log in logs))
             await rig.mend()
-            rig.put(later)
+            await rig.put(later)
             await until_empty(rig)
     assert stored.order == ids([first, later])
     assert [log["event"] for log in logs if log["event"].startswith("source")] == ["source is away", "source is back"]
@@ -216,7 +223,7 @@ async def test_a_source_that_goes_away_in_the_middle_of_a_batch_delivers_it_agai
     rig: SourceRig, home: Store, stored: Stored
 ) -> None:
     messages = [message() for _ in range(5)]
-    rig.put(*messages)
+    await rig.put(*messages)
     is_cut = asyncio.Event()
 
     class CutAfterStoring(Stored):
@@ -241,14 +248,14 @@ async def test_two_consumers_at_once_store_each_message_once(rig: SourceRig, hom
     messages = [message() for _ in range(60)]
     async with running(consumer(rig, stored, limit=5)), running(consumer(rig, stored, limit=5)):
         for start in range(0, 60, 20):
-            rig.put(*messages[start : start + 20])
+            await rig.put(*messages[start : start + 20])
         await until_empty(rig)
     assert await event_ids(home) == set(ids(messages))
 
 
 async def test_a_stop_hands_back_what_is_not_stored(rig: SourceRig, home: Store, stored: Stored) -> None:
     messages = [message() for _ in range(5)]
-    rig.put(*messages)
+    await rig.put(*messages)
     stored.failing = lambda _events: StoreUnreachable("it is restarted")
     async with running(consumer(rig, stored)):
         await asyncio.wait_for(stored.failed.wait(), PATIENCE_SECONDS)
@@ -256,6 +263,35 @@ async def test_a_stop_hands_back_what_is_not_stored(rig: SourceRig, home: Store,
     async with running(consumer(rig, stored)):
         await until_empty(rig)
     assert stored.order == ids(messages)
+
+
+async def test_the_metrics_say_what_became_of_the_messages(rig: SourceRig, home: Store, stored: Stored) -> None:
+    again, bad, new = [message() for _ in range(3)], message(payload="[1]"), message()
+    await rig.put(*again)
+    crashed = rig.source()
+    batch: list[Received] = []
+    while len(batch) < len(again):
+        batch += await crashed.receive(100)
+    await stored.accept([_event(each) for each in batch])
+    await crashed.close()
+
+    def counts() -> tuple[float, ...]:
+        found = (telemetry.SOURCE_ACCEPTED, telemetry.SOURCE_REDELIVERED, telemetry.SOURCE_REJECTED, telemetry.SOURCE_ERRORS)
+        return tuple(each.labels(crashed.name)._value.get() for each in found)
+
+    before = counts()
+    async with running(consumer(rig, stored)) as taking:
+        await rig.put(bad, new)
+        await until_empty(rig)
+        await until(lambda: taking._source_outage.is_on is False and counts()[2] == before[2] + 1)
+        accepted, redelivered, rejected, errors = (now - then for now, then in zip(counts(), before, strict=True))
+        assert (accepted, redelivered, rejected, errors) == (1, 3, 1, 0)
+        assert telemetry.SOURCE_UP.labels(crashed.name)._value.get() == 1
+        assert telemetry.SOURCE_LAG.labels(crashed.name)._value.get() < PATIENCE_SECONDS
+        await rig.cut()
+        await until(lambda: telemetry.SOURCE_UP.labels(crashed.name)._value.get() == 0)
+        assert counts()[3] > before[3]
+        await rig.mend()
 
 
 async def test_the_doctor_finds_a_source_that_is_there_and_names_the_cure_of_one_that_is_not(rig: SourceRig) -> None:

@@ -141,7 +141,7 @@ class _MariadbDaemon(_Daemon):
     def prepare(self, home: Path) -> None:
         made = subprocess.run(
             ["mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db",
-             f"--datadir={home / 'data'}"],
+             f"--datadir={home / 'data'}", f"--tmpdir={home}"],
             check=False, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             **self._account,
         )  # fmt: skip
@@ -152,7 +152,8 @@ class _MariadbDaemon(_Daemon):
         return [
             self._binary, "--no-defaults", f"--datadir={home / 'data'}", f"--port={self._port}", "--bind-address=127.0.0.1",
             f"--socket={home / 'mariadb.sock'}", f"--pid-file={home / 'mariadb.pid'}", "--character-set-server=utf8mb4",
-            "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=2",
+            # A server deletes what another one has left in the common folder, or is using there.
+            f"--tmpdir={home}", "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=2",
             # A deadlock is a defect: see tests/support/servers.py.
             "--innodb-print-all-deadlocks=ON",
         ]  # fmt: skip

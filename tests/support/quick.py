@@ -27,7 +27,7 @@ SERVER_FIXTURES = {
     "mysql_outbox_onlooker", "rabbit_server", "rabbitmq_url",
 }  # fmt: skip
 # In the parameters that a test's name ends with.
-SERVER_WORDS = ("postgresql", "redis", "mysql", "mariadb")
+SERVER_WORDS = ("postgresql", "redis", "mysql", "mariadb", "rabbitmq")
 # A module that imports one of these starts servers or processes of its own.
 STARTERS = (
     subprocess, processes.bongsu, processes.serving, processes.forks, Scripted,

@@ -45,6 +45,8 @@ from tests.support.servers import (
 SCRIPT = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 # Virtual hosts for tests that kill the server.
 FRESH = [f"fresh-{number}" for number in range(12)]
+# A virtual host whose work queues are full with a few messages, by a policy as an operator sets one.
+SHORT, SHORT_LENGTH = "short", 5
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 
 
@@ -84,6 +86,13 @@ class RabbitServer(_Server):
             raise ServerNotOurs(f"{ServerNotOurs.__doc__}")
         return f"{self.url}{self._unused.pop()}"
 
+    def short_url(self) -> str:
+        """Of the virtual host with short queues, emptied."""
+        if not self.owned:
+            raise ServerNotOurs(f"{ServerNotOurs.__doc__}")
+        _run(_delete_all(url := f"{self.url}{SHORT}"))
+        return url
+
     def empty(self) -> None:
         """Delete the queues and exchanges of Bongsu, so that a test begins with none."""
         _run(_delete_all(self.url))
@@ -102,12 +111,14 @@ def _definitions() -> dict[str, Any]:
     """The account that is usual, and some virtual hosts."""
     salt = os.urandom(4)
     password = base64.b64encode(salt + hashlib.sha256(salt + b"guest").digest()).decode()
-    hosts = ["/", *FRESH]
+    hosts = ["/", *FRESH, SHORT]
+    policy = {"pattern": "_queue$", "apply-to": "queues", "priority": 0, "definition": {"max-length": SHORT_LENGTH}}
     everything = {"user": "guest", "configure": ".*", "write": ".*", "read": ".*"}
     return {
         "users": [{"name": "guest", "password_hash": password, "tags": "administrator"}],
         "vhosts": [{"name": host} for host in hosts],
         "permissions": [{"vhost": host, **everything} for host in hosts],
+        "policies": [{"vhost": SHORT, "name": "short", **policy}],
     }
 
 

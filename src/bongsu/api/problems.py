@@ -53,6 +53,7 @@ STATUS: dict[type[errors.BongsuError], int] = {
     errors.DeadLettersBusy: 503,
     errors.BadCursor: 422,
     errors.OutboxMissing: 503,
+    errors.OutboxDiffers: 503,
     errors.OutboxTooOld: 503,
     errors.DriverMissing: 503,
     errors.StoreUnreachable: 503,

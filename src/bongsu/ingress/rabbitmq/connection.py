@@ -25,6 +25,7 @@ from pamqp.exceptions import PAMQPException
 
 from bongsu.errors import BadSettings, SourceAway, SourceDiffers, SourceError, SourceLoginRefused
 from bongsu.ingress.consumer import Outage
+from bongsu.ingress.rabbitmq.properties import read_leniently
 from bongsu.runtime import telemetry
 
 # A broker that recovers a long backlog takes its time to answer; longer only delays the report.
@@ -36,6 +37,7 @@ HEARTBEAT_SECONDS = 10
 ERRORS = (AMQPError, PAMQPException, OSError, TimeoutError, EOFError, StopAsyncIteration, RuntimeError)
 
 _log = telemetry.log("bongsu.rabbitmq")
+read_leniently()
 # What goes wrong is reported here, once.
 for name in ("aiormq", "aio_pika"):
     logging.getLogger(name).setLevel(logging.CRITICAL)

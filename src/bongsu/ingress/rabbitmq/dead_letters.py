@@ -110,6 +110,8 @@ class DeadLetterReader:
                 with self._broker.errors_named():
                     raise error
             return False
+        except (ValueError, TypeError):
+            return False  # properties that could be read only in part and cannot be written
         return isinstance(answer, Basic.Ack)
 
 

@@ -8,6 +8,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from bongsu.ingress.decode import Mistake, Rejected, decode_event
+from bongsu.ingress.rabbitmq.properties import UNREADABLE
 from bongsu.model import Event
 from bongsu.store.outbox import NewEvent
 
@@ -25,8 +26,9 @@ _decode_identity = msgspec.json.Decoder(_Identity).decode
 
 
 def with_event_id(body: bytes, message_id: str | None) -> bytes:
-    """The body; if it names no eventId, with one made from the message_id, which many publishers set by themselves."""
-    if not message_id or b'"eventId"' in body:
+    """The body; if it names no eventId, with one made from the message_id, which many publishers set by themselves. One that
+    cannot be read does not tell two messages apart."""
+    if not message_id or UNREADABLE in message_id or b'"eventId"' in body:
         return body
     start = body.lstrip()
     if not start.startswith(b"{"):

@@ -20,6 +20,7 @@ from bongsu.ingress.relay.outbox import (
     RejectedRow,
     as_source_error,
     as_utc,
+    check_settled,
     is_fetched_apart,
     within_bytes,
 )
@@ -144,7 +145,8 @@ class MysqlOutbox:
         return await self._run(_create)
 
     async def check(self) -> str:
-        await self._run(lambda connection: _rows(connection, HAS_WAITING))
+        """Also whether the user may do all that the relay does, on no rows."""
+        await self._run(_try_everything)
         return f"{self.location} answers and has its outbox"
 
     async def has_waiting(self) -> bool:
@@ -154,7 +156,8 @@ class MysqlOutbox:
         return await self._run(_lock_batch, limit)
 
     async def settle(self, stored: Sequence[str], rejected: Sequence[tuple[str, str]]) -> None:
-        await self._run(_settle, stored, rejected)
+        settled = await self._run(_settle, stored, rejected)
+        check_settled(self.location, settled, len(stored) + len(rejected))
 
     async def roll_back(self) -> None:
         await self._thread.roll_back()
@@ -168,7 +171,9 @@ class MysqlOutbox:
         given = _parameters(asked) | {"last": _naive(last), "last_id": last_id, "limit": limit}
         rows = await self._run(lambda connection: _rows(connection, FIND_REJECTED, given))
         return [
-            RejectedRow(_text(event_id), _text(kind), _text(error or b""), as_utc(written), as_utc(rejected), _text(payload))
+            RejectedRow(
+                _text(event_id), _text(kind), _text(error or b""), _moment(written), _moment(rejected), _text(payload)
+            )
             for event_id, kind, error, written, rejected, payload in rows
         ]
 
@@ -209,8 +214,13 @@ class MysqlOutbox:
             _check_version(_text(_rows(connection, "SELECT version()")[0][0]))
             # Gap locks of a stricter level would make callers wait for the relay.
             _execute(connection, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            # Of a column with the type timestamp, which is shown in it.
+            _execute(connection, "SET SESSION time_zone = '+00:00'")
             _execute(connection, f"SET SESSION wait_timeout = {STALLED_SECONDS}")
             _execute(connection, f"SET SESSION innodb_lock_wait_timeout = {ANSWER_SECONDS // 2}")
+            # For a table that is being altered. The server does not notice that who waits for it has gone: each try would
+            # leave a connection there.
+            _execute(connection, f"SET SESSION lock_wait_timeout = {ANSWER_SECONDS // 2}")
         except BaseException:
             connection.close()
             raise
@@ -265,7 +275,7 @@ def _lock_batch(connection: Any, limit: int) -> list[OutboxRow]:
     connection.rollback()
     connection.begin()
     found = [
-        OutboxRow(_text(event_id), fields, payload, size, as_utc(written))
+        OutboxRow(_text(event_id), fields, payload, size, _moment(written))
         for event_id, fields, payload, size, written in _rows(connection, LOCK_BATCH, (limit,))
     ]
     rows = [
@@ -277,12 +287,21 @@ def _lock_batch(connection: Any, limit: int) -> list[OutboxRow]:
     return rows
 
 
-def _settle(connection: Any, stored: Sequence[str], rejected: Sequence[tuple[str, str]]) -> None:
-    if stored:
-        _execute(connection, DELETE, (json.dumps(stored),))
-    for event_id, reason in rejected:
-        _execute(connection, SET_ASIDE, (reason, event_id))
+def _settle(connection: Any, stored: Sequence[str], rejected: Sequence[tuple[str, str]]) -> int:
+    """How many rows there were."""
+    settled = _execute(connection, DELETE, (json.dumps(stored),)) if stored else 0
+    settled += sum(_execute(connection, SET_ASIDE, (reason, event_id)) for event_id, reason in rejected)
     connection.commit()
+    return settled
+
+
+def _try_everything(connection: Any) -> None:
+    _rows(connection, HAS_WAITING)
+    connection.begin()
+    _rows(connection, LOCK_BATCH, (0,))
+    _execute(connection, DELETE, ("[]",))
+    _execute(connection, SET_ASIDE, ("", ""))
+    connection.rollback()
 
 
 def _replay(connection: Any, event_ids: Sequence[str]) -> int:
@@ -300,6 +319,11 @@ def _parameters(asked: RejectedFilter) -> dict[str, Any]:
 
 def _naive(moment: datetime | None) -> datetime | None:
     return None if moment is None else moment.astimezone(UTC).replace(tzinfo=None)
+
+
+def _moment(value: Any) -> datetime:
+    """PyMySQL returns text for what is no date, as 0000-00-00, which a server may accept: then it is as old as can be."""
+    return as_utc(value) if isinstance(value, datetime) else datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _text(value: bytes | str) -> str:

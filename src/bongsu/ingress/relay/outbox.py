@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from bongsu.errors import SourceError
+from bongsu.errors import OutboxDiffers, SourceError
 from bongsu.ingress.consumer import Received
 from bongsu.ingress.decode import Mistake, Rejected
 from bongsu.ingress.ndjson import LINE_LIMIT
@@ -139,6 +139,14 @@ def is_fetched_apart(row: OutboxRow) -> bool:
 def as_source_error(kind: type[SourceError], location: str, error: BaseException) -> SourceError:
     text = (str(error).splitlines() or [""])[0][:200]
     return kind(f"{location}: {text or type(error).__name__}")
+
+
+def check_settled(location: str, settled: int, asked: int) -> None:
+    """After the commit. A row that its id does not find again would be relayed for ever, and without a pause."""
+    if settled < asked:
+        raise OutboxDiffers(
+            f"{location}: of {asked} rows of bongsu_outbox, {asked - settled} are not found by their event_id"
+        )
 
 
 def as_utc(moment: datetime) -> datetime:

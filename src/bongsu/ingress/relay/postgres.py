@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from bongsu.errors import OutboxMissing, OutboxTooOld, SourceAway, SourceError, SourceLoginRefused
+from bongsu.errors import OutboxDiffers, OutboxMissing, OutboxTooOld, SourceAway, SourceError, SourceLoginRefused
 from bongsu.ingress.relay.outbox import (
     INLINE_BYTES,
     SHOWN_CHARACTERS,
@@ -21,6 +21,7 @@ from bongsu.ingress.relay.outbox import (
     RejectedFilter,
     RejectedRow,
     as_source_error,
+    check_settled,
     is_fetched_apart,
     within_bytes,
 )
@@ -60,40 +61,45 @@ HAS_WAITING = "SELECT true FROM bongsu_outbox WHERE failed_at IS NULL LIMIT 1"
 # For this transaction alone: behind a pooler the connection is not ours.
 END_IF_STALLED = "SELECT set_config('idle_in_transaction_session_timeout', $1, true)"
 
-# Locks the oldest rows that are not locked.
+# A time, with and without a zone (UTC then), that Python has too: PostgreSQL's reach farther, and to infinity.
+_MOMENT = "CAST(least(greatest({}, '0001-01-02'), '9999-12-30') AS timestamptz)"
+_PAYLOAD = "coalesce(CAST(payload AS text), '')"
+
+# Locks the oldest rows that are not locked. The columns may have other types, such as uuid and jsonb.
 LOCK_BATCH = f"""
-    SELECT event_id,
+    SELECT CAST(event_id AS text),
         CAST(json_build_object(
             'eventId', event_id, 'eventType', event_type,
             'occurredAt',
             to_char(coalesce(occurred_at, created_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
             'actorId', actor_id, 'targetId', target_id, 'refId', ref_id) AS text),
-        CASE WHEN octet_length(coalesce(payload, '')) <= {INLINE_BYTES} THEN coalesce(payload, '{{}}') END,
-        octet_length(coalesce(payload, '')), created_at
+        CASE WHEN octet_length({_PAYLOAD}) <= {INLINE_BYTES} THEN coalesce(CAST(payload AS text), '{{}}') END,
+        octet_length({_PAYLOAD}), {_MOMENT.format("created_at")}
     FROM bongsu_outbox WHERE failed_at IS NULL ORDER BY created_at, event_id LIMIT $1 FOR UPDATE SKIP LOCKED"""
 
 # A long payload of a row that this transaction has locked.
-PAYLOAD = "SELECT payload FROM bongsu_outbox WHERE event_id = $1"
+PAYLOAD = "SELECT CAST(payload AS text) FROM bongsu_outbox WHERE CAST(event_id AS text) = $1"
 
 # Deletes rows that this transaction has locked.
-DELETE = "DELETE FROM bongsu_outbox WHERE event_id = ANY(CAST($1 AS text[]))"
+DELETE = "DELETE FROM bongsu_outbox WHERE CAST(event_id AS text) = ANY(CAST($1 AS text[]))"
 
 # Sets rows aside that this transaction has locked. $1 ids, $2 reasons.
 SET_ASIDE = """
     UPDATE bongsu_outbox SET failed_at = clock_timestamp(), error = given.reason
     FROM unnest(CAST($1 AS text[]), CAST($2 AS text[])) AS given (event_id, reason)
-    WHERE bongsu_outbox.event_id = given.event_id"""
+    WHERE CAST(bongsu_outbox.event_id AS text) = given.event_id"""
 
 _REJECTED = """failed_at IS NOT NULL
-    AND (CAST($1 AS text) IS NULL OR event_id = $1) AND (CAST($2 AS text) IS NULL OR event_type = $2)
+    AND (CAST($1 AS text) IS NULL OR CAST(event_id AS text) = $1) AND (CAST($2 AS text) IS NULL OR event_type = $2)
     AND (CAST($3 AS timestamptz) IS NULL OR failed_at >= $3) AND (CAST($4 AS timestamptz) IS NULL OR failed_at < $4)"""
 
 # Rejected rows, newest first. No lock.
 FIND_REJECTED = f"""
-    SELECT event_id, event_type, coalesce(error, ''), created_at, failed_at, left(coalesce(payload, ''), {SHOWN_CHARACTERS})
+    SELECT CAST(event_id AS text), event_type, coalesce(error, ''), {_MOMENT.format("created_at")},
+        {_MOMENT.format("failed_at")}, left({_PAYLOAD}, {SHOWN_CHARACTERS})
     FROM bongsu_outbox
-    WHERE {_REJECTED} AND (CAST($5 AS timestamptz) IS NULL OR (failed_at, event_id) < ($5, CAST($6 AS text)))
-    ORDER BY failed_at DESC, event_id DESC LIMIT $7"""
+    WHERE {_REJECTED} AND (CAST($5 AS timestamptz) IS NULL OR (failed_at, CAST(event_id AS text)) < ($5, CAST($6 AS text)))
+    ORDER BY failed_at DESC, CAST(event_id AS text) DESC LIMIT $7"""
 
 # How many there are. No lock.
 COUNT_REJECTED = f"SELECT count(*) FROM bongsu_outbox WHERE {_REJECTED}"
@@ -101,7 +107,7 @@ COUNT_REJECTED = f"SELECT count(*) FROM bongsu_outbox WHERE {_REJECTED}"
 # Lets the relay try rejected rows again. Locks them; those that wait again already are not touched.
 REPLAY = """
     UPDATE bongsu_outbox SET failed_at = NULL, error = NULL
-    WHERE event_id = ANY(CAST($1 AS text[])) AND failed_at IS NOT NULL"""
+    WHERE CAST(event_id AS text) = ANY(CAST($1 AS text[])) AND failed_at IS NOT NULL"""
 
 # By the beginning of SQLSTATE, the first that fits. What is not listed is reported as it is.
 _BY_STATE: dict[str, type[SourceError]] = {
@@ -111,6 +117,8 @@ _BY_STATE: dict[str, type[SourceError]] = {
     "3D": SourceLoginRefused,  # no such database
     "42P01": OutboxMissing,
     "42703": OutboxMissing,  # a column is missing
+    "42804": OutboxDiffers,
+    "42883": OutboxDiffers,  # no function for such a type
     "08": SourceAway,
     "25P03": SourceAway,
     "40": SourceAway,
@@ -140,7 +148,12 @@ class PostgresOutbox:
             return not is_there
 
     async def check(self) -> str:
+        """Also whether the user may do all that the relay does, on no rows."""
         await self.has_waiting()
+        await self.lock_batch(0)
+        async with self._connected() as connection:
+            await connection.execute(DELETE, [])
+            await connection.execute(SET_ASIDE, [], [])
         return f"{self.location} answers and has its outbox"
 
     async def has_waiting(self) -> bool:
@@ -174,10 +187,11 @@ class PostgresOutbox:
             transaction, self._transaction = self._transaction, None
             if transaction is None:
                 raise SourceAway(f"{self.location}: the connection was lost")
-            await connection.execute(DELETE, stored)
+            settled = _count(await connection.execute(DELETE, stored))
             if rejected:
-                await connection.execute(SET_ASIDE, *map(list, zip(*rejected, strict=True)))
+                settled += _count(await connection.execute(SET_ASIDE, *map(list, zip(*rejected, strict=True))))
             await transaction.commit()
+            check_settled(self.location, settled, len(stored) + len(rejected))
 
     async def roll_back(self) -> None:
         transaction, self._transaction = self._transaction, None
@@ -204,8 +218,7 @@ class PostgresOutbox:
 
     async def replay(self, event_ids: Sequence[str]) -> int:
         async with self._connected() as connection:
-            status: str = await connection.execute(REPLAY, event_ids)
-            return int(status.rpartition(" ")[2])
+            return _count(await connection.execute(REPLAY, event_ids))
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
@@ -235,7 +248,8 @@ class PostgresOutbox:
             self._url,
             timeout=CONNECT_SECONDS,
             command_timeout=ANSWER_SECONDS,
-            server_settings={"application_name": "bongsu relay"},
+            # A time without a zone is UTC.
+            server_settings={"application_name": "bongsu relay", "timezone": "UTC"},
         )
         if connection.get_server_version() < (9, 5):
             raise OutboxTooOld(f"The server is PostgreSQL {connection.get_server_version().major}")
@@ -249,6 +263,11 @@ def _kind_of(error: Exception) -> type[SourceError]:
         return SourceAway
     state = str(getattr(error, "sqlstate", None) or "")
     return next((ours for beginning, ours in _BY_STATE.items() if state.startswith(beginning)), SourceError)
+
+
+def _count(status: str) -> int:
+    """Rows, of `DELETE 12`."""
+    return int(status.rpartition(" ")[2])
 
 
 def _parameters(asked: RejectedFilter) -> tuple[str | None, str | None, datetime | None, datetime | None]:

@@ -14,7 +14,7 @@ from bongsu.ingress.relay.outbox import OutboxDatabase, OutboxRow, as_message
 # How often an outbox without rows is asked whether it has some: soon after there were any, and otherwise. A look is one
 # statement over one index entry, a few hundred microseconds.
 BUSY_POLL_SECONDS = 0.02
-IDLE_POLL_SECONDS = 0.075
+IDLE_POLL_SECONDS = 0.05
 BUSY_FOR_SECONDS = 2.0
 # So long a receive waits.
 RECEIVE_SECONDS = 1.0

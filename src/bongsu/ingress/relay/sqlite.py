@@ -124,7 +124,8 @@ class SqliteOutbox:
 
     async def check(self) -> str:
         await self.has_waiting()
-        return f"{self.location} can be read and has its outbox"
+        await self.settle([], [])
+        return f"{self.location} can be read and written and has its outbox"
 
     async def has_waiting(self) -> bool:
         return await self._run(lambda connection: connection.execute(HAS_WAITING).fetchone()) is not None
