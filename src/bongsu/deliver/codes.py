@@ -8,7 +8,7 @@ _AGAIN = "Nothing need be done: the recovery job gives it further rounds. Replay
 _MAY_HAVE_ARRIVED = "It may have arrived. Ask the member or look with the provider; replay it if a second one does no harm."
 _ADDRESS = "A replay goes nowhere until the member has registered again."
 _OURS = "Correct the setting that the detail names (`bongsu doctor` looks at them), then replay."
-_NOT_NEEDED = "Nothing need be done: there is nothing left to say, and the next message is pushed again."
+_NOT_NEEDED = "Nothing need be done: there is nothing left to say, and what comes next is sent again."
 _CONTENT = "As it stands it will never go: correct the text or data at its source and send a new one."
 
 
@@ -27,8 +27,8 @@ MEANINGS = {
     "POISONED": Meaning("every process that claimed it has died", "Find the crash in the log, fix it, then replay."),
     "EXPIRED": Meaning("its time was over before it could go", "It is worth nothing to the member any more: leave it."),
     "NO_ADDRESS": Meaning("the device or address was gone, invalid or without consent when its turn came", _ADDRESS),
-    "READ": Meaning("the member read the messages before the push went", _NOT_NEEDED),
-    "DELETED": Meaning("the messages were deleted before the push went", _NOT_NEEDED),
+    "READ": Meaning("the member had read it before it was to go", _NOT_NEEDED),
+    "DELETED": Meaning("it was deleted before it was to go", _NOT_NEEDED),
     "MUTED": Meaning("the member muted the chat room before the push went", "The member wants no pushes of this room."),
     "LEFT_ROOM": Meaning("the member was no longer in the chat room when the push was to go", "The room is theirs no more."),
     "UNREGISTERED": Meaning("the app was removed from the device, or its token was replaced", _ADDRESS),
