@@ -268,10 +268,67 @@ async def test_an_erased_member_has_no_digests_and_is_an_actor_of_none(store: St
     await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("ann", "cli:mina")
     entries = await rows(store, "SELECT member_id, actor_id FROM bongsu_digest_entries ORDER BY message_id")
     assert sorted((row[0], row[1] or "") for row in entries) == [("owner", ""), ("owner", "bob"), ("owner2", "")]
+    await nobody_is_named(store, "owner2")
     # What is merged next does not name the one who was erased.
     await decide_likes(store, settings, now, like("cho", owner="owner2"))
     ((body,),) = await rows(store, "SELECT body FROM bongsu_digests WHERE member_id = 'owner2'")
     assert body == "Cho and 1 other liked your post."
+
+
+async def nobody_is_named(store: Store, member_id: str) -> None:
+    """In the member's only digest."""
+    ((body, data),) = await rows(store, "SELECT body, data FROM bongsu_digests WHERE member_id = $1", member_id)
+    assert body == "Someone liked your post."
+    assert "ann" not in data.lower()
+
+
+async def test_a_digest_with_an_erased_actor_has_another_text_wherever_it_is_shown(
+    store: Store, settings: Settings, now: Clock
+) -> None:
+    """At once: in the inbox, on open pages, and in the push that is still to come."""
+    settings = settings.model_copy(update={"sse_ping_seconds": 600})
+    await decide_likes(store, settings, now, like("bob"), like("cho"), like("ann"))
+    async with live_on(store, settings) as live, live.open("owner") as page:
+        await page.until_live()
+        await Erasures(store, live.signals, LEASE_SECONDS).erase("ann", "cli:mina")
+        await page.until(lambda page: page.seen("updated") != [])
+        (updated,) = page.seen("updated")
+    assert updated["message"] == "Someone and 2 others liked your post."
+    assert updated["data"] == {"count": 3, "actorIds": ["cho", "bob"]}
+    await window_ends(store)
+    (push,) = await pushed(store, settings)
+    assert (push.body, push.data) == (updated["message"], updated["data"])
+
+
+async def test_an_erased_actor_whom_a_digest_does_not_name_changes_nothing_of_it(
+    store: Store, settings: Settings, now: Clock
+) -> None:
+    await decide_likes(store, settings, now, like("ann"), *(like(f"a{number}") for number in range(5)))
+    before = await rows(store, "SELECT title, body, data FROM bongsu_digests")
+    ((change_id,),) = await rows(store, "SELECT changed_id FROM bongsu_members WHERE member_id = 'owner'")
+    await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("ann", "cli:mina")
+    assert await rows(store, "SELECT 1 FROM bongsu_digest_entries WHERE actor_id = 'ann'") == []
+    assert await rows(store, "SELECT title, body, data FROM bongsu_digests") == before
+    assert [row[0] for row in await rows(store, "SELECT changed_id FROM bongsu_members")] == [change_id]
+
+
+async def test_a_like_that_is_cancelled_after_an_erasure_brings_no_name_back(
+    store: Store, settings: Settings, now: Clock
+) -> None:
+    gone = like("bob")
+    await decide_likes(store, settings, now, like("ann"), gone)
+    await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("ann", "cli:mina")
+    await Cancellations(store, LocalSignals()).cancel(gone.event_id, "cli:mina")
+    await nobody_is_named(store, "owner")
+
+
+async def test_the_digests_of_many_are_rewritten_in_parts(store: Store, settings: Settings, now: Clock) -> None:
+    owners = [f"o{number}" for number in range(7)]
+    await english(store, *owners)
+    await decide_likes(store, settings, now, *(like("ann", owner=owner) for owner in owners))
+    await Erasures(store, LocalSignals(), LEASE_SECONDS, batch=3).erase("ann", "cli:mina")
+    for owner in owners:
+        await nobody_is_named(store, owner)
 
 
 async def test_a_step_that_fails_before_its_commit_counts_nothing(
