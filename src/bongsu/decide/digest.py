@@ -44,8 +44,8 @@ def digest_seconds(notice: Notice, settings: Settings) -> float:
 
 
 def key_of(notice: Notice) -> str | None:
-    """What it is gathered by. Of a long one the hash: an index entry of PostgreSQL has room for 2,704 bytes, and the id of the
-    member in it may have 255 characters of four bytes."""
+    """What it is gathered by. Of a long one the hash: an index entry of PostgreSQL has room for 2,704 bytes. It has the id
+    of the member too, which may be 255 characters of four bytes."""
     key = notice.ref_id if notice.digest_key is None else notice.digest_key
     if key is None or len(key) <= ID_LIMIT:
         return key
