@@ -11,6 +11,7 @@ from bongsu.cli.why_view import row_sentences
 from bongsu.decide.worker import EventWorker
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.dispatcher import Dispatcher
+from bongsu.desk.cancel import Cancellations
 from bongsu.desk.erase import Erasures
 from bongsu.desk.why import find_view
 from bongsu.errors import StoreUnreachable
@@ -25,7 +26,7 @@ from bongsu.store import Store, Transaction, inbox, outbox, retention
 from bongsu.store.decisions.digests import apply_digests
 from bongsu.store.desk import event_progress, history
 from bongsu.store.desk.history import Filters, Status
-from bongsu.store.inbox import PageKind
+from bongsu.store.inbox import Act, PageKind
 from bongsu.store.messages.content import MessageCache
 from tests.decide.test_digest import LAST, decide_likes, english, like, read_all
 from tests.live.harness import live_on
@@ -88,6 +89,92 @@ async def test_one_push_at_the_end_of_the_window_has_the_text_as_it_is_then(
     await decide_likes(store, settings, now, like("dan"))
     await window_ends(store)
     assert [push.body for push in await pushed(store, settings)] == ["Dan liked your post."]
+
+
+async def act(store: Store, act: Act, member_id: str = "owner") -> None:
+    """On the member's newest notification."""
+    ((newest,),) = await rows(store, "SELECT max(notification_id) FROM bongsu_notifications WHERE member_id = $1", member_id)
+    async with store.transaction() as tx:
+        await inbox.apply_act(tx, member_id, newest, act)
+
+
+@pytest.mark.parametrize(
+    ("done", "code", "means"),
+    [
+        (Act.READ, "READ", "the member had read it before it was to go"),
+        (Act.ARCHIVE, "READ", "the member had read it before it was to go"),
+        (Act.DELETE, "DELETED", "it was deleted before it was to go"),
+    ],
+)
+async def test_what_the_member_has_read_or_deleted_in_the_inbox_is_not_pushed(
+    store: Store, settings: Settings, now: Clock, done: Act, code: str, means: str
+) -> None:
+    await decide_likes(store, settings, now, like("ann"), like("bob"))
+    await act(store, done)
+    await window_ends(store)
+    assert await pushed(store, settings) == []
+    found = await rows(store, "SELECT status, code, attempts FROM bongsu_deliveries")
+    assert [tuple(row) for row in found] == [("CANCELLED", code, 0)]
+    # The member got it all the same, in the inbox.
+    for filters in (Filters(member_id="owner"), Filters(status=Status.SENT), Filters(status=Status.SENT, member_id="owner")):
+        async with store.read() as tx:
+            page, _ = await history.find_page(tx, filters)
+        assert page[-1].status is Status.SENT
+    view = await find_view(store, settings, "owner", None, 10)
+    assert list(row_sentences(view, view.rows[-1]))[1] == f"PUSH to phone: not sent: {means}"
+
+
+async def test_a_like_after_the_digest_was_read_is_pushed_once_and_alone(
+    store: Store, settings: Settings, now: Clock
+) -> None:
+    """Whether the first window ends before the second or with it."""
+    await decide_likes(store, settings, now, like("ann"), like("bob"))
+    await read_all(store)
+    await decide_likes(store, settings, now, like("cho"))
+    ((first, second),) = await rows(store, "SELECT min(delivery_id), max(delivery_id) FROM bongsu_deliveries")
+    await set_columns(store, "deliveries", {"delivery_id": first}, due=timedelta(hours=-1))
+    assert await pushed(store, settings) == []
+    await decide_likes(store, settings, now, like("dan"))
+    await set_columns(store, "deliveries", {"delivery_id": second}, due=timedelta(hours=-1))
+    assert [push.body for push in await pushed(store, settings)] == ["Dan and Cho liked your post."]
+    assert await pushed(store, settings) == []
+    found = await rows(store, "SELECT status, code FROM bongsu_deliveries ORDER BY delivery_id")
+    assert [tuple(row) for row in found] == [("CANCELLED", "READ"), ("SUCCESS", None)]
+
+
+async def test_what_is_unread_again_when_the_window_ends_is_pushed(store: Store, settings: Settings, now: Clock) -> None:
+    await decide_likes(store, settings, now, like("ann"))
+    for done in (Act.READ, Act.UNREAD):
+        await act(store, done)
+    await window_ends(store)
+    assert [push.body for push in await pushed(store, settings)] == ["Ann liked your post."]
+
+
+async def test_withdrawn_after_it_was_read_it_is_cancelled_in_the_history(
+    store: Store, settings: Settings, now: Clock
+) -> None:
+    event = like("ann")
+    await decide_likes(store, settings, now, event)
+    await act(store, Act.READ)
+    await window_ends(store)
+    assert await pushed(store, settings) == []
+    done = await Cancellations(store, LocalSignals()).cancel(event.event_id, "cli:mina", withdraw=True)
+    assert (done.cancelled, done.withdrawn) == (1, 1)
+    async with store.read() as tx:
+        (row,), _ = await history.find_page(tx, Filters(member_id="owner"))
+    assert row.status is Status.CANCELLED
+
+
+async def test_what_may_have_been_pushed_before_it_was_read_stays_unknown(
+    store: Store, settings: Settings, now: Clock
+) -> None:
+    await decide_likes(store, settings, now, like("ann"))
+    await act(store, Act.READ)
+    await set_columns(store, "messages", guarantee="at_least_once")
+    await set_columns(store, "deliveries", status="SENDING", leased_by=None, due=timedelta(hours=-1))
+    assert await pushed(store, settings) == []
+    ((status, code),) = await rows(store, "SELECT status, code FROM bongsu_deliveries")
+    assert (status, code) == ("UNKNOWN", "ABANDONED")
 
 
 async def test_an_empty_digest_is_not_pushed_although_its_delivery_waits(
@@ -181,10 +268,67 @@ async def test_an_erased_member_has_no_digests_and_is_an_actor_of_none(store: St
     await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("ann", "cli:mina")
     entries = await rows(store, "SELECT member_id, actor_id FROM bongsu_digest_entries ORDER BY message_id")
     assert sorted((row[0], row[1] or "") for row in entries) == [("owner", ""), ("owner", "bob"), ("owner2", "")]
+    await nobody_is_named(store, "owner2")
     # What is merged next does not name the one who was erased.
     await decide_likes(store, settings, now, like("cho", owner="owner2"))
     ((body,),) = await rows(store, "SELECT body FROM bongsu_digests WHERE member_id = 'owner2'")
     assert body == "Cho and 1 other liked your post."
+
+
+async def nobody_is_named(store: Store, member_id: str) -> None:
+    """In the member's only digest."""
+    ((body, data),) = await rows(store, "SELECT body, data FROM bongsu_digests WHERE member_id = $1", member_id)
+    assert body == "Someone liked your post."
+    assert "ann" not in data.lower()
+
+
+async def test_a_digest_with_an_erased_actor_has_another_text_wherever_it_is_shown(
+    store: Store, settings: Settings, now: Clock
+) -> None:
+    """At once: in the inbox, on open pages, and in the push that is still to come."""
+    settings = settings.model_copy(update={"sse_ping_seconds": 600})
+    await decide_likes(store, settings, now, like("bob"), like("cho"), like("ann"))
+    async with live_on(store, settings) as live, live.open("owner") as page:
+        await page.until_live()
+        await Erasures(store, live.signals, LEASE_SECONDS).erase("ann", "cli:mina")
+        await page.until(lambda page: page.seen("updated") != [])
+        (updated,) = page.seen("updated")
+    assert updated["message"] == "Someone and 2 others liked your post."
+    assert updated["data"] == {"count": 3, "actorIds": ["cho", "bob"]}
+    await window_ends(store)
+    (push,) = await pushed(store, settings)
+    assert (push.body, push.data) == (updated["message"], updated["data"])
+
+
+async def test_an_erased_actor_whom_a_digest_does_not_name_changes_nothing_of_it(
+    store: Store, settings: Settings, now: Clock
+) -> None:
+    await decide_likes(store, settings, now, like("ann"), *(like(f"a{number}") for number in range(5)))
+    before = await rows(store, "SELECT title, body, data FROM bongsu_digests")
+    ((change_id,),) = await rows(store, "SELECT changed_id FROM bongsu_members WHERE member_id = 'owner'")
+    await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("ann", "cli:mina")
+    assert await rows(store, "SELECT 1 FROM bongsu_digest_entries WHERE actor_id = 'ann'") == []
+    assert await rows(store, "SELECT title, body, data FROM bongsu_digests") == before
+    assert [row[0] for row in await rows(store, "SELECT changed_id FROM bongsu_members")] == [change_id]
+
+
+async def test_a_like_that_is_cancelled_after_an_erasure_brings_no_name_back(
+    store: Store, settings: Settings, now: Clock
+) -> None:
+    gone = like("bob")
+    await decide_likes(store, settings, now, like("ann"), gone)
+    await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("ann", "cli:mina")
+    await Cancellations(store, LocalSignals()).cancel(gone.event_id, "cli:mina")
+    await nobody_is_named(store, "owner")
+
+
+async def test_the_digests_of_many_are_rewritten_in_parts(store: Store, settings: Settings, now: Clock) -> None:
+    owners = [f"o{number}" for number in range(7)]
+    await english(store, *owners)
+    await decide_likes(store, settings, now, *(like("ann", owner=owner) for owner in owners))
+    await Erasures(store, LocalSignals(), LEASE_SECONDS, batch=3).erase("ann", "cli:mina")
+    for owner in owners:
+        await nobody_is_named(store, owner)
 
 
 async def test_a_step_that_fails_before_its_commit_counts_nothing(

@@ -202,7 +202,7 @@ async def test_what_was_read_before_the_push_went_is_not_pushed(pushing: Pushing
     view = await find_view(pushing.store, pushing.settings, "bob", None, 10)
     (row,) = view.rows
     assert (row.status, row.title) == (Status.CANCELLED, "trip")
-    said = "PUSH to phone: not sent: the member read the messages before the push was sent"
+    said = "PUSH to phone: not sent: the member read it before the push was sent"
     assert list(row_sentences(view, row)) == [said]
 
 

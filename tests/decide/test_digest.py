@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+import string
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -278,6 +280,21 @@ async def test_a_rule_chooses_the_key(store: Store, settings: Settings) -> None:
 
     await decide(store, settings, rules, trigger_event("a"), trigger_event("b"), clock=Clock())
     assert await results_by_member(store) == {"m": {"TOLD": 1, "MERGED": 1}}
+
+
+async def test_a_key_of_any_length_gathers_what_has_the_same(store: Store, settings: Settings) -> None:
+    """Random, because a database may compress it."""
+    long = "".join(random.Random(36).choices(string.ascii_letters + "가나다라마바사", k=20_000))
+    rules = Rules()
+    kind = rules.type("VISITED", channels=IN_APP, digest=Digest(60))
+
+    @rules.rule("said")
+    def visited(event: Event) -> Notice:
+        return Notice(kind, Listed(("m",)), digest_key=long + (event.ref_id or ""), title="t", body="b")
+
+    events = [trigger_event(), trigger_event(), trigger_event("other")]
+    await decide(store, settings, rules, *events, clock=Clock())
+    assert await results_by_member(store) == {"m": {"TOLD": 2, "MERGED": 1}}
 
 
 async def test_without_a_key_it_is_a_notification_of_its_own(store: Store, settings: Settings) -> None:

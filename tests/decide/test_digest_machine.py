@@ -28,7 +28,7 @@ from bongsu.store import Store, inbox, migrate, outbox
 from bongsu.store.core.query import Transaction, same
 from bongsu.store.desk import cancel_steps, cancellations
 from bongsu.store.desk.cancellations import Cancellation
-from bongsu.store.desk.digest_cancel import Rewrite
+from bongsu.store.desk.digest_remainders import Rewrite
 from bongsu.store.outbox import LockedClaims
 from tests.decide.test_digest import LAST, like
 from tests.support.decisions import NOON, Clock, ClockedDecider, rows, run_worker, unread_is_exact

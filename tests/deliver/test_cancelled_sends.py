@@ -26,7 +26,7 @@ from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
-from bongsu.store import Store
+from bongsu.store import Store, inbox
 from bongsu.store import deliveries as statements
 from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.ranks import RANKS
@@ -145,6 +145,31 @@ async def test_a_digest_that_waits_is_dropped_once_nothing_of_it_is_left(store: 
         await until_all_ended(store, dispatcher)
     assert [one.member_id for one in sender.sent if one.type == "VISIT"] == [member_id]
     assert await statuses(store) == {"CANCELLED": 3, "SUCCESS": 5}
+
+
+async def test_a_digest_that_waits_is_dropped_once_it_is_read(store: Store, settings: Settings) -> None:
+    settings = settings.model_copy(update={"send_timeout_seconds": 40, "lease_seconds": 120})
+    reader, other = await add_members_with_devices(store, 2)
+    gathered = NoticeType("VISIT", SALE.channels, digest=Digest(600))
+    await decide(store, settings, rules_notifying(Everyone(), gathered, ref_id="page"), trigger_event())
+    await set_columns(store, "deliveries", due=timedelta(seconds=-1))
+    await decide(store, settings, rules_notifying(Listed((other,)), AGAIN), trigger_event())
+    await set_columns(store, "deliveries", {"message_id": await newest_message(store)}, due=timedelta(seconds=-60))
+    sender = OneAtATime()
+    dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
+    async with running(dispatcher):
+        await sender.has_begun.wait()
+        assert await statuses(store) == {"SENDING": 3}
+        async with store.transaction() as tx:
+            await inbox.mark_read(tx, reader, 2**60, 10)
+        async with asyncio.timeout(20):
+            while not (await statuses(store))["CANCELLED"]:
+                await asyncio.sleep(0)
+        sender.may_answer.set()
+        await until_all_ended(store, dispatcher)
+    assert [one.member_id for one in sender.sent] == [other, other]
+    ((code,),) = await rows(store, "SELECT code FROM bongsu_deliveries WHERE status = 'CANCELLED'")
+    assert code == "READ"
 
 
 async def newest_message(store: Store) -> int:

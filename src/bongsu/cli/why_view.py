@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from bongsu.cli.terminal import local_time, plain, print_lines
-from bongsu.deliver.chat_contents import WITHHELD
 from bongsu.deliver.codes import in_words, meaning
+from bongsu.deliver.withheld import WITHHELD
 from bongsu.desk.why import (
     AllOff,
     DailyLimit,

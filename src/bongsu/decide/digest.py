@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha256
 from itertools import groupby
 from typing import Any
 
 from bongsu.decide.messages import MessageIds, Messages
 from bongsu.decide.progress import EventInProgress
-from bongsu.model import Channel, Notice, Reason
+from bongsu.model import ID_LIMIT, Channel, Notice, Reason
 from bongsu.model.channels import find_channel
 from bongsu.settings import Settings
 from bongsu.store import decisions
@@ -43,7 +44,12 @@ def digest_seconds(notice: Notice, settings: Settings) -> float:
 
 
 def key_of(notice: Notice) -> str | None:
-    return notice.ref_id if notice.digest_key is None else notice.digest_key
+    """What it is gathered by. Of a long one the hash: an index entry of PostgreSQL has room for 2,704 bytes. It has the id
+    of the member too, which may be 255 characters of four bytes."""
+    key = notice.ref_id if notice.digest_key is None else notice.digest_key
+    if key is None or len(key) <= ID_LIMIT:
+        return key
+    return f"sha256:{sha256(key.encode()).hexdigest()}"
 
 
 def digest_notice(notice_index: int, event: EventInProgress) -> DigestNotice:

@@ -6,12 +6,13 @@ So the texts of messages are nowhere but in chat: a deleted message is not pushe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from uuid import UUID
 
 import orjson
 
+from bongsu.deliver.withheld import Withheld
 from bongsu.errors import BadTemplate
 from bongsu.model.notice import CHAT_MESSAGE
 from bongsu.render.templates import Templates
@@ -23,22 +24,7 @@ from bongsu.store.messages.content import MessageContent
 
 # Characters of a message's text. Devices show fewer, and with the longest room name FCM takes it in any language.
 TEXT_LIMIT = 200
-# Why a push is not sent any more (codes.py).
-WITHHELD = frozenset({"READ", "DELETED", "MUTED", "LEFT_ROOM"})
-
 _log = telemetry.log("bongsu.chat-contents")
-
-
-@dataclass(frozen=True)
-class Withheld:
-    """There is nothing left to push, and why."""
-
-    code: str
-    is_bulk: bool
-
-
-# By notification.
-ChatContents = Mapping[int, MessageContent | Withheld]
 
 
 class ChatContentLoader:

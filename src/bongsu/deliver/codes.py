@@ -8,7 +8,7 @@ _AGAIN = "Nothing need be done: the recovery job gives it further rounds. Replay
 _MAY_HAVE_ARRIVED = "It may have arrived. Ask the member or look with the provider; replay it if a second one does no harm."
 _ADDRESS = "A replay goes nowhere until the member has registered again."
 _OURS = "Correct the setting that the detail names (`bongsu doctor` looks at them), then replay."
-_NOT_NEEDED = "Nothing to do: there is nothing left to push, and the next message is pushed again."
+_NOT_NEEDED = "Nothing to do: there is nothing left to push, and what comes next is pushed again."
 _CONTENT = "As it stands it will never go: correct the text or data at its source and send a new one."
 
 
@@ -27,8 +27,8 @@ MEANINGS = {
     "POISONED": Meaning("every process that claimed it has crashed", "Find the crash in the log, fix it, then replay."),
     "EXPIRED": Meaning("it expired before it could be sent", "It is of no use to the member any more: leave it."),
     "NO_ADDRESS": Meaning("the device or address was missing, invalid or without consent when its turn came", _ADDRESS),
-    "READ": Meaning("the member read the messages before the push was sent", _NOT_NEEDED),
-    "DELETED": Meaning("the messages were deleted before the push was sent", _NOT_NEEDED),
+    "READ": Meaning("the member read it before the push was sent", _NOT_NEEDED),
+    "DELETED": Meaning("it was deleted before the push was sent", _NOT_NEEDED),
     "MUTED": Meaning("the member muted the chat room before the push was sent", "The member wants no pushes of this room."),
     "LEFT_ROOM": Meaning("the member was no longer in the chat room when the push was due", "The member has left the room."),
     "UNREGISTERED": Meaning("the app was removed from the device, or its token was replaced", _ADDRESS),

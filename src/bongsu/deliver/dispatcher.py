@@ -16,9 +16,9 @@ from functools import partial
 from itertools import takewhile
 
 from bongsu.deliver.channels.callback import CallbackSender
-from bongsu.deliver.chat_contents import ChatContentLoader, ChatContents, Withheld
 from bongsu.deliver.claimer import SHARE, Claimer
 from bongsu.deliver.leases import continuity_of, lease_of
+from bongsu.deliver.own_contents import OwnContentLoader, OwnContents
 from bongsu.deliver.recorder import Recorder
 from bongsu.deliver.transitions import (
     given_back,
@@ -28,6 +28,7 @@ from bongsu.deliver.transitions import (
     result_of_withheld,
     result_without_sending,
 )
+from bongsu.deliver.withheld import Withheld
 from bongsu.errors import StoreClosed, StoreError, StoreTooSlow
 from bongsu.model.channels import find_channel
 from bongsu.model.outcome import Outcome, Retry, Unknown
@@ -38,7 +39,6 @@ from bongsu.store import Store
 from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus
 from bongsu.store.messages.content import Contents, MessageCache, MessageContent
-from bongsu.store.messages.digests import find_digest_contents, find_empty, find_gathered
 
 # How often it checks whether the event of a send that waits was cancelled. A tick may wait so long, and the loop as long
 # again: within two seconds of a cancellation nothing of it goes out.
@@ -70,7 +70,6 @@ class Dispatcher(Loop):
         settings: Settings,
         concurrency: int | None = None,
         message_cache: MessageCache | None = None,
-        chat_contents: ChatContentLoader | None = None,
     ) -> None:
         super().__init__(f"dispatch-{sender.channel.lower()}", min(settings.poll_seconds, CANCELLED_SECONDS))
         self.channel = sender.channel
@@ -78,7 +77,7 @@ class Dispatcher(Loop):
         self._sender = sender
         self._settings = settings
         self._message_cache = message_cache or MessageCache()
-        self._chat_contents = chat_contents or ChatContentLoader()
+        self._own_contents = OwnContentLoader()
         # Slots: deliveries that are claimed and not yet recorded.
         self._concurrency = find_channel(sender.channel).concurrency if concurrency is None else concurrency
         self._lease = lease_of(settings)
@@ -227,14 +226,12 @@ class Dispatcher(Loop):
         async with self._store.read() as tx:
             return await self._message_cache.load(tx, needed)
 
-    async def _load_own_contents(self, claimed: Sequence[ClaimedDelivery], contents: Contents) -> ChatContents:
-        """The present texts of digests and pushes about chat, by notification: it changes while they wait to be sent."""
-        gathered = find_gathered(((delivery.notification_id, delivery.message_id) for delivery in claimed), contents)
-        if not gathered:
+    async def _load_own_contents(self, claimed: Sequence[ClaimedDelivery], contents: Contents) -> OwnContents:
+        """The present texts of digests and pushes about chat, by notification: they change while they wait to be sent."""
+        if not any(content.is_digest for content in contents.values()):
             return {}
         async with self._store.read() as tx:
-            digests = await find_digest_contents(tx, gathered)
-            return digests | await self._chat_contents.load(tx, claimed, digests)
+            return await self._own_contents.load(tx, claimed, contents)
 
     def _start_send(self, claimed: ClaimedDelivery, content: MessageContent) -> None:
         sending = _Sending(claimed, content, time.monotonic())
@@ -268,7 +265,7 @@ class Dispatcher(Loop):
 
     async def _drop_cancelled(self) -> None:
         """Sends that wait for their turn, for a quota or a connection, may wait long: their event may be cancelled since,
-        and a chat message deleted or read."""
+        a digest read, and a chat message deleted or read."""
         now = time.monotonic()
         if now < self._check_cancelled_at:
             return
@@ -279,12 +276,10 @@ class Dispatcher(Loop):
         of_digests = {sending.claimed.notification_id: sending.content for sending in waiting if sending.content.is_digest}
         async with self._store.read() as tx:
             cancelled = await statements.find_cancelled(tx, {sending.claimed.message_id for sending in waiting})
-            empty = await find_empty(tx, of_digests) if of_digests else set()
-            claimed = [sending.claimed for sending in waiting]
-            outdated = await self._chat_contents.find_outdated(tx, claimed, of_digests)
+            outdated = await self._own_contents.find_outdated(tx, [sending.claimed for sending in waiting], of_digests)
         for sending in waiting:
             notification_id = sending.claimed.notification_id
-            if sending.claimed.message_id in cancelled or notification_id in empty:
+            if sending.claimed.message_id in cancelled:
                 self._take_back(sending, result_of_cancelled(sending.claimed, sending.content))
             elif notification_id in outdated:
                 withheld = outdated[notification_id]

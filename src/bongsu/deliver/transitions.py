@@ -7,7 +7,8 @@ import random
 from binascii import b2a_base64
 from dataclasses import replace
 
-from bongsu.deliver.chat_contents import Withheld
+from bongsu.deliver.own_contents import EVENT_CANCELLED
+from bongsu.deliver.withheld import Withheld
 from bongsu.model import Guarantee, Platform
 from bongsu.model.notice import CHAT_MESSAGE
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
@@ -78,9 +79,11 @@ def result_of_cancelled(claimed: ClaimedDelivery, content: MessageContent) -> De
 def result_of_withheld(claimed: ClaimedDelivery, withheld: Withheld) -> DeliveryResult:
     """One that was claimed although there is nothing left to push. If it was SENDING before, it may have arrived."""
     is_first = claimed.status != DeliveryStatus.SENDING
-    status, code = (DeliveryStatus.CANCELLED, withheld.code) if is_first else (DeliveryStatus.UNKNOWN, "ABANDONED")
+    status, code, detail = DeliveryStatus.CANCELLED, withheld.code, withheld.detail
+    if not is_first:
+        status, code, detail = DeliveryStatus.UNKNOWN, "ABANDONED", ABANDONED
     bulk = claimed.message_id if withheld.is_bulk else None
-    return DeliveryResult(claimed.delivery_id, claimed.epoch, status, code, None, is_attempt=False, bulk_message=bulk)
+    return DeliveryResult(claimed.delivery_id, claimed.epoch, status, code, detail, is_attempt=False, bulk_message=bulk)
 
 
 def given_back(claimed: ClaimedDelivery) -> DeliveryResult:
@@ -99,7 +102,7 @@ def _why_not_sent(claimed: ClaimedDelivery, content: MessageContent | None) -> t
     if was_sending and (content.guarantee is Guarantee.AT_MOST_ONCE or claimed.is_cancelled):
         return "ABANDONED", ABANDONED
     if claimed.is_cancelled:
-        return CANCELLED, "its event was cancelled before it was sent"
+        return CANCELLED, EVENT_CANCELLED
     if claimed.claim_count > MOST_CLAIMS:
         return "POISONED", f"{claimed.claim_count - 1} claims in a row ended without an outcome"
     if claimed.is_expired:

@@ -23,7 +23,7 @@ from bongsu.store import Store
 from bongsu.store.desk import cancel_steps, cancellations
 from bongsu.store.desk.cancel_steps import Step
 from bongsu.store.desk.cancellations import Cancellation, NothingLeft
-from bongsu.store.desk.digest_cancel import Rewrite
+from bongsu.store.desk.digest_remainders import Rewrite
 
 # Members whose rows one step changes: it holds their locks for a fraction of a second.
 MEMBERS = 1_000

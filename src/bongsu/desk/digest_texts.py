@@ -1,13 +1,15 @@
-"""The text of a digest after some of what it had gathered was cancelled."""
+"""The text of a digest after some of what it had gathered was cancelled, or one of its actors was erased."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from bongsu.decide.messages import as_json, digest_data
 from bongsu.errors import BadTemplate
 from bongsu.model import Digest, Listed, Notice, NoticeType
 from bongsu.render.templates import Templates
 from bongsu.runtime import telemetry
-from bongsu.store.desk.digest_cancel import DigestText, Remainder, Rewrite
+from bongsu.store.desk.digest_remainders import DigestText, Remainder, Rewrite
 
 _log = telemetry.log("bongsu.cancel")
 
@@ -16,6 +18,7 @@ def rewrite_with(templates: Templates) -> Rewrite:
     """As deciding renders it, from the newest that is left. A product's name is not looked up again."""
 
     def rewrite(left: Remainder) -> DigestText | None:
+        left = _without_erased(left)
         data = as_json(digest_data(left.data, left.size, left.actors))
         if not left.locale:  # its rule gave the text
             return DigestText(left.title, left.body, data)
@@ -31,3 +34,16 @@ def rewrite_with(templates: Templates) -> Rewrite:
         return DigestText(text.title, text.body, data)
 
     return rewrite
+
+
+# Where a rule's data and an event's payload name the actor (docs/howto/digest.md).
+_OF_ACTOR = ("actorId", "actorName")
+
+
+def _without_erased(left: Remainder) -> Remainder:
+    """Without the actor of the newest, if that member was erased since."""
+    if left.event.actor_id is None or (left.actors and left.actors[0].actor_id is not None):
+        return left
+    data = {name: value for name, value in left.data.items() if name not in _OF_ACTOR}
+    payload = {name: value for name, value in left.event.payload.items() if name not in _OF_ACTOR}
+    return replace(left, data=data, event=left.event.model_copy(update={"actor_id": None, "payload": payload}))

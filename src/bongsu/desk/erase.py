@@ -15,11 +15,15 @@ from typing import Any
 from bongsu.chat.fanout import Fanout
 from bongsu.clock.run import Run, Step
 from bongsu.clock.runs import Runs
+from bongsu.desk.digest_texts import rewrite_with
+from bongsu.live.announce import announce_updated
 from bongsu.model import new_id
 from bongsu.model.job import Job
+from bongsu.render.templates import Templates
 from bongsu.runtime.signals import Signals
 from bongsu.store import Store
 from bongsu.store.members import erasure
+from bongsu.store.members.erased_actors import forget_actor
 from bongsu.store.runs import RunRow, replace_input
 
 # Rows of each table that one transaction deletes: the member's own calls wait for so long.
@@ -33,7 +37,7 @@ AT_MOST = timedelta(days=365)
 
 def erase_job(signals: Signals, batch: int = BATCH) -> Job:
     """For those who request erasures, and for clocks, which go on with those of dead processes."""
-    return Job("erase", "Erases all data of a member.", partial(_erase, Fanout(signals), batch), at_most_for=AT_MOST)
+    return Job("erase", "Erases all data of a member.", partial(_erase, signals, batch), at_most_for=AT_MOST)
 
 
 class Erasures:
@@ -72,22 +76,28 @@ def member_hash(member_id: str) -> str:
     return sha256(member_id.encode()).hexdigest()
 
 
-async def _erase(fanout: Fanout, batch: int, run: Run) -> str:
+async def _erase(signals: Signals, batch: int, run: Run) -> str:
     """The cursor has the messages that the last part leaves to be deleted if no other member has them; `True` at the end."""
+    fanout, rewrite = Fanout(signals), rewrite_with(Templates.load())
     while run.cursor is not True:
+        member_id: str = run.input["memberId"]
         if run.cursor is not None:
             async with run.step() as step:
                 step.save(cursor=None, counts=await erasure.forget_messages(step, run.cursor))
             continue
         async with run.step() as step:
-            part = await erasure.erase_part(step, run.input["memberId"], batch)
+            forgotten = await forget_actor(step, member_id, batch, rewrite)
+            step.save(counts={"digest entries": forgotten.entries})
+        announce_updated(signals, forgotten.updated)
+        async with run.step() as step:
+            part = await erasure.erase_part(step, member_id, batch)
             step.save(cursor=part.is_last or part.message_ids or None, counts=part.counts)
             if part.is_last:
                 await _forget_id(step, run)
         for room_id in part.left_rooms:
-            fanout.left(room_id, run.input["memberId"])
+            fanout.left(room_id, member_id)
         for room_id in part.changed_rooms:
             fanout.changed(room_id)
-        if not part.is_last and not part.counts.total():
+        if not part.is_last and not part.counts.total() and not forgotten.entries:
             await asyncio.sleep(AGAIN_SECONDS)
     return ", ".join(f"{count} {name}" for name, count in run.counts.items() if count) or "nothing was stored"

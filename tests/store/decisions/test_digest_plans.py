@@ -8,8 +8,8 @@ from datetime import timedelta
 from bongsu.store import Store
 from bongsu.store.core.query import same
 from bongsu.store.decisions import decide, digests
-from bongsu.store.desk import digest_cancel
-from bongsu.store.members import erasure
+from bongsu.store.desk import digest_cancel, digest_remainders
+from bongsu.store.members import erased_actors
 from bongsu.store.messages import digests as texts
 from tests.support.plans import generic_plan
 from tests.support.rows import Sql, add_many
@@ -39,13 +39,14 @@ async def test_digests_are_found_by_their_keys(store: Store) -> None:
         digest_cancel.FIND_ENTRIES,
         digest_cancel.LEAVE,
         digest_cancel.LOWER_SIZES,
-        digest_cancel.FIND_REMAINDERS,
+        digest_remainders.FIND_REMAINDERS,
         digest_cancel.CANCEL_DELIVERIES,
         digest_cancel.FIND_SKIPPED,
         digest_cancel.WITHDRAW,
         digest_cancel.LOWER_UNREAD,
-        erasure.FORGET_ACTOR,
-        texts.FIND_EMPTY,
+        erased_actors.FIND_ACTED,
+        erased_actors.FORGET_ACTOR,
+        texts.FIND_STATES,
         texts.FIND_TEXTS,
     ):
         steps = await generic_plan(store, statement)

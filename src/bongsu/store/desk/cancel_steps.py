@@ -18,7 +18,7 @@ from bongsu.store.core.query import Row, Statement, Table, Transaction, as_uuid,
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.core.store import Store
 from bongsu.store.desk import digest_cancel
-from bongsu.store.desk.digest_cancel import Rewrite
+from bongsu.store.desk.digest_remainders import Rewrite
 from bongsu.store.inbox import changes
 from bongsu.store.members.channel_bits import BITS
 from bongsu.store.messages.counts import count_ended

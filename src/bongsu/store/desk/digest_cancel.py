@@ -6,49 +6,20 @@ gets a new text, and the pages that show it are updated. Locks: the members, by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from bongsu.model import Event
 from bongsu.model.channels import Channel
-from bongsu.model.payload import read_payload
-from bongsu.store.core.clock import find_now
 from bongsu.store.core.locks import lock_members
 from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import Row, Statement, Table, Transaction, in_both, same
 from bongsu.store.core.sqlite import SQLITE
-from bongsu.store.decisions.digests import Actor, GrownDigest, find_actors, set_texts
+from bongsu.store.desk.digest_remainders import Rewrite, find_remainders, rewrite_texts
 from bongsu.store.inbox import changes
 from bongsu.store.members.channel_bits import BITS
 from bongsu.store.messages.counts import count_ended
 
 _IN_APP = BITS[Channel.IN_APP]
-
-
-class DigestText(NamedTuple):
-    title: str
-    body: str
-    data: str
-
-
-@dataclass(frozen=True)
-class Remainder:
-    """What is left of a digest: how many, its newest actors, and the message and event of its newest entry."""
-
-    size: int
-    actors: Sequence[Actor]
-    type: str
-    locale: str
-    ref_id: str | None
-    title: str
-    body: str
-    data: dict[str, object]
-    event: Event
-
-
-# The text of a digest with what is left of it; None: as before.
-Rewrite = Callable[[Remainder], DigestText | None]
 
 
 @dataclass(frozen=True)
@@ -95,26 +66,6 @@ LOWER_SIZES = in_both(
         f"""
     UPDATE bongsu_digests SET size = size - 1
     WHERE notification_id IN (SELECT given.notification_id FROM {d.table("given", _NOTIFICATION_ID, 1)})"""
-    )
-)
-
-# The digests given ($1) with how many each has, whether it is in the inbox, and the newest message that counts in it, with
-# its event. Locks nothing; run under the members' locks.
-FIND_REMAINDERS = in_both(
-    lambda d: (
-        f"""
-    SELECT g.notification_id, g.member_id, g.size, g.title AS old_title, g.body AS old_body, g.data AS old_data,
-           n.channels & {_IN_APP} <> 0 AS is_in_inbox, n.channels & {_IN_APP} <> 0 OR n.archived_at IS NOT NULL AS is_shown,
-           m.type, m.locale, m.ref_id, m.title, m.body, m.data,
-           v.event_type, v.actor_id, v.target_id, v.ref_id AS event_ref_id,
-           CAST(v.payload AS text) AS payload
-    FROM {d.table("given", _NOTIFICATION_ID, 1)}
-    JOIN bongsu_digests AS g ON g.notification_id = given.notification_id
-    JOIN bongsu_notifications AS n ON n.member_id = g.member_id AND n.notification_id = g.notification_id
-    LEFT JOIN bongsu_messages AS m ON m.message_id = (
-        SELECT max(e.message_id) FROM bongsu_digest_entries AS e
-        WHERE e.notification_id = g.notification_id AND e.left_at IS NULL)
-    LEFT JOIN bongsu_events AS v ON v.event_id = m.event_id"""
     )
 )
 
@@ -188,44 +139,12 @@ async def leave_digests(
     left = {row["notification_id"] for row in await tx.fetch(LEAVE(*members))}
     if left:
         await tx.execute(LOWER_SIZES(_ids(sorted(left))))
-    rows = await tx.fetch(FIND_REMAINDERS(_ids(sorted(row["notification_id"] for row in found))))
-    updated = await _rewrite(tx, [row for row in rows if row["size"] and row["notification_id"] in left], rewrite)
+    rows = await find_remainders(tx, sorted(row["notification_id"] for row in found))
+    updated = await rewrite_texts(tx, [row for row in rows if row["size"] and row["notification_id"] in left], rewrite)
     empty = [row for row in rows if not row["size"]]
     cancelled, is_again = await _stop(tx, empty)
     withdrawn = await _withdraw(tx, empty) if withdraw else ()
     return Left(cancelled, withdrawn, updated, is_again)
-
-
-async def _rewrite(tx: Transaction, rows: Sequence[Row], rewrite: Rewrite | None) -> list[str]:
-    """Give digests the text of what is left of them; return the members whose pages show them."""
-    if not rows:
-        return []
-    actors = await find_actors(tx, [row["notification_id"] for row in rows])
-    drawn = await changes.draw(tx, len(rows))
-    grown = []
-    for row, change_id in zip(rows, drawn, strict=True):
-        text = rewrite and _remainder(row, actors.get(row["notification_id"], ()), rewrite)
-        text = text or DigestText(row["old_title"], row["old_body"], row["old_data"])
-        shown = change_id if row["is_in_inbox"] else None
-        grown.append(GrownDigest(row["notification_id"], row["member_id"], row["size"], *text, shown))
-    await set_texts(tx, grown, await find_now(tx))
-    return [digest.member_id for digest in grown if digest.change_id is not None]
-
-
-def _remainder(row: Row, actors: Sequence[Actor], rewrite: Rewrite) -> DigestText | None:
-    # An event may have been deleted or erased since.
-    payload = {} if row["payload"] is None else read_payload(row["payload"])
-    event = Event.model_construct(
-        event_type=row["event_type"] or "",
-        actor_id=row["actor_id"],
-        target_id=row["target_id"],
-        ref_id=row["event_ref_id"],
-        payload=payload,
-    )
-    if row["type"] is None:
-        return None
-    content = (row["type"], row["locale"], row["ref_id"], row["title"], row["body"], dict(read_payload(row["data"])))
-    return rewrite(Remainder(row["size"], actors, *content, event))
 
 
 async def _stop(tx: Transaction, rows: Sequence[Row]) -> tuple[int, bool]:

@@ -20,6 +20,7 @@ from bongsu.store.core.postgres import POSTGRES
 from bongsu.store.core.query import Statement, Table, Transaction, as_uuid, in_both, same
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.decisions import audience_snapshots
+from bongsu.store.members.erased_actors import FIND_ACTED
 from bongsu.store.retention import (
     NotificationKey,
     delete_deliveries_of,
@@ -169,20 +170,6 @@ DELETE_BEHAVIORS = in_both(
     )
 )
 
-# Forget that the member ($1) is an actor of others' digests, in up to $2 of them, by the index of actors. What these say
-# stays, as other messages do. Locks the entries; skips locked ones: those who change them hold the locks of other members.
-FORGET_ACTOR = in_both(
-    lambda d: (
-        f"""
-    UPDATE bongsu_digest_entries SET actor_id = NULL, actor_name = NULL
-    WHERE actor_id = $1 AND notification_id IN (
-        SELECT e.notification_id FROM bongsu_digest_entries AS e
-        WHERE e.actor_id = $1 ORDER BY e.notification_id LIMIT $2 {d.skip_locked})"""
-    )
-)
-# One of those entries, if there is one. Locks nothing.
-FIND_ACTED = same("SELECT notification_id FROM bongsu_digest_entries WHERE actor_id = $1 LIMIT 1")
-
 # How many devices the member has ($1), for the record of the erasure. Locks nothing.
 _COUNT_DEVICES = same("SELECT count(*) AS count FROM bongsu_devices WHERE member_id = $1")
 
@@ -226,11 +213,10 @@ async def erase_part(tx: Transaction, member_id: str, limit: int) -> Erased:
     counts["suppressions"] = len(suppressed)
     message_ids += [row["message_id"] for row in suppressed]
     (counts["behaviors"],) = await tx.execute(DELETE_BEHAVIORS(member_id, limit))
-    (counts["digest entries"],) = await tx.execute(FORGET_ACTOR(member_id, limit))
     chat = await erase_chat(tx, member_id, limit)
     counts.update({"chat rooms": len(chat.rooms), "chat messages": chat.messages})
     is_last = not keys and not suppressed and max(events, counts["behaviors"]) < limit
-    is_last = is_last and not chat.rooms and chat.messages < limit and not await tx.fetch(FIND_ACTED(member_id))
+    is_last = is_last and not chat.rooms and chat.messages < limit and not await tx.fetch(FIND_ACTED(member_id, 1))
     if is_last:
         (row,) = await tx.fetch(_COUNT_DEVICES(member_id))
         counts["devices"] = row["count"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from bongsu.store.core.query import Table, Transaction, in_both
 from bongsu.store.messages.content import Contents, MessageCache, MessageContent
@@ -23,14 +24,26 @@ FIND_TEXTS = in_both(
     )
 )
 
-# Those of the digests given ($1) of which nothing is left, because all was cancelled. Locks nothing.
-FIND_EMPTY = in_both(
+# Of the digests given ($1): whether nothing is left, because all was cancelled, and whether their members have read or
+# deleted them. Each found by its key. Locks nothing.
+FIND_STATES = in_both(
     lambda d: (
         f"""
-    SELECT g.notification_id FROM {d.table("given", _NOTIFICATION_ID, 1)} CROSS JOIN bongsu_digests AS g
-    WHERE g.notification_id = given.notification_id AND g.size = 0"""
+    SELECT g.notification_id, g.size = 0 AS is_empty,
+           n.read_at IS NOT NULL AS is_read, n.deleted_at IS NOT NULL AS is_deleted
+    FROM {d.table("given", _NOTIFICATION_ID, 1)} CROSS JOIN bongsu_digests AS g
+    JOIN bongsu_notifications AS n ON n.member_id = g.member_id AND n.notification_id = g.notification_id
+    WHERE g.notification_id = given.notification_id"""
     )
 )
+
+
+class DigestState(NamedTuple):
+    """Whether all that a digest had gathered was cancelled, and what its member has done with it."""
+
+    is_empty: bool
+    is_read: bool
+    is_deleted: bool
 
 
 @dataclass(frozen=True)
@@ -72,7 +85,10 @@ async def find_digest_contents(tx: Transaction, gathered: Sequence[tuple[int, Me
     }
 
 
-async def find_empty(tx: Transaction, notification_ids: Iterable[int]) -> set[int]:
-    """Those of these digests of which nothing is left."""
+async def find_states(tx: Transaction, notification_ids: Iterable[int]) -> dict[int, DigestState]:
+    """By notification. Those that were deleted from the store are left out."""
     given = Table(_NOTIFICATION_ID, [(notification_id,) for notification_id in notification_ids])
-    return {row["notification_id"] for row in await tx.fetch(FIND_EMPTY(given))}
+    return {
+        row["notification_id"]: DigestState(bool(row["is_empty"]), bool(row["is_read"]), bool(row["is_deleted"]))
+        for row in await tx.fetch(FIND_STATES(given))
+    }

@@ -77,10 +77,14 @@ OPEN = "('READY', 'SENDING')"
 
 # The status of a notification. A delivery under way decides it, then one whose outcome is unknown: an operator must not take
 # for final what may still change. After that one success is enough. If all failed it is FAILED although the inbox has it,
-# because that is what an operator searches for; and if all were cancelled, CANCELLED. Without deliveries it is in the inbox
+# because that is what an operator searches for; and if all were cancelled, CANCELLED. A digest that is not sent because its
+# member has read or deleted it in the inbox is SENT: the inbox is where they got it. Without deliveries it is in the inbox
 # alone, and SENT unless it was withdrawn: its event was cancelled, or all that a digest had gathered. What the member has
 # archived or deleted was not. What waits of a cancelled event is not sent, although its row has READY for a while.
-_STATUS = f"""CASE (SELECT max(CASE WHEN d.status = 'CANCELLED' OR (d.status = 'READY' AND m.cancelled_at IS NOT NULL) THEN 0
+_STATUS = f"""CASE (SELECT max(CASE WHEN d.status = 'CANCELLED' AND d.code IN ('READ', 'DELETED')
+                                        AND ({{row}}.channels & {_IN_APP} <> 0 OR {{row}}.archived_at IS NOT NULL
+                                             OR {{row}}.deleted_at IS NOT NULL) THEN 2
+                                   WHEN d.status = 'CANCELLED' OR (d.status = 'READY' AND m.cancelled_at IS NOT NULL) THEN 0
                                    WHEN d.status = 'FAIL' THEN 1 WHEN d.status = 'SUCCESS' THEN 2
                                    WHEN d.status = 'UNKNOWN' THEN 3 ELSE 4 END)
                    FROM bongsu_deliveries d WHERE d.notification_id = {{row}}.notification_id)
