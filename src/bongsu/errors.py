@@ -293,8 +293,8 @@ class OutboxTooOld(SourceError):
 
 
 class DriverMissing(SourceError):
-    """Install it where the workers run: `pip install 'bongsu[mysql]'` brings PyMySQL, `pip install 'bongsu[rabbitmq]'`
-    aio-pika."""
+    """Install it where the workers run: `pip install 'bongsu[mysql]'` brings PyMySQL and what it needs,
+    `pip install 'bongsu[rabbitmq]'` aio-pika."""
 
 
 class SourceNotConfigured(BongsuError):
