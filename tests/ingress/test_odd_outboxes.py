@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pymysql
 import pytest
 from structlog.testing import capture_logs
 
-from bongsu.errors import OutboxDiffers, OutboxTooOld, SourceLoginRefused
+from bongsu.errors import DriverMissing, OutboxDiffers, OutboxTooOld, SourceLoginRefused
 from bongsu.ingress.consumer import Consumer
 from bongsu.ingress.decode import decode_event
 from bongsu.ingress.relay import RejectedFilter, mysql, open_outbox, open_relay, postgres
@@ -207,6 +208,19 @@ def test_a_server_that_is_too_old_is_named_with_what_is_needed(version: str, is_
         assert version in str(error) and "MariaDB 10.6, MySQL 8.0.4" in str(error)
     else:
         assert is_good
+
+
+async def test_a_password_that_needs_a_missing_package_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MySQL's caching_sha2_password without TLS, where PyMySQL was installed alone."""
+
+    def connect(**_options: Any) -> None:
+        raise RuntimeError("'cryptography' package is required for sha256_password or caching_sha2_password auth methods")
+
+    monkeypatch.setattr(pymysql, "connect", connect)
+    outbox = open_outbox("mysql://orders:a-secret@127.0.0.1/orders")
+    with pytest.raises(DriverMissing, match=r"cryptography.*pip install 'bongsu\[mysql\]'"):
+        await outbox.check()
+    await outbox.close()
 
 
 LOCK = {"postgresql": "LOCK TABLE bongsu_outbox", "mariadb": "LOCK TABLES bongsu_outbox WRITE"}

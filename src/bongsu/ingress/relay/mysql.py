@@ -241,6 +241,8 @@ def _check_version(version: str) -> None:
 def _kind_of(error: Exception) -> type[SourceError]:
     if isinstance(error, OSError):
         return SourceAway
+    if isinstance(error, RuntimeError):
+        return DriverMissing  # PyMySQL, without cryptography: a password of MySQL's kind on a connection without TLS
     number = error.args[0] if error.args else None
     if number == 0:
         return SourceAway  # PyMySQL: the connection is closed
