@@ -11,6 +11,7 @@ from bongsu.errors import NoSuchRoom, NotInRoom, TooManyRooms
 from bongsu.runtime.topics import member_topic
 from bongsu.store.chat.rooms import ReadMark
 from tests.support.chat import Chat
+from tests.support.waiting import until_later
 
 
 async def members(chat: Chat, room: object) -> list[str]:
@@ -161,7 +162,9 @@ async def test_a_new_member_finds_the_history_and_nothing_unread(chat: Chat) -> 
 
 async def test_rooms_are_listed_by_their_newest_message_and_can_be_muted(chat: Chat) -> None:
     first, second, third = [await chat.room("a", "b", name=name) for name in ("1", "2", "3")]
+    await until_later(chat.store)
     await chat.send(second, "b", "x")
+    await until_later(chat.store)
     await chat.send(first, "b", "x")
     await chat.rooms.mute("a", second, True)
     found = await chat.rooms.of_member("a")

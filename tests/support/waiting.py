@@ -7,6 +7,7 @@ import asyncio
 import psycopg
 
 from bongsu.store import Store
+from bongsu.store.core.clock import find_now
 from bongsu.store.core.query import same
 from bongsu.store.core.sqlite import SqliteDatabase
 
@@ -29,6 +30,17 @@ async def _waiting(store: Store) -> int:
         (row,) = await tx.fetch(_FOR_A_LOCK())
     found: int = row["found"]
     return found
+
+
+async def until_later(store: Store) -> None:
+    """Until the store's clock shows another time: SQLite's counts milliseconds, and what is stored in one has no order."""
+    async with store.read() as tx:
+        before = await find_now(tx)
+    async with asyncio.timeout(60):
+        while True:
+            async with store.read() as tx:
+                if await find_now(tx) > before:
+                    return
 
 
 async def until_asleep(postgres_url: str) -> None:
