@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import redis.asyncio
+from redis.asyncio.client import Pipeline
 
 from bongsu.errors import RedisUnreachable, TooBusy
 from bongsu.live.registry import LocalRegistry, RedisRegistry, Registry, key_of
@@ -126,7 +128,7 @@ async def test_many_at_once_leave_the_newest(registry: Registry, told: Told, mem
     ids = [registry.new_id() for _ in range(50)]
     await asyncio.gather(*(registry.enter(member, one) for one in ids))
     assert await registry.connections(member) == ids[-3:]
-    assert [one for _, one in told.gone] == ids[:-3]
+    assert list(dict.fromkeys(one for _, one in told.gone)) == ids[:-3]
 
 
 async def test_ids_are_never_given_twice(registry: Registry) -> None:
@@ -191,6 +193,54 @@ async def test_one_whose_caller_gave_up_while_it_was_entered_is_removed(
                 await given_up
         [other] = await arrive(here, member)  # written after the first
         await eventually(here, member, [other])
+
+
+@pytest.fixture
+def losing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """The next answer of Redis is lost: what was asked for was done."""
+    is_lost, execute = False, Pipeline.execute
+
+    async def losing_one(pipeline: Pipeline, *arguments: Any, **options: Any) -> list[Any]:
+        nonlocal is_lost
+        answer: list[Any] = await execute(pipeline, *arguments, **options)
+        if is_lost:
+            is_lost = False
+            raise redis.exceptions.TimeoutError("the answer did not come")
+        return answer
+
+    def lose() -> None:
+        nonlocal is_lost
+        is_lost = True
+
+    monkeypatch.setattr(Pipeline, "execute", losing_one)
+    return lose
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_one_that_does_not_know_whether_it_was_entered_counts_once_when_it_comes_again(
+    redis_server: RedisServer, told: Told, member: str, losing: Callable[[], None], count: int
+) -> None:
+    """It closes the oldest if there are too many, and no other."""
+    async with over(redis_server.url, told) as here:
+        ids = await arrive(here, member, count)
+        losing()
+        with pytest.raises(RedisUnreachable):
+            await arrive(here, member)
+        ids += await arrive(here, member)
+        assert told.gone == [(member, one) for one in ids[:-3]]
+        assert await here.connections(member) == ids[-3:]
+
+
+async def test_one_that_has_to_go_and_was_not_told_is_told_with_the_next(
+    redis_server: RedisServer, told: Told, member: str
+) -> None:
+    """Its instance did not get the signal."""
+    async with over(redis_server.url, told) as here, over(redis_server.url, told) as there:
+        [oldest] = await arrive(here, member)
+        [second, *_] = await arrive(there, member, 3)
+        told.gone.clear()
+        await arrive(there, member)
+        assert told.gone == [(member, oldest), (member, second)]
 
 
 async def test_one_that_enters_while_the_instance_stops_is_refused(
