@@ -40,7 +40,7 @@ from bongsu.ingress.decode import decode_event
 from bongsu.ingress.intake import Intake
 from bongsu.ingress.rabbitmq import require_driver
 from bongsu.ingress.relay import open_relay
-from bongsu.live.announce import Announcer, announce_read
+from bongsu.live.announce import Announcer, announce_change
 from bongsu.live.gateway import Gateway
 from bongsu.live.member_state import OpenStreams
 from bongsu.live.presence import Presence
@@ -240,7 +240,7 @@ async def http(process: Process, listener: socket.socket) -> AsyncIterator[str]:
         process.stopping.is_set,
         signals,
         gateway=gateway,
-        on_change=partial(announce_read, signals),
+        on_change=partial(announce_change, signals),
         chat_order=chat_order,
         counters=counters,
         presence=process.presence,

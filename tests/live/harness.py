@@ -16,7 +16,7 @@ from bongsu.api.server import serving
 from bongsu.chat.fanout import Fanout
 from bongsu.chat.order import ChatOrder
 from bongsu.ingress.intake import Intake
-from bongsu.live.announce import Announcer, announce_read
+from bongsu.live.announce import Announcer, announce_change
 from bongsu.live.gateway import Gateway
 from bongsu.live.presence import presence
 from bongsu.runtime.keys import Keys
@@ -179,7 +179,7 @@ async def live_on(store: Store, settings: Settings, wire: str = "sse") -> AsyncI
             gateway=gateway,
             chat_order=order,
             presence=presence(settings, gateway.open_streams),
-            on_change=functools.partial(announce_read, signals),
+            on_change=functools.partial(announce_change, signals),
         )
         address = await stack.enter_async_context(serving(app, listener, gateway.drain, LIMITS))
         ringer = await stack.enter_async_context(ringing(store, signals))

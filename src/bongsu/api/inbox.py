@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
@@ -22,7 +22,7 @@ from bongsu.store.core.query import LARGEST_ID
 from bongsu.store.inbox import Act, InboxRow, PageKind, Place, State
 
 # Called with a member's id after the commit of a change that the member's open pages should show.
-OnChange = Callable[[str], Awaitable[None]]
+OnChange = Callable[[str], None]
 
 # Marked in one transaction: well under a second, so that neither a fan-out to the same member nor SQLite's other writers
 # wait long for its lock, and no statement comes near its time limit however many are unread.
@@ -155,7 +155,7 @@ class Inbox:
             work = partial(statements.apply_act, member_id=member_id, notification_id=notification_id, act=act)
             state, is_changed = await self._store.run(work)
             if is_changed:
-                await self._report(member_id)
+                self._report(member_id)
         if state is None or (state.position.place is Place.DELETED and act is not Act.DELETE):
             return None
         if statements.moved(act, state.position) is None:
@@ -183,7 +183,7 @@ class Inbox:
         finally:
             # Once for all of them: open pages are sent one mark, not one for each chunk.
             if read:
-                await self._report(member_id)
+                self._report(member_id)
         return ReadAll(read=read, unread=unread)
 
     async def seen(self, member_id: str) -> None:
@@ -195,11 +195,11 @@ class Inbox:
             work = partial(statements.mark_seen, member_id=member_id, last=newest, limit=MARK_CHUNK)
             end = await self._store.run(work)
         if newest is not None:
-            await self._report(member_id)
+            self._report(member_id)
 
-    async def _report(self, member_id: str) -> None:
+    def _report(self, member_id: str) -> None:
         if self._on_change is not None:
-            await self._on_change(member_id)
+            self._on_change(member_id)
 
 
 def _item(row: InboxRow) -> InboxItem:

@@ -29,7 +29,7 @@ class Listener:
     def __init__(self) -> None:
         self.reported: list[str] = []
 
-    async def __call__(self, member_id: str) -> None:
+    def __call__(self, member_id: str) -> None:
         self.reported.append(member_id)
 
 

@@ -155,7 +155,7 @@ class InboxMachine(RuleBasedStateMachine):
             for table in ("notifications", "messages", "members", "cancellations"):
                 await tx.execute(same(f"DELETE FROM bongsu_{table}")())
 
-    async def on_change(self, member: str) -> None:
+    def on_change(self, member: str) -> None:
         self.reported.append(member)
 
     def unread(self, member: str) -> int:
