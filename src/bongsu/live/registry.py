@@ -48,9 +48,6 @@ class Registry(Protocol):
     def enter_again(self) -> None:
         """Announcements may have been missed: enter every connection of this instance again."""
 
-    async def connections(self, member_id: str) -> list[str]:
-        """The open connections of a member, oldest first, without those that have to be closed."""
-
 
 def announce_disconnect(signals: Signals, member_id: str, connection_ids: Iterable[str]) -> None:
     for connection_id in connection_ids:
@@ -91,9 +88,6 @@ class LocalRegistry:
             self._members.pop(member_id, None)
 
     def enter_again(self) -> None: ...
-
-    async def connections(self, member_id: str) -> list[str]:
-        return list(self._members.get(member_id, ()))
 
 
 # A member's connections are a sorted set of "instance:number" by arrival time in microseconds. In one atomic step: remove
@@ -203,15 +197,6 @@ class RedisRegistry(Loop):
         if entry is not None and len(self._departed) < DEPARTED_LIMIT:
             self._departed.append(entry)
             self.wake()
-
-    async def connections(self, member_id: str) -> list[str]:
-        try:
-            await self._renew()
-            entered: Any = await self._redis.zrange(key_of(member_id), 0, -1)
-        except AWAY as error:
-            raise RedisUnreachable(str(error)) from error
-        ids = [connection_id.decode() for connection_id in entered]
-        return [connection_id for connection_id in ids if connection_id.partition(":")[0] not in self._dead][-self._limit :]
 
     def enter_again(self) -> None:
         """A connection that missed its disconnect is still the oldest, and is announced again."""
