@@ -16,7 +16,7 @@ from bongsu.desk.erase import Erasures
 from bongsu.desk.why import look
 from bongsu.errors import StoreUnreachable
 from bongsu.live.announce import Announcer
-from bongsu.model import Channel, utc_now
+from bongsu.model import Channel, new_id, utc_now
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.rules import catalogue
 from bongsu.runtime.loop import running
@@ -340,11 +340,15 @@ async def test_an_erased_actor_whom_a_digest_does_not_name_changes_nothing_of_it
     assert [row[0] for row in await rows(store, "SELECT changed_id FROM bongsu_members")] == [change_id]
 
 
+@pytest.mark.parametrize("has_event", [True, False])
 async def test_a_like_that_is_cancelled_after_an_erasure_brings_no_name_back(
-    store: Store, settings: Settings, now: Clock
+    store: Store, settings: Settings, now: Clock, has_event: bool
 ) -> None:
-    gone = like("bob")
-    await decide_likes(store, settings, now, like("ann"), gone)
+    """Neither from the event, nor from the message when retention has deleted the event."""
+    named, gone = like("ann"), like("bob")
+    await decide_likes(store, settings, now, named, gone)
+    if not has_event:
+        await set_columns(store, "messages", {"event_id": named.event_id}, event_id=new_id())
     await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("ann", "cli:mina")
     await Cancellations(store, LocalSignals()).cancel(gone.event_id, "cli:mina")
     await nobody_is_named(store, "owner")

@@ -80,8 +80,10 @@ async def connections(registry: Registry, member: str) -> list[str]:
         return list(registry._members.get(member, ()))
     assert isinstance(registry, RedisRegistry)
     await registry._renew()
-    entered = [one.decode() for one in await registry._redis.zrange(key_of(member), 0, -1)]
-    return [one for one in entered if one.partition(":")[0] not in registry._dead][-registry._limit :]
+    entered: Any = await registry._redis.zrange(key_of(member), 0, -1)
+    return [one for one in (one.decode() for one in entered) if one.partition(":")[0] not in registry._dead][
+        -registry._limit :
+    ]
 
 
 async def eventually(registry: Registry, member: str, expected: list[str]) -> None:
