@@ -16,7 +16,7 @@ from bongsu.desk.erase import Erasures
 from bongsu.desk.why import find_view
 from bongsu.errors import StoreUnreachable
 from bongsu.live.announce import Announcer
-from bongsu.model import Channel, utc_now
+from bongsu.model import Channel, new_id, utc_now
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.rules import catalogue
 from bongsu.runtime.loop import running
@@ -31,6 +31,7 @@ from bongsu.store.messages.content import MessageCache
 from tests.decide.test_digest import LAST, decide_likes, english, like, read_all
 from tests.live.harness import live_on
 from tests.support.decisions import Clock, ClockedDecider, results_by_member, rows, run_worker
+from tests.support.replays import replay
 from tests.support.rows import add_device, set_columns
 from tests.support.runs import LEASE_SECONDS
 
@@ -148,6 +149,33 @@ async def test_what_is_unread_again_when_the_window_ends_is_pushed(store: Store,
         await act(store, done)
     await window_ends(store)
     assert [push.body for push in await pushed(store, settings)] == ["Ann liked your post."]
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_a_failed_push_that_is_replayed_says_what_the_digest_says_now(
+    store: Store, settings: Settings, now: Clock, is_read: bool
+) -> None:
+    await decide_likes(store, settings, now, like("ann"), like("bob"))
+    await window_ends(store)
+    await set_columns(store, "deliveries", status="FAIL", code="INTERNAL", finished_at=timedelta())
+    await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("bob", "cli:mina")
+    if is_read:
+        await act(store, Act.READ)
+    assert await replay(store, {"channel": "PUSH"}) == (1, 1)
+    assert [push.body for push in await pushed(store, settings)] == ["Someone and 1 other liked your post."] * (not is_read)
+
+
+async def test_a_failed_like_that_is_replayed_is_merged_once(store: Store, settings: Settings, now: Clock) -> None:
+    failed = like("bob")
+    await decide_likes(store, settings, now, like("ann"))
+    async with store.transaction() as tx:
+        await outbox.add(tx, [failed])
+    await set_columns(store, "events", {"event_id": failed.event_id}, status="FAILED", finished_at=timedelta())
+    assert await replay(store, {"eventId": failed.event_id}) == (1, 1)
+    worker = EventWorker(store, catalogue(settings), settings, ClockedDecider(store, settings, now))
+    await run_worker(worker)
+    assert await replay(store, {"eventId": failed.event_id}) == (0, 0)
+    assert await results_by_member(store) == {"owner": {"TOLD": 1, "MERGED": 1}}
 
 
 async def test_withdrawn_after_it_was_read_it_is_cancelled_in_the_history(
@@ -312,11 +340,15 @@ async def test_an_erased_actor_whom_a_digest_does_not_name_changes_nothing_of_it
     assert [row[0] for row in await rows(store, "SELECT changed_id FROM bongsu_members")] == [change_id]
 
 
+@pytest.mark.parametrize("has_event", [True, False])
 async def test_a_like_that_is_cancelled_after_an_erasure_brings_no_name_back(
-    store: Store, settings: Settings, now: Clock
+    store: Store, settings: Settings, now: Clock, has_event: bool
 ) -> None:
-    gone = like("bob")
-    await decide_likes(store, settings, now, like("ann"), gone)
+    """Neither from the event, nor from the message when retention has deleted the event."""
+    named, gone = like("ann"), like("bob")
+    await decide_likes(store, settings, now, named, gone)
+    if not has_event:
+        await set_columns(store, "messages", {"event_id": named.event_id}, event_id=new_id())
     await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("ann", "cli:mina")
     await Cancellations(store, LocalSignals()).cancel(gone.event_id, "cli:mina")
     await nobody_is_named(store, "owner")

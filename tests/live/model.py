@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from bongsu.live.announce import announce_change, announce_withdrawn
+from bongsu.live.announce import announce_change, announce_changes
 from bongsu.runtime.signals import Signals
 from bongsu.store import Store, Transaction
 from bongsu.store.core.query import same
@@ -134,5 +134,5 @@ class Writer:
             elif self._dice.random() < 0.5:
                 announce_change(self._signals, one)
             else:
-                announce_withdrawn(self._signals, [one])
+                announce_changes(self._signals, [one])
         self._held = self._held if self._dice.random() < 0.3 else []

@@ -10,7 +10,7 @@ import pytest
 
 from bongsu.errors import StoreUnreachable
 from bongsu.live import announce, catchup, encode, hub
-from bongsu.live.announce import announce_change, announce_withdrawn
+from bongsu.live.announce import announce_change, announce_changes
 from bongsu.live.messages import write_notification
 from bongsu.runtime.loop import running
 from bongsu.runtime.redis_signals import RedisSignals
@@ -67,7 +67,7 @@ def kinds(page: EventSource) -> list[str]:
 
 
 def announce_step(signals: Signals, step: Sequence[tuple[str, int]]) -> None:
-    announce_withdrawn(signals, [member_id for member_id, _ in step])
+    announce_changes(signals, [member_id for member_id, _ in step])
 
 
 # --- what an open page gets -------------------------------------------------------------------------------------------
@@ -442,10 +442,10 @@ async def test_one_signal_names_the_members_of_a_message_withdrawn_from_many(liv
     with contextlib.ExitStack() as stack:
         for topic in (MESSAGES_TOPIC, *(member_topic(one) for one in members)):
             stack.enter_context(live.signals.listen(topic, heard.append))
-        announce_withdrawn(live.signals, [])
+        announce_changes(live.signals, [])
         assert heard == []
-        announce_withdrawn(live.signals, members)
+        announce_changes(live.signals, members)
         assert heard == [b'w["m-000","m-100"]']
         heard.clear()
-        announce_withdrawn(live.signals, members[1:])
+        announce_changes(live.signals, members[1:])
         assert heard == [b""] * announce.FEW

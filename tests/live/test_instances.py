@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from bongsu.live import announce
-from bongsu.live.announce import announce_change, announce_withdrawn
+from bongsu.live.announce import announce_change, announce_changes
 from bongsu.live.registry import key_of
 from tests.live.client import EventSource
 from tests.live.cluster import Cluster, cluster_on
@@ -72,7 +72,7 @@ async def test_what_was_withdrawn_leaves_the_pages_on_every_instance(
             await page.until_live()
             assert len(page.told) == 1
         step = await withdraw(worker.store, message_id)
-        announce_withdrawn(worker.announcer._signals, [member_id for member_id, _ in step])
+        announce_changes(worker.announcer._signals, [member_id for member_id, _ in step])
         for page, whose in ((one, member), (two, member), (three, other)):
             await page.until(lambda page: page.seen("badge")[-1] == {"unread": 0})
             assert await page.until_seen("withdrawn") == [{"id": str(dict(step)[whose])}]
@@ -87,7 +87,8 @@ async def test_what_was_withdrawn_leaves_the_pages_on_every_instance(
 
 
 async def test_the_fourth_page_closes_the_first_wherever_it_is(cluster: Cluster, worker: Ringer, member: str) -> None:
-    pages = [cluster.open(member, at, stays_away=True) for at in (0, 0, 1, 1)]
+    """And whatever it speaks."""
+    pages = [cluster.open(member, at, wire, stays_away=True) for at in (0, 1) for wire in READERS]
     for page in pages:
         await page.__aenter__()
         await page.until_live()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from bongsu.live.announce import announce_withdrawn
+from bongsu.live.announce import announce_changes
 from bongsu.runtime.loop import running
 from bongsu.runtime.redis_signals import RedisSignals
 from bongsu.settings import Settings
@@ -152,7 +152,7 @@ def withdraw_one(settings: Settings, notification_id: str) -> None:
             async with running(RedisSignals(settings.redis_url)) as signals:
                 async with store.read() as tx:
                     [row] = await tx.fetch(FIND_MESSAGE(int(notification_id)))
-                announce_withdrawn(signals, [one for one, _ in await withdraw(store, row["message_id"])])
+                announce_changes(signals, [one for one, _ in await withdraw(store, row["message_id"])])
         finally:
             await store.close()
 

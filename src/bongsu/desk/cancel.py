@@ -12,7 +12,7 @@ from uuid import UUID
 
 from bongsu.desk.digest_texts import rewrite_with
 from bongsu.errors import NoSuchEvent, NothingToCancel, StoreError
-from bongsu.live.announce import announce_updated, announce_withdrawn
+from bongsu.live.announce import announce_changes
 from bongsu.model import EventStatus
 from bongsu.render.templates import Templates
 from bongsu.runtime.loop import Loop
@@ -101,8 +101,6 @@ async def take_step(
 ) -> Step | None:
     """One step of an unfinished cancellation, and its announcement to open pages."""
     step = await cancel_steps.step(store, MEMBERS, event_id, passed_over, rewrite)
-    if step is not None and step.withdrawn:
-        announce_withdrawn(signals, [member_id for member_id, _ in step.withdrawn])
-    if step is not None and step.updated:
-        announce_updated(signals, step.updated)
+    if step is not None:
+        announce_changes(signals, [*(member_id for member_id, _ in step.withdrawn), *step.updated])
     return step

@@ -41,8 +41,8 @@ _OF_ACTOR = ("actorId", "actorName")
 
 
 def _without_erased(left: Remainder) -> Remainder:
-    """Without the actor of the newest, if that member was erased since."""
-    if left.event.actor_id is None or (left.actors and left.actors[0].actor_id is not None):
+    """Without the actor of the newest, if nothing is known of that member: erased since, or never named."""
+    if left.actors and any(left.actors[0]):
         return left
     data = {name: value for name, value in left.data.items() if name not in _OF_ACTOR}
     payload = {name: value for name, value in left.event.payload.items() if name not in _OF_ACTOR}

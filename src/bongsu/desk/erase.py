@@ -16,7 +16,7 @@ from bongsu.chat.fanout import Fanout
 from bongsu.clock.run import Run, Step
 from bongsu.clock.runs import Runs
 from bongsu.desk.digest_texts import rewrite_with
-from bongsu.live.announce import announce_updated
+from bongsu.live.announce import announce_changes
 from bongsu.model import new_id
 from bongsu.model.job import Job
 from bongsu.render.templates import Templates
@@ -88,7 +88,7 @@ async def _erase(signals: Signals, batch: int, run: Run) -> str:
         async with run.step() as step:
             forgotten = await forget_actor(step, member_id, batch, rewrite)
             step.save(counts={"digest entries": forgotten.entries})
-        announce_updated(signals, forgotten.updated)
+        announce_changes(signals, forgotten.updated)
         async with run.step() as step:
             part = await erasure.erase_part(step, member_id, batch)
             step.save(cursor=part.is_last or part.message_ids or None, counts=part.counts)

@@ -1,4 +1,4 @@
-"""Announces to open streams, in all processes, what a fan-out or a withdrawal has just committed.
+"""Announces to open streams, in all processes, what was just committed: new notifications, and changes of others.
 
 With few recipients, each one's signal carries the notification. With many, one signal names the message, and each gateway
 reads what the members it serves have. Signals may be lost: a stream that missed one reads the store at its next ping.
@@ -7,7 +7,7 @@ reads what the members it serves have. Signals may be lost: a stream that missed
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from bongsu.decide.progress import Decision
@@ -16,9 +16,9 @@ from bongsu.live.encode import encode_notifications
 from bongsu.live.messages import (
     LOGGED_OUT,
     READ_STORE,
+    write_changed_range,
     write_messages,
     write_notification,
-    write_withdrawn_range,
 )
 from bongsu.model import Channel
 from bongsu.runtime.loop import Loop
@@ -30,7 +30,7 @@ from bongsu.store.inbox import live as statements
 from bongsu.store.messages.content import MessageCache
 from bongsu.store.messages.digests import load_contents
 
-# A message with up to this many recipients is announced to each of them; so is a withdrawal from so many at a time.
+# A message with up to this many recipients is announced to each of them; so is a change for so many at a time.
 FEW = 100
 # And this many in all, for messages announced together: signals wait in a queue of bounded length.
 FEW_TOGETHER = 2_000
@@ -53,7 +53,7 @@ class Announcer(Loop):
 
     def decided(self, decision: Decision) -> None:
         """Queue the messages of a step. For the event worker, after each commit."""
-        announce_updated(self._signals, decision.updated)
+        announce_changes(self._signals, decision.updated)
         notified = decision.notified_by_message
         if not notified:
             return
@@ -145,24 +145,17 @@ def announce_change(signals: Signals, member_id: str) -> None:
     signals.send(member_topic(member_id), READ_STORE)
 
 
-def announce_updated(signals: Signals, member_ids: Sequence[str]) -> None:
-    """Digests of these members have grown, or something has left them. Call it after each step's commit."""
-    _announce_changes(signals, list(dict.fromkeys(member_ids)))
+def announce_changes(signals: Signals, member_ids: Iterable[str]) -> None:
+    """Something of these members' inboxes was changed: digests have another text, or notifications have left. Call it after
+    each step's commit.
 
-
-def announce_withdrawn(signals: Signals, member_ids: Sequence[str]) -> None:
-    """Notifications of these members have left their inboxes. Call it after each step's commit."""
-    _announce_changes(signals, member_ids)
-
-
-def _announce_changes(signals: Signals, member_ids: Sequence[str]) -> None:
-    """Of few, each one's streams read the store.
-
-    Of many, the signal has the first and the last member. Steps in the order of member ids have ranges that do not overlap,
-    so a gateway reads each member with an open stream once, however many steps there are.
+    Of few, each one's streams read the store. Of many, the signal has the first and the last member. Steps in the order of
+    member ids have ranges that do not overlap, so a gateway reads each member with an open stream once, however many steps
+    there are.
     """
-    if len(member_ids) <= FEW:
-        for member_id in member_ids:
+    members = list(dict.fromkeys(member_ids))
+    if len(members) <= FEW:
+        for member_id in members:
             announce_change(signals, member_id)
     else:
-        signals.send(MESSAGES_TOPIC, write_withdrawn_range(min(member_ids), max(member_ids)))
+        signals.send(MESSAGES_TOPIC, write_changed_range(min(members), max(members)))

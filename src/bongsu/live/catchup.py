@@ -12,7 +12,7 @@ from itertools import islice, repeat
 from bongsu.errors import StoreError
 from bongsu.live import encode
 from bongsu.live.member_state import LONG_AGO, MemberStreams, OpenStreams
-from bongsu.live.messages import read_withdrawn_range
+from bongsu.live.messages import read_changed_range
 from bongsu.runtime import telemetry
 from bongsu.runtime.loop import Loop
 from bongsu.store import Store, Transaction
@@ -60,14 +60,14 @@ class CatchUp(Loop):
         self.wake()
 
     def on_broadcast(self, data: bytes | None) -> None:
-        """A signal names messages with many recipients, or whom one was withdrawn from; None: signals may have been missed.
+        """A signal names messages with many recipients, or members with changes; None: signals may have been missed.
 
         Of new messages, all members with open streams are read: finding out first who are recipients would take as long.
         """
         if data is None:
             self._mark_everyone()
-        elif withdrawn := read_withdrawn_range(data):
-            first, last = withdrawn
+        elif changed := read_changed_range(data):
+            first, last = changed
             self.mark(one.member_id for one in self._open_streams.members() if first <= one.member_id <= last)
         else:
             self._is_for_everyone = True

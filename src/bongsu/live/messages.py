@@ -14,7 +14,7 @@ import orjson
 from bongsu.store.inbox.live import Recipient
 
 NOTIFICATION = b"n"
-WITHDRAWN = b"w"
+CHANGED_RANGE = b"w"
 # The member has logged out somewhere.
 LOGGED_OUT = b"l"
 # The member has joined a chat room. What follows is for chat/signals.py.
@@ -49,14 +49,14 @@ def write_messages(message_ids: list[int]) -> bytes:
     return orjson.dumps(message_ids)
 
 
-def write_withdrawn_range(first_member: str, last_member: str) -> bytes:
-    """A message was withdrawn from members between these two, both included."""
-    return b"%b%b" % (WITHDRAWN, orjson.dumps([first_member, last_member]))
+def write_changed_range(first_member: str, last_member: str) -> bytes:
+    """Something was changed for members between these two, both included."""
+    return b"%b%b" % (CHANGED_RANGE, orjson.dumps([first_member, last_member]))
 
 
-def read_withdrawn_range(data: bytes) -> tuple[str, str] | None:
+def read_changed_range(data: bytes) -> tuple[str, str] | None:
     """None for a signal of another kind."""
-    if data[:1] != WITHDRAWN:
+    if data[:1] != CHANGED_RANGE:
         return None
     first, last = orjson.loads(data[1:])
     return first, last

@@ -48,9 +48,6 @@ class Registry(Protocol):
     def enter_again(self) -> None:
         """Announcements may have been missed: enter every connection of this instance again."""
 
-    async def connections(self, member_id: str) -> list[str]:
-        """The open connections of a member, oldest first."""
-
 
 def announce_disconnect(signals: Signals, member_id: str, connection_ids: Iterable[str]) -> None:
     for connection_id in connection_ids:
@@ -92,12 +89,10 @@ class LocalRegistry:
 
     def enter_again(self) -> None: ...
 
-    async def connections(self, member_id: str) -> list[str]:
-        return list(self._members.get(member_id, ()))
-
 
 # A member's connections are a sorted set of "instance:number" by arrival time in microseconds. In one atomic step: remove
-# those of dead instances and those older than a stream can be, add the new one, remove the oldest beyond the limit.
+# those of dead instances and those older than a stream can be, add the new one, return the oldest beyond the limit. These
+# stay until their own instances remove them: repeated because an answer or a signal was lost, it returns them again.
 # The key has the member in braces, which is the hash tag of a Redis cluster.
 # ARGV: connection id, score (0 for now), limit, lifetime in seconds, dead instances.
 _ENTER = """
@@ -117,10 +112,7 @@ redis.call('ZADD', KEYS[1], 'NX', score, ARGV[1])
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 local evicted = {}
 local surplus = redis.call('ZCARD', KEYS[1]) - tonumber(ARGV[3])
-if surplus > 0 then
-  evicted = redis.call('ZRANGE', KEYS[1], 0, surplus - 1)
-  redis.call('ZREMRANGEBYRANK', KEYS[1], 0, surplus - 1)
-end
+if surplus > 0 then evicted = redis.call('ZRANGE', KEYS[1], 0, surplus - 1) end
 return {string.format('%.0f', score), evicted}
 """
 
@@ -206,15 +198,6 @@ class RedisRegistry(Loop):
             self._departed.append(entry)
             self.wake()
 
-    async def connections(self, member_id: str) -> list[str]:
-        try:
-            await self._renew()
-            entered: Any = await self._redis.zrange(key_of(member_id), 0, -1)
-        except AWAY as error:
-            raise RedisUnreachable(str(error)) from error
-        ids = [connection_id.decode() for connection_id in entered]
-        return [connection_id for connection_id in ids if connection_id.partition(":")[0] not in self._dead]
-
     def enter_again(self) -> None:
         """A connection that missed its disconnect is still the oldest, and is announced again."""
         # Redis may have been restarted without data: renew the lease first, or other instances could not see it expire.
@@ -254,6 +237,8 @@ class RedisRegistry(Loop):
                 evicted = await self._send_arrivals(arriving)
             except AWAY as error:
                 self._renew_at = 0.0
+                # They may have been entered all the same: left there, they would count for an hour.
+                self._departed += arriving[: max(0, DEPARTED_LIMIT - len(self._departed))]
                 raise RedisUnreachable(str(error)) from error
         for entry in arriving:
             self._here[entry.connection_id] = entry
@@ -308,9 +293,11 @@ class RedisRegistry(Loop):
         for entry in arriving:
             own: tuple[str | int, ...] = (entry.connection_id, entry.score, self._limit, self._lifetime, *self._dead)
             pipeline.eval(_ENTER, 1, key_of(entry.member_id), *own)
-        evicted = []
+        evicted: list[list[str]] = []
+        announced: set[str] = set()
         for entry, (score, gone) in zip(arriving, await pipeline.execute(), strict=True):
             entry.score = int(score)
-            evicted.append([connection_id.decode() for connection_id in gone])
+            evicted.append([one for connection_id in gone if (one := connection_id.decode()) not in announced])
+            announced.update(evicted[-1])
             announce_disconnect(self._signals, entry.member_id, evicted[-1])
         return evicted
