@@ -102,9 +102,9 @@ async def act(store: Store, act: Act, member_id: str = "owner") -> None:
 @pytest.mark.parametrize(
     ("done", "code", "means"),
     [
-        (Act.READ, "READ", "the member had read it before it was to go"),
-        (Act.ARCHIVE, "READ", "the member had read it before it was to go"),
-        (Act.DELETE, "DELETED", "it was deleted before it was to go"),
+        (Act.READ, "READ", "the member read it before the push was sent"),
+        (Act.ARCHIVE, "READ", "the member read it before the push was sent"),
+        (Act.DELETE, "DELETED", "it was deleted before the push was sent"),
     ],
 )
 async def test_what_the_member_has_read_or_deleted_in_the_inbox_is_not_pushed(

@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 from bongsu.chat.push import ChatPush
 from bongsu.decide.step import Decider
@@ -22,6 +23,7 @@ from bongsu.store.chat.pushes import RoomToLookAt
 from bongsu.store.core.query import same
 from tests.deliver.killed_dispatcher import Death
 from tests.support.chat_push import Present
+from tests.support.killed_processes import work_until_nothing_is_left
 
 POINTS = ("after a claim", "before the commit of an event", "after an event", "after a look", "after a decision")
 
@@ -76,10 +78,7 @@ async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> Non
         for loop in (dispatcher, worker, looks):
             await loop.start()
             stack.push_async_callback(loop.stop)
-        while await _is_left(store):
-            for loop in (looks, worker, dispatcher):
-                loop.wake()
-                await loop.idle.wait()
+        await work_until_nothing_is_left([looks, worker, dispatcher], partial(_is_left, store))
     await dispatcher._sender.close()
 
 

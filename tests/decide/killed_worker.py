@@ -7,6 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Sequence
+from functools import partial
 
 from bongsu.decide import worker as module
 from bongsu.decide.progress import EventInProgress
@@ -18,6 +19,7 @@ from bongsu.store import Store, Transaction, decisions, outbox
 from bongsu.store.decisions import DecisionRows, StepChanges, decide
 from bongsu.store.outbox import ClaimedEvent, LockedClaims
 from tests.support.decisions import ClockedDecider
+from tests.support.killed_processes import work_until_nothing_is_left
 from tests.support.random_events import QUIET_DAY
 from tests.support.random_events import rules as random_rules
 
@@ -90,9 +92,7 @@ async def _work(settings: Settings, rules: Rules, dice: random.Random, is_mortal
     decisions.apply_decision = apply_and_die
     worker = Mortal(store, settings, rules, death)
     await worker.start()
-    while await _pending(store):
-        worker.wake()
-        await worker.idle.wait()
+    await work_until_nothing_is_left([worker], partial(_pending, store))
     await worker.stop()
     await store.close()
 

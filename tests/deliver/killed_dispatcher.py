@@ -9,6 +9,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 from bongsu.deliver.channels.callback import OnOutcome
 from bongsu.deliver.channels.push.sender import Push
@@ -18,6 +19,7 @@ from bongsu.settings import Settings
 from bongsu.store import Query, Row, Store, Transaction
 from bongsu.store.core.query import Dialect, same
 from bongsu.store.deliveries import CLAIM, RECORD_OTHERS, RECORD_SUCCESSES, ClaimedDelivery
+from tests.support.killed_processes import work_until_nothing_is_left
 
 POINTS = ("in the middle of a claim", "after a claim", "after a send", "in the middle of a record")
 # What is not committed when the first and the last of them are passed.
@@ -121,9 +123,7 @@ async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> Non
     store.death = death
     dispatcher = Mortal(store, settings, death)
     await dispatcher.start()
-    while await _is_left(store):
-        dispatcher.wake()
-        await dispatcher.idle.wait()
+    await work_until_nothing_is_left([dispatcher], partial(_is_left, store))
     await dispatcher.stop()
     await dispatcher._sender.close()
     await store.close()

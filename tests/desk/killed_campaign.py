@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from bongsu.store.outbox import LockedClaims
 from tests.deliver import killed_dispatcher
 from tests.deliver.killed_dispatcher import POINTS, Death, Mortal, MortalStore
 from tests.support.cancellations import SALE
+from tests.support.killed_processes import work_until_nothing_is_left
 
 AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0)
 KINDS = {one.name: one for one in (SALE, AGAIN)}
@@ -107,11 +109,7 @@ async def _work(settings: Settings, dice: random.Random, is_mortal: bool) -> Non
     async with contextlib.AsyncExitStack() as stack:
         for one in loops:
             await stack.enter_async_context(running(one))
-        while await _is_left(store):
-            for one in loops:
-                one.wake()
-            for one in loops:
-                await one.idle.wait()
+        await work_until_nothing_is_left(loops, partial(_is_left, store))
     await dispatcher._sender.close()
     await store.close()
 

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 
+from bongsu.runtime.loop import Loop
 from bongsu.settings import Settings
 from tests.support.processes import forks
 
+# A few hundredths of the leases in these tests.
+PAUSE_SECONDS = 0.01
 # Runs to the end of its work, or of its life: settings, seed, whether it is mortal.
 Work = Callable[[Settings, int, bool], None]
+
+
+async def work_until_nothing_is_left(loops: Sequence[Loop], is_left: Callable[[], Awaitable[object]]) -> None:
+    """What a killed process had claimed is due when its lease ends. None spins until then: others need the processor."""
+    while await is_left():
+        for loop in loops:
+            loop.wake()
+        for loop in loops:
+            await loop.idle.wait()
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 def kill_at_random(

@@ -147,7 +147,9 @@ def test_a_message_counts_as_unread_until_its_room_is_opened_and_muted_rooms_cou
     liam.say("three")
     expect(count).to_have_text("1")
     expect(seoyeon.page.locator("#chat-badge")).to_have_text(str(with_all - 2))
-    # It is as it was after the page was loaded again.
+    # It is as it was after the page was loaded again. That opens the newest room, which is then read.
+    liam.open(other).say("four")
+    expect(seoyeon.message("four")).to_be_visible()
     seoyeon.page.reload()
     expect(count).to_have_text("1")
     expect(seoyeon.room(room).locator(".mute-mark")).to_be_visible()

@@ -200,16 +200,20 @@ class MysqlOutbox:
             import pymysql  # noqa: PLC0415
         except ImportError:
             raise DriverMissing(f"{self.location}: PyMySQL is not installed: `pip install 'bongsu[mysql]'`") from None
-        connection = pymysql.connect(
-            **self._options,
-            charset="utf8mb4",
-            # JSON is decoded from bytes.
-            use_unicode=False,
-            autocommit=True,
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=ANSWER_SECONDS,
-            write_timeout=ANSWER_SECONDS,
-        )
+        try:
+            connection = pymysql.connect(
+                **self._options,
+                charset="utf8mb4",
+                # JSON is decoded from bytes.
+                use_unicode=False,
+                autocommit=True,
+                connect_timeout=CONNECT_SECONDS,
+                read_timeout=ANSWER_SECONDS,
+                write_timeout=ANSWER_SECONDS,
+            )
+        except RuntimeError as error:
+            # PyMySQL, without cryptography: a password of MySQL's kind on a connection without TLS.
+            raise DriverMissing(f"{self.location}: {error}: `pip install 'bongsu[mysql]'`") from None
         try:
             _check_version(_text(_rows(connection, "SELECT version()")[0][0]))
             # Gap locks of a stricter level would make callers wait for the relay.
@@ -241,8 +245,6 @@ def _check_version(version: str) -> None:
 def _kind_of(error: Exception) -> type[SourceError]:
     if isinstance(error, OSError):
         return SourceAway
-    if isinstance(error, RuntimeError):
-        return DriverMissing  # PyMySQL, without cryptography: a password of MySQL's kind on a connection without TLS
     number = error.args[0] if error.args else None
     if number == 0:
         return SourceAway  # PyMySQL: the connection is closed
