@@ -56,6 +56,10 @@ async def chatting(client_class: Any, live: Live, member_id: str) -> AsyncIterat
     client = client_class(socket_url(live.address), lambda: token(live.settings, member_id), shown)
     running = asyncio.create_task(client.run())
     try:
+        # Only what is sent from then on is shown to it.
+        async with asyncio.timeout(WAIT_SECONDS):
+            while client.socket is None:
+                await asyncio.sleep(0)
         yield client, shown
     finally:
         running.cancel()
