@@ -6,7 +6,6 @@ import re
 from datetime import timedelta
 
 import httpx
-import pytest
 
 from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
@@ -16,32 +15,32 @@ from bongsu.store.core.query import same
 EVENT = {"eventType": "x"}
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({}, 401),
-        ({"Authorization": "Bearer wrong"}, 401),
-        ({"Authorization": "Bearer "}, 401),
-        ({"Authorization": "Basic server-key-of-the-tests"}, 401),
-        ({"Authorization": "server-key-of-the-tests"}, 401),
-        ({"Authorization": "Bearer \xf1"}, 401),
-        ({"X-API-Key": "wrong"}, 401),
-        ({"Cookie": "bongsu_session=server-key-of-the-testz"}, 401),
-        ({"Authorization": "Bearer server-key-of-the-tests"}, 202),
-        ({"Authorization": "bearer server-key-of-the-tests"}, 202),
-        ({"X-API-Key": "server-key-of-the-tests"}, 202),
-    ],
-)
-async def test_a_server_call_takes_an_api_key(api: httpx.AsyncClient, headers: dict[str, str], status: int) -> None:
+KEYS_AND_ANSWERS: list[tuple[dict[str, str], int]] = [
+    ({}, 401),
+    ({"Authorization": "Bearer wrong"}, 401),
+    ({"Authorization": "Bearer "}, 401),
+    ({"Authorization": "Basic server-key-of-the-tests"}, 401),
+    ({"Authorization": "server-key-of-the-tests"}, 401),
+    ({"Authorization": "Bearer \xf1"}, 401),
+    ({"X-API-Key": "wrong"}, 401),
+    ({"Cookie": "bongsu_session=server-key-of-the-testz"}, 401),
+    ({"Authorization": "Bearer server-key-of-the-tests"}, 202),
+    ({"Authorization": "bearer server-key-of-the-tests"}, 202),
+    ({"X-API-Key": "server-key-of-the-tests"}, 202),
+]
+
+
+async def test_a_server_call_takes_an_api_key(api: httpx.AsyncClient) -> None:
     del api.headers["Authorization"]
-    raw = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
-    response = await api.post("/api/events", json=EVENT, headers=raw)
-    assert response.status_code == status
-    if status == 401:
-        assert response.headers["www-authenticate"] == "Bearer"
-        assert response.json()["type"] == "urn:bongsu:bad-key"
-        # Callers log what they are answered.
-        assert "server-key-of-the-tes" not in response.text
+    for headers, status in KEYS_AND_ANSWERS:
+        raw = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
+        response = await api.post("/api/events", json=EVENT, headers=raw)
+        assert response.status_code == status, headers
+        if status == 401:
+            assert response.headers["www-authenticate"] == "Bearer"
+            assert response.json()["type"] == "urn:bongsu:bad-key"
+            # Callers log what they are answered.
+            assert "server-key-of-the-tes" not in response.text
 
 
 async def test_a_member_token_does_not_open_a_server_call(

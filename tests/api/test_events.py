@@ -135,15 +135,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("body", "status", "loc"), BAD, ids=[body[:60].decode(errors="replace") for body, _, _ in BAD])
-async def test_bad_input_is_a_4xx_that_says_what_and_where(
-    api: httpx.AsyncClient, store: Store, body: bytes, status: int, loc: list[Any] | None
-) -> None:
-    answer = problem(await api.post("/api/events", content=body, headers=JSON), status)
-    if loc is not None:
-        assert [one["loc"] for one in answer["errors"]] == [loc]
-        assert answer["errors"][0]["msg"]
-    assert await stored(store) == 0
+async def test_bad_input_is_a_4xx_that_says_what_and_where(api: httpx.AsyncClient, store: Store) -> None:
+    for body, status, loc in BAD:
+        answer = problem(await api.post("/api/events", content=body, headers=JSON), status)
+        if loc is not None:
+            assert [one["loc"] for one in answer["errors"]] == [loc], body[:60]
+            assert answer["errors"][0]["msg"]
+        assert await stored(store) == 0, body[:60]
 
 
 async def test_one_bad_event_in_an_array_keeps_all_out_and_is_named_by_its_place(

@@ -9,10 +9,17 @@ import httpx
 import pytest
 
 from bongsu.clock.jobs.recover import Recovery
+from bongsu.deliver import leases
 from bongsu.runtime.process import process_name
 from bongsu.store import Store
 from tests.support.deliveries import add_one_delivery, delivery_columns
 from tests.support.rows import add_row, set_columns
+
+
+@pytest.fixture(autouse=True)
+def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recovery waits for dispatchers that may be about to renew their leases. Here there are none."""
+    monkeypatch.setattr(leases, "GRACE_SECONDS", 0.0)
 
 
 async def recovery(api: httpx.AsyncClient) -> dict[str, Any]:

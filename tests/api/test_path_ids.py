@@ -72,11 +72,11 @@ async def test_an_encoded_slash_is_no_slash(bob: httpx.AsyncClient, slash: str, 
     assert await bobs_data(bob) == before
 
 
-@pytest.mark.parametrize("refused", ["%2e", "%2E%2e", "%00", "%1F", "a%1Fb", "a%1fb%2Fc", "a%7Fb", "a%0D%0Ab", "x" * 256])
-async def test_what_is_not_an_id_is_refused_in_a_path(bob: httpx.AsyncClient, refused: str) -> None:
-    # A client resolves a plain `..` by itself; here it is sent as it stands.
-    url = httpx.URL("http://bongsu/").copy_with(raw_path=f"/api/members/{refused}".encode())
-    assert (await bob.put(url, json={})).status_code == 422
+async def test_what_is_not_an_id_is_refused_in_a_path(bob: httpx.AsyncClient) -> None:
+    for refused in ("%2e", "%2E%2e", "%00", "%1F", "a%1Fb", "a%1fb%2Fc", "a%7Fb", "a%0D%0Ab", "x" * 256):
+        # A client resolves a plain `..` by itself; here it is sent as it stands.
+        url = httpx.URL("http://bongsu/").copy_with(raw_path=f"/api/members/{refused}".encode())
+        assert (await bob.put(url, json={})).status_code == 422, refused
 
 
 @pytest.mark.parametrize("refused", [".", "..", "a\x1fb", "a\x00b"])

@@ -11,6 +11,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
 
+from bongsu.api import ws_protocol
 from bongsu.api.websocket import MISTAKE_LIMIT
 from bongsu.api.ws_protocol import FRAMES, SLICE
 from bongsu.settings import Settings
@@ -23,7 +24,9 @@ TINY = [Opcode.PING, Opcode.PONG, Opcode.TEXT, Opcode.BINARY]
 
 
 @pytest.fixture
-async def live(embedded: tuple[Store, Settings]) -> AsyncIterator[Live]:
+async def live(embedded: tuple[Store, Settings], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Live]:
+    # After a flood nothing is read, the client's answer to the close frame neither: the connection ends after this time.
+    monkeypatch.setattr(ws_protocol, "LAST_FRAME_SECONDS", 0.5)
     async with live_on(*embedded, "ws") as everything:
         yield everything
 
