@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bongsu.api.paging import encode_cursor
-from bongsu.cli.terminal import local_time, operator_name, plain, print_lines, show
+from bongsu.cli.terminal import in_words, local_time, operator_name, plain, print_lines, show
 from bongsu.desk.cancel import Cancellations
 from bongsu.desk.lists import fill_page
 from bongsu.desk.progress import EventFilter, ProgressSample, find_progress, list_events, watch_progress
@@ -114,19 +114,15 @@ def facts(progress: EventProgress, zone: ZoneInfo) -> Iterator[tuple[str, str]]:
     if counts.merged:
         yield "merged into digests", f"{counts.merged:,}"
     if counts.suppressed:
-        yield "suppressed", _in_words(counts.suppressed)
+        yield "suppressed", in_words(counts.suppressed)
     for channel, statuses in counts.deliveries.items():
-        yield channel, _in_words(statuses)
+        yield channel, in_words(statuses)
     if progress.rate_per_second is not None:
         yield "rate", f"{_rate(progress.rate_per_second)} on average"
     if progress.expected_end is not None:
         why = "when the last is due" if progress.expected_end == progress.last_due else "at this rate"
         yield "ends", f"{local_time(progress.expected_end, zone)} {why}"
     yield from _cancellation(progress, zone)
-
-
-def _in_words(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
 def _rate(per_second: float) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from bongsu.decide.progress import EventInProgress
 from bongsu.model import Notice
@@ -15,7 +15,7 @@ from bongsu.render.templates import Templates
 from bongsu.store import decisions
 from bongsu.store.core.query import Transaction
 from bongsu.store.decisions import Message
-from bongsu.store.decisions.digests import Actor
+from bongsu.store.decisions.digests import Actor, DigestText
 from bongsu.store.ranks import PRIORITY_NUMBER
 
 # Types and sets of locales whose content locales are cached.
@@ -141,15 +141,6 @@ class Messages:
             expires_at=_expiry(notice, now),
             is_digest=is_digest,
         )
-
-
-class DigestText(NamedTuple):
-    """The text of a digest."""
-
-    title: str
-    body: str
-    # Fields for the client, as a JSON object.
-    data: str
 
 
 def digest_data(data: Mapping[str, Any], count: int, actors: Sequence[Actor]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from bongsu.errors import BadTemplate
 from bongsu.model import Digest, Listed, Notice, NoticeType
 from bongsu.render.templates import Templates
 from bongsu.runtime import telemetry
-from bongsu.store.desk.digest_remainders import DigestText, Remainder, Rewrite
+from bongsu.store.decisions.digests import DigestText
+from bongsu.store.desk.digest_remainders import Remainder, Rewrite
 
 _log = telemetry.log("bongsu.cancel")
 

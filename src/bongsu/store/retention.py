@@ -21,7 +21,20 @@ from uuid import UUID
 from bongsu.model.channels import Channel
 from bongsu.store.core.locks import lock_members
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Dialect, Row, Statement, Table, Transaction, as_uuid, in_both, same
+from bongsu.store.core.query import (
+    DELIVERY_ID,
+    EVENT_ID,
+    MESSAGE_ID,
+    NOTIFICATION_ID,
+    Dialect,
+    Row,
+    Statement,
+    Table,
+    Transaction,
+    as_uuid,
+    in_both,
+    same,
+)
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.members.channel_bits import BITS
 
@@ -49,8 +62,6 @@ class NotificationKey(NamedTuple):
 # --- notifications ----------------------------------------------------------------------------------------------------
 
 _KEY = {"member_id": "text", "notification_id": "bigint"}
-_NOTIFICATION_ID = {"notification_id": "bigint"}
-_DELIVERY_ID = {"delivery_id": "bigint"}
 
 # The next $3 notifications behind message $1, member $2, by the unique index of both, and whether each is older than $4.
 # Locks nothing.
@@ -66,13 +77,13 @@ _IS_MESSAGE_OLD = same("SELECT created_at < $2 AS is_old FROM bongsu_messages WH
 # never waits for a dispatcher.
 LOCK_DELIVERIES = Statement(
     postgres=f"""
-        SELECT one.delivery_id FROM {POSTGRES.table("given", _NOTIFICATION_ID, 1)}
+        SELECT one.delivery_id FROM {POSTGRES.table("given", NOTIFICATION_ID, 1)}
         CROSS JOIN LATERAL (
             SELECT d.delivery_id FROM bongsu_deliveries AS d
             WHERE d.notification_id = given.notification_id AND (NOT CAST($2 AS boolean) OR d.status IN {_FINISHED})
             FOR UPDATE SKIP LOCKED) AS one""",
     sqlite=f"""
-        SELECT d.delivery_id FROM {SQLITE.table("given", _NOTIFICATION_ID, 1)}
+        SELECT d.delivery_id FROM {SQLITE.table("given", NOTIFICATION_ID, 1)}
         CROSS JOIN bongsu_deliveries AS d INDEXED BY bongsu_deliveries_notification
             ON d.notification_id = given.notification_id
         WHERE NOT $2 OR d.status IN {_FINISHED}""",
@@ -86,9 +97,9 @@ def _delete(d: Dialect, table: str, ids: Mapping[str, str]) -> str:
 
 
 # Delete the attempts of the deliveries given, whose rows are locked.
-DELETE_ATTEMPTS = in_both(lambda d: _delete(d, "bongsu_attempts", _DELIVERY_ID))
+DELETE_ATTEMPTS = in_both(lambda d: _delete(d, "bongsu_attempts", DELIVERY_ID))
 # Delete the deliveries given. Their rows are locked.
-DELETE_DELIVERIES = in_both(lambda d: _delete(d, "bongsu_deliveries", _DELIVERY_ID))
+DELETE_DELIVERIES = in_both(lambda d: _delete(d, "bongsu_deliveries", DELIVERY_ID))
 
 # Delete those of the notifications given that have no delivery; return whose they were and what decides whether they were
 # unread: SQLite 3.40 computes `read_at IS NULL` wrongly here. Run under the members' locks.
@@ -107,9 +118,9 @@ DELETE_NOTIFICATIONS = Statement(
 )
 
 # Delete the digests of the notifications given. Run under the members' locks.
-DELETE_DIGESTS = in_both(lambda d: _delete(d, "bongsu_digests", _NOTIFICATION_ID))
+DELETE_DIGESTS = in_both(lambda d: _delete(d, "bongsu_digests", NOTIFICATION_ID))
 # Delete what these digests have gathered. Run under the members' locks.
-DELETE_ENTRIES = in_both(lambda d: _delete(d, "bongsu_digest_entries", _NOTIFICATION_ID))
+DELETE_ENTRIES = in_both(lambda d: _delete(d, "bongsu_digest_entries", NOTIFICATION_ID))
 
 _UNREAD = {"member_id": "text", "unread": "integer"}
 
@@ -136,7 +147,7 @@ async def delete_notifications(tx: Transaction, after: Cursor, cutoff: datetime,
 
 async def delete_deliveries_of(tx: Transaction, keys: Sequence[NotificationKey], *, only_finished: bool) -> int:
     """Delete deliveries of these notifications, but none that another transaction has locked. Return how many."""
-    given = Table(_NOTIFICATION_ID, [(key.notification_id,) for key in keys])
+    given = Table.of(NOTIFICATION_ID, (key.notification_id for key in keys))
     rows = await tx.fetch(LOCK_DELIVERIES(given, only_finished))
     await _delete_locked(tx, rows)
     return len(rows)
@@ -148,14 +159,14 @@ async def delete_without_deliveries(tx: Transaction, keys: Sequence[Notification
     if unread := Counter(row["member_id"] for row in deleted if row["read_at"] is None and row["channels"] & _IN_APP):
         await tx.execute(LOWER_UNREAD(Table(_UNREAD, sorted(unread.items()))))
     if deleted:
-        deleted_ids = Table(_NOTIFICATION_ID, [(row["notification_id"],) for row in deleted])
+        deleted_ids = Table.of(NOTIFICATION_ID, (row["notification_id"] for row in deleted))
         await tx.execute(DELETE_DIGESTS(deleted_ids), DELETE_ENTRIES(deleted_ids))
     return deleted
 
 
 async def _delete_locked(tx: Transaction, rows: Sequence[Row]) -> None:
     if rows:
-        given = Table(_DELIVERY_ID, [(row["delivery_id"],) for row in rows])
+        given = Table.of(DELIVERY_ID, (row["delivery_id"] for row in rows))
         await tx.execute(DELETE_ATTEMPTS(given), DELETE_DELIVERIES(given))
 
 
@@ -216,13 +227,13 @@ FIND_DELIVERIES = same(f"""
 # Those of the deliveries given that are finished since before $2. Locks them; skips locked ones.
 LOCK_FINISHED = Statement(
     postgres=f"""
-        SELECT one.delivery_id FROM {POSTGRES.table("given", _DELIVERY_ID, 1)}
+        SELECT one.delivery_id FROM {POSTGRES.table("given", DELIVERY_ID, 1)}
         CROSS JOIN LATERAL (
             SELECT d.delivery_id FROM bongsu_deliveries AS d
             WHERE d.delivery_id = given.delivery_id AND d.status IN {_FINISHED} AND d.finished_at < $2
             FOR UPDATE SKIP LOCKED) AS one""",
     sqlite=f"""
-        SELECT d.delivery_id FROM {SQLITE.table("given", _DELIVERY_ID, 1)}
+        SELECT d.delivery_id FROM {SQLITE.table("given", DELIVERY_ID, 1)}
         CROSS JOIN bongsu_deliveries AS d ON d.delivery_id = given.delivery_id
         WHERE d.status IN {_FINISHED} AND d.finished_at < $2""",
 )
@@ -231,8 +242,8 @@ LOCK_FINISHED = Statement(
 async def delete_deliveries(tx: Transaction, after: Cursor, cutoff: datetime, limit: int) -> Deleted:
     """Look at the next deliveries; delete those that are finished and old, with their attempts."""
     rows = await tx.fetch(FIND_DELIVERIES(-1 if after is None else after, limit, cutoff))
-    old = [(row["delivery_id"],) for row in rows if row["is_old"]]
-    locked = await tx.fetch(LOCK_FINISHED(Table(_DELIVERY_ID, old), cutoff)) if old else []
+    old = [row["delivery_id"] for row in rows if row["is_old"]]
+    locked = await tx.fetch(LOCK_FINISHED(Table.of(DELIVERY_ID, old), cutoff)) if old else []
     await _delete_locked(tx, locked)
     is_end = len(rows) < limit or (not old and rows[-1]["is_new"])
     return Deleted(None if is_end else rows[-1]["delivery_id"], Counter(deliveries=len(locked)))
@@ -240,8 +251,6 @@ async def delete_deliveries(tx: Transaction, after: Cursor, cutoff: datetime, li
 
 # --- events and their messages ----------------------------------------------------------------------------------------
 
-_EVENT_ID = {"event_id": "uuid"}
-_MESSAGE_ID = {"message_id": "bigint"}
 
 # The next $3 events behind time $1, event $2, that were made before $4, and whether each was finished before it. By the
 # index of that order. Locks nothing.
@@ -257,12 +266,12 @@ FIND_EVENTS = in_both(
 # Those of the events given that are finished. Locks them; skips locked ones, which are being replayed or cancelled.
 LOCK_EVENTS = Statement(
     postgres=f"""
-        SELECT one.event_id FROM {POSTGRES.table("given", _EVENT_ID, 1)}
+        SELECT one.event_id FROM {POSTGRES.table("given", EVENT_ID, 1)}
         CROSS JOIN LATERAL (
             SELECT e.event_id FROM bongsu_events AS e
             WHERE e.event_id = given.event_id AND e.status <> 'PENDING' FOR UPDATE SKIP LOCKED) AS one""",
     sqlite=f"""
-        SELECT e.event_id FROM {SQLITE.table("given", _EVENT_ID, 1)}
+        SELECT e.event_id FROM {SQLITE.table("given", EVENT_ID, 1)}
         CROSS JOIN bongsu_events AS e ON e.event_id = given.event_id WHERE e.status <> 'PENDING'""",
 )
 
@@ -270,28 +279,28 @@ LOCK_EVENTS = Statement(
 # are finished and locked, so that no member is notified of them meanwhile.
 DELETE_MESSAGES = Statement(
     postgres=f"""
-        DELETE FROM bongsu_messages AS m USING {POSTGRES.table("given", _EVENT_ID, 1)}
+        DELETE FROM bongsu_messages AS m USING {POSTGRES.table("given", EVENT_ID, 1)}
         WHERE m.event_id = given.event_id
           AND (SELECT 1 FROM bongsu_notifications AS n WHERE n.message_id = m.message_id LIMIT 1) IS NULL
           AND (SELECT 1 FROM bongsu_suppressions AS s WHERE s.message_id = m.message_id LIMIT 1) IS NULL
         RETURNING m.message_id""",
     sqlite=f"""
         DELETE FROM bongsu_messages
-        WHERE event_id IN (SELECT given.event_id FROM {SQLITE.table("given", _EVENT_ID, 1)})
+        WHERE event_id IN (SELECT given.event_id FROM {SQLITE.table("given", EVENT_ID, 1)})
           AND (SELECT 1 FROM bongsu_notifications AS n WHERE n.message_id = bongsu_messages.message_id LIMIT 1) IS NULL
           AND (SELECT 1 FROM bongsu_suppressions AS s WHERE s.message_id = bongsu_messages.message_id LIMIT 1) IS NULL
         RETURNING message_id""",
 )
 
 # Delete the counts of the messages given.
-DELETE_COUNTS = in_both(lambda d: _delete(d, "bongsu_message_counts", _MESSAGE_ID))
+DELETE_COUNTS = in_both(lambda d: _delete(d, "bongsu_message_counts", MESSAGE_ID))
 
 # Delete those of the events given that have no message. Their rows are locked.
 DELETE_EVENTS = in_both(
     lambda d: (
         f"""
     DELETE FROM bongsu_events
-    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_ID, 1)})
+    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", EVENT_ID, 1)})
       AND (SELECT 1 FROM bongsu_messages AS m WHERE m.event_id = bongsu_events.event_id LIMIT 1) IS NULL"""
     )
 )
@@ -306,7 +315,7 @@ async def delete_events(tx: Transaction, after: Cursor, cutoff: datetime, limit:
     if old := [as_uuid(row["event_id"]) for row in rows if row["is_old"]]:
         locked = await lock_finished_events(tx, old)
         counts["messages"] = await delete_unused_messages(tx, locked)
-        (counts["events"],) = await tx.execute(DELETE_EVENTS(_event_ids(locked)))
+        (counts["events"],) = await tx.execute(DELETE_EVENTS(Table.of(EVENT_ID, locked)))
     if len(rows) < limit:
         return Deleted(None, counts)
     last = tx.dialect.time(rows[-1]["created_at"])
@@ -315,18 +324,14 @@ async def delete_events(tx: Transaction, after: Cursor, cutoff: datetime, limit:
 
 async def lock_finished_events(tx: Transaction, event_ids: Sequence[UUID]) -> list[UUID]:
     """Lock those of these events that are finished and that no other transaction has locked."""
-    return [as_uuid(row["event_id"]) for row in await tx.fetch(LOCK_EVENTS(_event_ids(event_ids)))]
+    return [as_uuid(row["event_id"]) for row in await tx.fetch(LOCK_EVENTS(Table.of(EVENT_ID, event_ids)))]
 
 
 async def delete_unused_messages(tx: Transaction, event_ids: Sequence[UUID]) -> int:
     """Delete the messages of these locked events that no member has; return how many."""
-    deleted = await tx.fetch(DELETE_MESSAGES(_event_ids(event_ids)))
-    await tx.execute(DELETE_COUNTS(Table(_MESSAGE_ID, [(row["message_id"],) for row in deleted])))
+    deleted = await tx.fetch(DELETE_MESSAGES(Table.of(EVENT_ID, event_ids)))
+    await tx.execute(DELETE_COUNTS(Table.of(MESSAGE_ID, (row["message_id"] for row in deleted))))
     return len(deleted)
-
-
-def _event_ids(event_ids: Sequence[UUID]) -> Table:
-    return Table(_EVENT_ID, [(event_id,) for event_id in event_ids])
 
 
 # --- runs and the audit trail -----------------------------------------------------------------------------------------
@@ -358,8 +363,8 @@ DELETE_CANCELLATIONS = in_both(
 async def delete_runs(tx: Transaction, after: Cursor, cutoff: datetime, audit_cutoff: datetime, limit: int) -> Deleted:
     """Look at the next runs: those of slots are kept since `cutoff`, those that were requested since `audit_cutoff`."""
     rows = await tx.fetch(FIND_RUNS(-1 if after is None else after, limit, cutoff, audit_cutoff))
-    old = [(row["run_id"],) for row in rows if row["is_old"]]
-    deleted = sum(await tx.execute(DELETE_RUNS(Table(_RUN_ID, old)))) if old else 0
+    old = [row["run_id"] for row in rows if row["is_old"]]
+    deleted = sum(await tx.execute(DELETE_RUNS(Table.of(_RUN_ID, old)))) if old else 0
     return Deleted(None if len(rows) < limit else rows[-1]["run_id"], Counter(runs=deleted))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from bongsu.store.core.query import Dialect, Row, Transaction, fetch_one, in_both, same
+from bongsu.store.core.query import Dialect, Row, Transaction, fetch_one, in_both, optional_time, same
 
 # Abandoned runs that are found at a time.
 ABANDONED_LIMIT = 100
@@ -80,18 +80,13 @@ class Progress:
     total: int | None = None
 
 
-def _clock(d: Dialect) -> str:
-    """The store's time at this moment. Not now(), which on PostgreSQL is when the transaction began."""
-    return "clock_timestamp()" if d.name == "postgresql" else d.now
-
-
 def _lease_end(d: Dialect, seconds: str) -> str:
     return f"clock_timestamp() + make_interval(secs => {seconds})" if d.name == "postgresql" else d.after(seconds)
 
 
 def _columns(d: Dialect) -> str:
     return f"""run_id, job, subject, slot, requested_by, input, epoch, leased_by, claim_count, cursor, counts, done, total,
-        is_made_up, skipped, started_at, finished_at, result, error, due <= {_clock(d)} AS is_lease_over,
+        is_made_up, skipped, started_at, finished_at, result, error, due <= {d.clock} AS is_lease_over,
         {d.seconds_since("started_at")} AS age_seconds"""
 
 
@@ -121,7 +116,7 @@ FIND_ABANDONED = in_both(
     lambda d: (
         f"""
     SELECT {_columns(d)} FROM bongsu_runs {d.index_hint("bongsu_runs_open")}
-    WHERE finished_at IS NULL AND due <= {_clock(d)} ORDER BY run_id LIMIT $1"""
+    WHERE finished_at IS NULL AND due <= {d.clock} ORDER BY run_id LIMIT $1"""
     )
 )
 # Make another process ($3) the owner of a run ($1) that is abandoned and still has the epoch ($2) it was found with, for a
@@ -133,7 +128,7 @@ _TAKE_OVER = in_both(
     SET epoch = epoch + 1, leased_by = $3, due = {_lease_end(d, "$4")}, claim_count = claim_count + 1
     WHERE run_id = (
         SELECT r.run_id FROM bongsu_runs AS r
-        WHERE r.run_id = $1 AND r.epoch = $2 AND r.finished_at IS NULL AND r.due <= {_clock(d)} {d.skip_locked})
+        WHERE r.run_id = $1 AND r.epoch = $2 AND r.finished_at IS NULL AND r.due <= {d.clock} {d.skip_locked})
     RETURNING {_columns(d)}"""
     )
 )
@@ -166,7 +161,7 @@ async def take_over(tx: Transaction, found: RunRow, owner: str, lease_seconds: f
 
 # The process that claimed run $1 with epoch $2 holds it until its lease ends.
 def _is_held(d: Dialect) -> str:
-    return f"run_id = $1 AND epoch = $2 AND finished_at IS NULL AND due > {_clock(d)}"
+    return f"run_id = $1 AND epoch = $2 AND finished_at IS NULL AND due > {d.clock}"
 
 
 # The run ($1) if its owner (epoch $2) still holds it. Locks the row until the transaction ends: it is not taken over before.
@@ -188,14 +183,14 @@ _REPLACE_INPUT = same("UPDATE bongsu_runs SET input = $2 WHERE run_id = $1")
 _RENEW = in_both(lambda d: f"UPDATE bongsu_runs SET due = {_lease_end(d, '$3')} WHERE {_is_held(d)} RETURNING {_columns(d)}")
 # End the lease of run $1 (epoch $2) now: its process stops, and another may go on. Such a claim does not count as a crash.
 # Locks the row.
-_RELEASE = in_both(lambda d: f"UPDATE bongsu_runs SET due = {_clock(d)}, claim_count = claim_count - 1 WHERE {_is_held(d)}")
+_RELEASE = in_both(lambda d: f"UPDATE bongsu_runs SET due = {d.clock}, claim_count = claim_count - 1 WHERE {_is_held(d)}")
 # Record how run $1 (epoch $2) ended: $3 result, $4 error. Forgets the cursor, which may have a member's id in it. Locks the
 # row. Also past the lease, if the run was not taken over: its last step may have taken longer than that, and another
 # process would only do the same again.
 _FINISH = in_both(
     lambda d: (
         f"""
-    UPDATE bongsu_runs SET finished_at = {_clock(d)}, result = $3, error = $4, cursor = NULL
+    UPDATE bongsu_runs SET finished_at = {d.clock}, result = $3, error = $4, cursor = NULL
     WHERE run_id = $1 AND epoch = $2 AND finished_at IS NULL RETURNING {_columns(d)}"""
     )
 )
@@ -285,7 +280,7 @@ def _read(dialect: Dialect, row: Row) -> RunRow:
         run_id=row["run_id"],
         job=row["job"],
         subject=row["subject"],
-        slot=None if row["slot"] is None else dialect.time(row["slot"]),
+        slot=optional_time(dialect, row["slot"]),
         requested_by=row["requested_by"],
         input=orjson.loads(row["input"]),
         epoch=row["epoch"],
@@ -298,7 +293,7 @@ def _read(dialect: Dialect, row: Row) -> RunRow:
         is_made_up=bool(row["is_made_up"]),
         skipped=row["skipped"],
         started_at=dialect.time(row["started_at"]),
-        finished_at=None if row["finished_at"] is None else dialect.time(row["finished_at"]),
+        finished_at=optional_time(dialect, row["finished_at"]),
         result=row["result"],
         error=row["error"],
         is_lease_over=bool(row["is_lease_over"]),

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Dialect, Row, Statement, as_uuid
+from bongsu.store.core.query import ROOM_ID, Dialect, Row, Statement, as_uuid, optional_time
 from bongsu.store.core.sqlite import SQLITE
-
-ROOM_ID = {"room_id": "uuid"}
 
 # Locks the rooms given ($1), in the order of their ids, and returns those that exist. LATERAL: each by its key.
 LOCK_ROOMS = Statement(
@@ -49,9 +46,6 @@ class ChatMessage:
 
 
 def read_message(dialect: Dialect, row: Row) -> ChatMessage:
-    def moment(stored: Any) -> datetime | None:
-        return None if stored is None else dialect.time(stored)
-
     return ChatMessage(
         room_id=as_uuid(row["room_id"]),
         seq=row["seq"],
@@ -59,6 +53,6 @@ def read_message(dialect: Dialect, row: Row) -> ChatMessage:
         client_message_id=row["client_message_id"],
         message=row["message"],
         sent_at=dialect.time(row["sent_at"]),
-        edited_at=moment(row["edited_at"]),
-        deleted_at=moment(row["deleted_at"]),
+        edited_at=optional_time(dialect, row["edited_at"]),
+        deleted_at=optional_time(dialect, row["deleted_at"]),
     )

@@ -14,19 +14,18 @@ from uuid import UUID
 from bongsu.model import EventStatus, new_id
 from bongsu.store.chat import ChatMessage
 from bongsu.store.chat.messages import NewMessage, Stored, add_messages
-from bongsu.store.core.query import Row, Table, Transaction, as_uuid, in_both
+from bongsu.store.core.query import EVENT_ID, Row, Table, Transaction, as_uuid, in_both
 from bongsu.store.outbox import EndedEvent, add_ended
 
 CHAT_MESSAGE_SENT = "chat.message_sent"
 
-_EVENT_ID = {"event_id": "uuid"}
 
 # Those of the events given ($1) that are FAILED chat messages. Locks them, in the order of ids.
 _LOCK = in_both(
     lambda d: (
         f"""
     SELECT e.event_id, e.actor_id, e.ref_id, e.payload FROM bongsu_events AS e
-    WHERE e.event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_ID, 1)})
+    WHERE e.event_id IN (SELECT given.event_id FROM {d.table("given", EVENT_ID, 1)})
       AND e.event_type = '{CHAT_MESSAGE_SENT}' AND e.status = 'FAILED'
     ORDER BY e.event_id {d.lock_row}"""
     )
@@ -37,7 +36,7 @@ _FINISH = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events SET status = 'DONE', finished_at = {d.now}, error = NULL
-    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_ID, 1)})"""
+    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", EVENT_ID, 1)})"""
     )
 )
 
@@ -71,12 +70,12 @@ async def replay(tx: Transaction, event_ids: Sequence[UUID]) -> Replayed:
     """Store the messages of these dead letters. One whose sender is no longer in the room stays dead."""
     if not event_ids:
         return Replayed(0, [])
-    rows = await tx.fetch(_LOCK(_table(event_ids)))
+    rows = await tx.fetch(_LOCK(Table.of(EVENT_ID, event_ids)))
     sends = {as_uuid(row["event_id"]): send for row in rows if (send := _message_of(row)) is not None}
     results = await add_messages(tx, list(sends.values())) if sends else []
     stored = {event_id: result for event_id, result in zip(sends, results, strict=True) if isinstance(result, Stored)}
     if stored:
-        await tx.execute(_FINISH(_table(list(stored))))
+        await tx.execute(_FINISH(Table.of(EVENT_ID, list(stored))))
     return Replayed(len(stored), [result.message for result in stored.values() if result.is_new])
 
 
@@ -91,7 +90,3 @@ def _message_of(row: Row) -> NewMessage | None:
     if not row["actor_id"] or not isinstance(text, str) or not isinstance(client_message_id, str):
         return None
     return NewMessage(room_id, row["actor_id"], client_message_id, text)
-
-
-def _table(event_ids: Sequence[UUID]) -> Table:
-    return Table(_EVENT_ID, [(event_id,) for event_id in event_ids])

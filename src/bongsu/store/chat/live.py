@@ -6,12 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from bongsu.store.chat import ROOM_ID
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Statement, Table, Transaction, as_uuid, in_both
+from bongsu.store.core.query import MEMBER_ID, ROOM_ID, Statement, Table, Transaction, as_uuid, in_both
 from bongsu.store.core.sqlite import SQLITE
-
-_MEMBER_ID = {"member_id": "text"}
 
 
 class RoomState(NamedTuple):
@@ -27,7 +24,7 @@ ROOMS_OF_MEMBERS = in_both(
     lambda d: (
         f"""
     SELECT given.member_id, r.room_id, r.last_seq, r.changes
-    FROM {d.table("given", _MEMBER_ID, 1)} JOIN bongsu_chat_members AS m ON m.member_id = given.member_id
+    FROM {d.table("given", MEMBER_ID, 1)} JOIN bongsu_chat_members AS m ON m.member_id = given.member_id
     JOIN bongsu_chat_rooms AS r ON r.room_id = m.room_id"""
     )
 )
@@ -46,11 +43,11 @@ STATES = Statement(
 # Which of the members given ($2) are in the room ($1). LATERAL: each by its key. Locks nothing.
 STILL_MEMBERS = Statement(
     postgres=f"""
-        SELECT m.member_id FROM {POSTGRES.table("given", _MEMBER_ID, 2)}
+        SELECT m.member_id FROM {POSTGRES.table("given", MEMBER_ID, 2)}
         CROSS JOIN LATERAL (
             SELECT member_id FROM bongsu_chat_members WHERE room_id = $1 AND member_id = given.member_id LIMIT 1) AS m""",
     sqlite=f"""
-        SELECT m.member_id FROM {SQLITE.table("given", _MEMBER_ID, 2)}
+        SELECT m.member_id FROM {SQLITE.table("given", MEMBER_ID, 2)}
         CROSS JOIN bongsu_chat_members AS m ON m.room_id = $1 AND m.member_id = given.member_id""",
 )
 
@@ -58,16 +55,16 @@ STILL_MEMBERS = Statement(
 async def find_rooms_of(tx: Transaction, member_ids: Sequence[str]) -> dict[str, list[RoomState]]:
     """The rooms of each of these members."""
     found: dict[str, list[RoomState]] = {member_id: [] for member_id in member_ids}
-    for row in await tx.fetch(ROOMS_OF_MEMBERS(Table(_MEMBER_ID, [(member_id,) for member_id in member_ids]))):
+    for row in await tx.fetch(ROOMS_OF_MEMBERS(Table.of(MEMBER_ID, member_ids))):
         found[row["member_id"]].append(RoomState(as_uuid(row["room_id"]), row["last_seq"], row["changes"]))
     return found
 
 
 async def find_states(tx: Transaction, room_ids: Iterable[UUID]) -> list[RoomState]:
-    rows = await tx.fetch(STATES(Table(ROOM_ID, [(room_id,) for room_id in room_ids])))
+    rows = await tx.fetch(STATES(Table.of(ROOM_ID, room_ids)))
     return [RoomState(as_uuid(row["room_id"]), row["last_seq"], row["changes"]) for row in rows]
 
 
 async def find_members_among(tx: Transaction, room_id: UUID, member_ids: Iterable[str]) -> set[str]:
-    given = Table(_MEMBER_ID, [(member_id,) for member_id in member_ids])
+    given = Table.of(MEMBER_ID, member_ids)
     return {row["member_id"] for row in await tx.fetch(STILL_MEMBERS(room_id, given))}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from bongsu.store.chat import LOCK_ROOMS, ROOM_ID, ChatMessage, read_message
-from bongsu.store.core.query import Dialect, Table, Transaction, as_uuid, fetch_one, in_both, same
+from bongsu.store.chat import LOCK_ROOMS, ChatMessage, read_message
+from bongsu.store.core.query import ROOM_ID, Table, Transaction, as_uuid, fetch_one, in_both, same
 
 # --- sending ----------------------------------------------------------------------------------------------------------
 
@@ -47,17 +47,13 @@ _LAST = {"room_id": "uuid", "last_seq": "bigint"}
 _SENT = {"room_id": "uuid", "member_id": "text", "count": "integer"}
 
 
-def _now(d: Dialect) -> str:
-    """This moment, and not when the transaction began, which may have waited for the room's lock: times follow the seqs."""
-    return "clock_timestamp()" if d.name == "postgresql" else d.now
-
-
 # For each of the messages given ($1): whether its sender is in the room; the message with this clientMessageId, if it is
-# stored; and the time. Run under the rooms' locks.
+# stored; and the time. Not when the transaction began, which may have waited for the room's lock: times follow the seqs. Run
+# under the rooms' locks.
 LOOK_UP = in_both(
     lambda d: (
         f"""
-    SELECT given.number, m.member_id IS NOT NULL AS is_member, {_now(d)} AS now,
+    SELECT given.number, m.member_id IS NOT NULL AS is_member, {d.clock} AS now,
            given.room_id, x.seq, given.sender_id, given.client_message_id, x.message, x.sent_at, x.edited_at, x.deleted_at
     FROM {d.table("given", _SEND, 1)}
     LEFT JOIN bongsu_chat_members AS m ON m.room_id = given.room_id AND m.member_id = given.sender_id
@@ -105,7 +101,7 @@ async def add_messages(tx: Transaction, sends: Sequence[NewMessage]) -> list[Sto
 
     One that was stored before, here or earlier in the batch, is not stored again, whatever its text is now.
     """
-    locked = await tx.fetch(LOCK_ROOMS(Table(ROOM_ID, [(send.room_id,) for send in sends])))
+    locked = await tx.fetch(LOCK_ROOMS(Table.of(ROOM_ID, (send.room_id for send in sends))))
     last = {as_uuid(row["room_id"]): int(row["last_seq"]) for row in locked}
     changes = {as_uuid(row["room_id"]): int(row["changes"]) for row in locked}
     rows = await tx.fetch(LOOK_UP(Table(_SEND, [(number, *send[:3]) for number, send in enumerate(sends)])))

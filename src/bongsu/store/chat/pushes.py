@@ -18,11 +18,9 @@ from bongsu.model.notice import CHAT_MESSAGE
 from bongsu.store import outbox
 from bongsu.store.chat.rooms import count_unread
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Statement, Table, Transaction, as_uuid, fetch_one, in_both
+from bongsu.store.core.query import MEMBER_ID, Statement, Table, Transaction, as_uuid, fetch_one, in_both
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.members.devices import USABLE_DEVICE
-
-_MEMBER_ID = {"member_id": "text"}
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ _SET_PUSHED = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_chat_members AS m SET pushed_seq = $2
-    FROM {d.table("given", _MEMBER_ID, 3)} WHERE m.room_id = $1 AND m.member_id = given.member_id"""
+    FROM {d.table("given", MEMBER_ID, 3)} WHERE m.room_id = $1 AND m.member_id = given.member_id"""
     )
 )
 
@@ -127,7 +125,7 @@ async def add_push(tx: Transaction, room: RoomToLookAt, event: Event, member_ids
     await outbox.add(tx, [event])
     if await fetch_one(tx, _LOCK_LOOK(room.room_id, room.epoch)) is None:
         return False
-    given = Table(_MEMBER_ID, [(member_id,) for member_id in member_ids])
+    given = Table.of(MEMBER_ID, member_ids)
     await tx.execute(_SET_PUSHED(room.room_id, room.last_seq, given))
     return True
 

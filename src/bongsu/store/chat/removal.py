@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from bongsu.store.chat import ROOM_ID
 from bongsu.store.chat.rooms import count_change, lock_room, lock_rooms
-from bongsu.store.core.query import Row, Table, Transaction, as_uuid, fetch_one, in_both, same
+from bongsu.store.core.query import MEMBER_ID, ROOM_ID, Row, Table, Transaction, as_uuid, fetch_one, in_both, same
 from bongsu.store.retention import Cursor, Deleted
-
-_MEMBER_ID = {"member_id": "text"}
 
 # --- retention --------------------------------------------------------------------------------------------------------
 
@@ -39,7 +36,7 @@ _LOCK_MEMBERS = in_both(
     lambda d: (
         f"""
     SELECT m.member_id, m.read_seq FROM bongsu_chat_members AS m
-    WHERE m.room_id = $1 AND m.member_id IN (SELECT given.member_id FROM {d.table("given", _MEMBER_ID, 2)})
+    WHERE m.room_id = $1 AND m.member_id IN (SELECT given.member_id FROM {d.table("given", MEMBER_ID, 2)})
     ORDER BY m.member_id {d.lock_row}"""
     )
 )
@@ -94,7 +91,7 @@ async def _delete_oldest(tx: Transaction, room_id: UUID, cutoff: datetime, limit
 async def _forget_own(tx: Transaction, room_id: UUID, rows: Sequence[Row]) -> None:
     """These messages no longer count as their senders' own after the read mark."""
     senders = sorted({row["sender_id"] for row in rows if row["sender_id"] is not None})
-    locked = await tx.fetch(_LOCK_MEMBERS(room_id, Table(_MEMBER_ID, [(sender,) for sender in senders])))
+    locked = await tx.fetch(_LOCK_MEMBERS(room_id, Table.of(MEMBER_ID, senders)))
     marks = {row["member_id"]: row["read_seq"] for row in locked}
     own = Counter(row["sender_id"] for row in rows if row["seq"] > marks.get(row["sender_id"], row["seq"]))
     if own:
@@ -205,7 +202,7 @@ async def erase_chat(tx: Transaction, member_id: str, limit: int) -> ErasedChat:
     locked = await lock_rooms(tx, [*rooms, *(room_id for room_id, _ in messages)])
     last = {room.room_id: room.last_seq for room in locked}
     _, scrubbed = await tx.execute(
-        LEAVE_ROOMS(member_id, Table(ROOM_ID, [(room_id,) for room_id in rooms])),
+        LEAVE_ROOMS(member_id, Table.of(ROOM_ID, rooms)),
         SCRUB(Table(_SCRUBBED, [(room_id, seq, last[room_id]) for room_id, seq in messages])),
     )
     await count_change(tx, *last)

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from bongsu.store.chat import LOCK_ROOMS, ROOM_ID
-from bongsu.store.core.query import Table, Transaction, as_uuid, fetch_one, in_both, same
-
-_MEMBER_ID = {"member_id": "text"}
+from bongsu.store.chat import LOCK_ROOMS
+from bongsu.store.core.query import MEMBER_ID, ROOM_ID, Table, Transaction, as_uuid, fetch_one, in_both, same
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ async def lock_room(tx: Transaction, room_id: UUID) -> LockedRoom | None:
 
 
 async def lock_rooms(tx: Transaction, room_ids: Sequence[UUID]) -> list[LockedRoom]:
-    rows = await tx.fetch(LOCK_ROOMS(Table(ROOM_ID, [(room_id,) for room_id in room_ids])))
+    rows = await tx.fetch(LOCK_ROOMS(Table.of(ROOM_ID, room_ids)))
     return [LockedRoom(as_uuid(row["room_id"]), row["first_seq"], row["last_seq"], row["changes"]) for row in rows]
 
 
@@ -129,7 +127,7 @@ _COUNT_CHANGE = in_both(
 
 async def count_change(tx: Transaction, *room_ids: UUID) -> None:
     """Let gateways know, with the next message at the latest, that something has changed in these locked rooms."""
-    await tx.execute(_COUNT_CHANGE(Table(ROOM_ID, [(room_id,) for room_id in room_ids])))
+    await tx.execute(_COUNT_CHANGE(Table.of(ROOM_ID, room_ids)))
 
 
 # --- members of a room ------------------------------------------------------------------------------------------------
@@ -144,7 +142,7 @@ _ADD_MEMBERS = in_both(
         f"""
     INSERT INTO bongsu_chat_members (room_id, member_id, read_seq)
     SELECT r.room_id, given.member_id, r.last_seq
-    FROM {d.table("given", _MEMBER_ID, 2)} CROSS JOIN bongsu_chat_rooms AS r WHERE r.room_id = $1
+    FROM {d.table("given", MEMBER_ID, 2)} CROSS JOIN bongsu_chat_rooms AS r WHERE r.room_id = $1
     ON CONFLICT DO NOTHING RETURNING member_id"""
     )
 )
@@ -160,7 +158,7 @@ _REMOVE_MEMBER = same("DELETE FROM bongsu_chat_members WHERE room_id = $1 AND me
 FIND_FULL_MEMBER = in_both(
     lambda d: (
         f"""
-    SELECT given.member_id FROM {d.table("given", _MEMBER_ID, 1)}
+    SELECT given.member_id FROM {d.table("given", MEMBER_ID, 1)}
     WHERE (SELECT count(*) FROM (
         SELECT 1 FROM bongsu_chat_members AS m WHERE m.member_id = given.member_id LIMIT $2) AS joined) >= $2
     LIMIT 1"""
@@ -184,7 +182,7 @@ async def add_members(tx: Transaction, room_id: UUID, member_ids: Sequence[str])
     """Add those who are not in the locked room yet; return them."""
     if not member_ids:
         return []
-    given = Table(_MEMBER_ID, [(member_id,) for member_id in member_ids])
+    given = Table.of(MEMBER_ID, member_ids)
     return [row["member_id"] for row in await tx.fetch(_NOT_EMPTY(room_id), _ADD_MEMBERS(room_id, given))]
 
 
@@ -195,7 +193,7 @@ async def remove_member(tx: Transaction, room_id: UUID, member_id: str) -> bool:
 
 async def find_full_member(tx: Transaction, member_ids: Sequence[str], limit: int) -> str | None:
     """One of these who is in so many rooms already."""
-    row = await fetch_one(tx, FIND_FULL_MEMBER(Table(_MEMBER_ID, [(member_id,) for member_id in member_ids]), limit))
+    row = await fetch_one(tx, FIND_FULL_MEMBER(Table.of(MEMBER_ID, member_ids), limit))
     return None if row is None else str(row["member_id"])
 
 

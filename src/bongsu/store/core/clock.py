@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from bongsu.store.core.query import Statement, Transaction
-from bongsu.store.core.sqlite import SQLITE
+from bongsu.store.core.query import Transaction, in_both
 
-# The time at this moment. Not now(), which on PostgreSQL is when the transaction began.
-_NOW = Statement(postgres="SELECT clock_timestamp() AS now", sqlite=f"SELECT {SQLITE.now} AS now")
+# The time at this moment.
+_NOW = in_both(lambda d: f"SELECT {d.clock} AS now")
 
 
 async def find_now(tx: Transaction) -> datetime:

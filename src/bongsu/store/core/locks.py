@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Columns, Dialect, Query, Statement, Table
+from bongsu.store.core.query import MEMBER_ID, Columns, Dialect, Query, Statement, Table
 
 NAMES = {"number": "bigint"}
-_MEMBER_ID = {"member_id": "text"}
 
 # Takes an advisory lock on each name, in the order given. SQLite has one writer, which has locked everything already.
 _LOCK = Statement(
@@ -24,7 +23,7 @@ def lock_names(names: Iterable[str]) -> Query:
 
 def as_table(names: Iterable[str]) -> Table:
     """PostgreSQL locks numbers. They are sorted so that two transactions with the same names cannot deadlock."""
-    return Table(NAMES, [(number,) for number in sorted({lock_number(name) for name in names})])
+    return Table.of(NAMES, sorted({lock_number(name) for name in names}))
 
 
 def lock_number(name: str) -> int:
@@ -36,7 +35,7 @@ def lock_number(name: str) -> int:
 LOCK_MEMBERS = Statement(
     postgres=f"""
         SELECT count(*) AS count
-        FROM (SELECT DISTINCT given.member_id COLLATE "C" AS member_id FROM {POSTGRES.table("given", _MEMBER_ID, 1)}
+        FROM (SELECT DISTINCT given.member_id COLLATE "C" AS member_id FROM {POSTGRES.table("given", MEMBER_ID, 1)}
               ORDER BY 1) AS wanted
         CROSS JOIN LATERAL (
             SELECT m.member_id FROM bongsu_members AS m WHERE m.member_id = wanted.member_id FOR NO KEY UPDATE) AS locked""",
@@ -45,7 +44,7 @@ LOCK_MEMBERS = Statement(
 
 
 def lock_members(member_ids: Iterable[str]) -> Query:
-    return LOCK_MEMBERS(Table(_MEMBER_ID, [(member_id,) for member_id in member_ids]))
+    return LOCK_MEMBERS(Table.of(MEMBER_ID, member_ids))
 
 
 def open_claims(d: Dialect, table: str, key: str, columns: Columns) -> str:

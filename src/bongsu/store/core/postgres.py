@@ -32,6 +32,7 @@ class Postgres:
     name = "postgresql"
     # Not clock_timestamp(), which is volatile and keeps the planner from using an index. Transactions here are short.
     now = "now()"
+    clock = "clock_timestamp()"
     skip_locked = "FOR UPDATE SKIP LOCKED"
     lock_row = "FOR NO KEY UPDATE"
 

@@ -6,7 +6,7 @@ that order as Python's own (datetime and UUID included). Many rows travel as one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +20,15 @@ LARGEST_ID = 2**63 - 1
 # Column names and their types as PostgreSQL names them.
 Columns = Mapping[str, str]
 
+# Tables of ids, which many statements are given.
+DELIVERY_ID = {"delivery_id": "bigint"}
+EVENT_ID = {"event_id": "uuid"}
+MEMBER_ID = {"member_id": "text"}
+MESSAGE_ID = {"message_id": "bigint"}
+NOTIFICATION_ID = {"notification_id": "bigint"}
+PRODUCT_ID = {"product_id": "text"}
+ROOM_ID = {"room_id": "uuid"}
+
 
 class Dialect(Protocol):
     """SQL that PostgreSQL and SQLite write differently. Where a statement's shape differs, it is written twice instead."""
@@ -30,6 +39,10 @@ class Dialect(Protocol):
     @property
     def now(self) -> str:
         """The store's time. On PostgreSQL it stands still within a transaction."""
+
+    @property
+    def clock(self) -> str:
+        """The store's time at this moment, however long ago the transaction began. No index can be used with it."""
 
     @property
     def skip_locked(self) -> str:
@@ -60,6 +73,11 @@ class Table(NamedTuple):
 
     columns: Columns
     rows: Sequence[Sequence[Any]]
+
+    @classmethod
+    def of(cls, column: Columns, values: Iterable[Any]) -> Table:
+        """A table of one column."""
+        return cls(column, [(value,) for value in values])
 
     def to_json(self, convert: Callable[[Any], Any] | None = None) -> str:
         """`convert` gives the form in which the dialect stores a value, where that is not JSON's."""
@@ -145,6 +163,11 @@ def only_postgres(text: str) -> Statement:
 def only_sqlite(text: str) -> Statement:
     """A statement of a path that PostgreSQL does not have."""
     return Statement(OTHER_DATABASE, text)
+
+
+def optional_time(dialect: Dialect, stored: Any) -> datetime | None:
+    """A time that was read, of a column that may be NULL."""
+    return None if stored is None else dialect.time(stored)
 
 
 def as_uuid(stored: Any) -> UUID:

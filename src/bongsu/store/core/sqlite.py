@@ -53,6 +53,7 @@ class Sqlite:
 
     name = "sqlite"
     now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+    clock = now
     # The one writer has locked everything already.
     skip_locked = ""
     lock_row = ""

@@ -45,12 +45,11 @@ class Scope:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a flush has applied: how many counters were changed by how many deltas, and how old the oldest of these was."""
+    """What a flush has applied: how many counters were changed by how many deltas."""
 
     batch_id: int
     keys: int
     deltas: int
-    lag_seconds: float
     # What it added to each counter, if that was asked for.
     applied: Sequence[KeySum] = ()
 
@@ -69,7 +68,7 @@ async def flush(tx: Transaction, scope: Scope, limit: int, *, with_applied: bool
         (row,) = await tx.fetch(APPLY(*parameters), ADD_BATCH(*parameters), FLUSH(*parameters))
         await tx.execute(DELETE_APPLIED(*parameters))
     applied = [KeySum(*entry) for entry in orjson.loads(row["applied"] or "[]")]
-    return Batch(row["batch_id"], int(row["keys"]), int(begun["count"]), float(begun["lag"]), applied)
+    return Batch(row["batch_id"], int(row["keys"]), int(begun["count"]), applied)
 
 
 async def find_keys(tx: Transaction, counter: str, limit: int) -> list[str]:

@@ -49,7 +49,6 @@ _IN_SCOPE = f"""
 # flush takes what it sees.
 BEGIN_FLUSH = f"""
     SELECT pg_try_advisory_xact_lock({_FLUSH_LOCK}) AS is_held, n.until, n.count, n.oldest,
-           CAST(extract(epoch FROM clock_timestamp() - n.oldest) AS double precision) AS lag,
            n.count * {LARGE_SHARE} > (
                SELECT reltuples FROM pg_class WHERE oid = CAST('bongsu_counters' AS regclass)) AS is_large
     FROM (

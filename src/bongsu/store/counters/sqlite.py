@@ -44,7 +44,7 @@ _IN_SCOPE = f"""
 # Up to which id the next $4 deltas of the scope reach, how many they are and how old. The transaction is the only one that
 # writes.
 BEGIN_FLUSH = f"""
-    SELECT 1 AS is_held, 0 AS is_large, n.until, n.count, n.oldest, ({SQLITE.now} - n.oldest) / 1000000.0 AS lag
+    SELECT 1 AS is_held, 0 AS is_large, n.until, n.count, n.oldest
     FROM (
         SELECT max(x.delta_id) AS until, count(*) AS count, min(x.created_at) AS oldest FROM (
             SELECT d.delta_id, d.created_at FROM bongsu_count_deltas AS d WHERE {_IN_SCOPE}

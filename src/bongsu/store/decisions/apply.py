@@ -11,10 +11,10 @@ from uuid import UUID
 from bongsu.model import EventStatus
 from bongsu.store import outbox
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Query, Row, Table, Transaction, only_postgres, only_sqlite
+from bongsu.store.core.query import MESSAGE_ID, Query, Row, Table, Transaction, only_postgres, only_sqlite
 from bongsu.store.decisions import postgres, sqlite
 from bongsu.store.decisions.decide import CREATE_DECIDED, PREPARE_DECIDED
-from bongsu.store.decisions.messages import add_messages_query, mark_used_again_query, message_ids_table
+from bongsu.store.decisions.messages import add_messages_query, mark_used_again_query
 from bongsu.store.decisions.rows import DECIDED, MESSAGE, DecisionRows, Message
 from bongsu.store.messages.counts import IN_INBOX, MADE, NOTIFIED, add_counts_query
 from bongsu.store.outbox import EventResult
@@ -85,7 +85,7 @@ async def apply_decision(tx: Transaction, decided: DecisionRows | None, changes:
 async def _apply_on_postgres(tx: Transaction, decided: DecisionRows, changes: StepChanges) -> Sequence[Row]:
     parameters = (
         Table(MESSAGE, changes.new_messages),
-        message_ids_table(changes.used_again),
+        Table.of(MESSAGE_ID, changes.used_again),
         results_table(changes.results),
         cursors_table(changes.cursors),
         decided.inputs.now,

@@ -14,10 +14,9 @@ from uuid import UUID
 import orjson
 
 from bongsu.model import Selected
-from bongsu.store.core.query import Table, Transaction, fetch_one, in_both, same
+from bongsu.store.core.query import EVENT_ID, Table, Transaction, fetch_one, in_both, same
 from bongsu.store.decisions.user_select import blamed_on_the_select, portions_query
 
-_EVENT_ID = {"event_id": "uuid"}
 _PORTION = {"event_id": "uuid", "notice_index": "integer", "last_member_id": "text", "member_ids": "text"}
 # Rows in one statement. Each has as many members as a step, about 75 KB of JSON.
 STORED_TOGETHER = 16
@@ -79,7 +78,7 @@ FORGET = in_both(
     lambda d: (
         f"""
     DELETE FROM bongsu_audience_snapshots
-    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_ID, 1)})"""
+    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", EVENT_ID, 1)})"""
     )
 )
 
@@ -118,4 +117,4 @@ async def drop(tx: Transaction, key: NoticeKey, until: str) -> None:
 
 async def forget(tx: Transaction, event_ids: Sequence[UUID]) -> None:
     """Remove the snapshots of failed events: a replay, perhaps with a corrected rule, runs the SELECT again."""
-    await tx.execute(FORGET(Table(_EVENT_ID, [(event_id,) for event_id in event_ids])))
+    await tx.execute(FORGET(Table.of(EVENT_ID, event_ids)))

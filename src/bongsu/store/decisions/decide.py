@@ -11,14 +11,23 @@ import orjson
 from bongsu.model.channels import Channel
 from bongsu.store.core.locks import lock_members
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Query, Statement, Table, Transaction, in_both, only_postgres, same
+from bongsu.store.core.query import (
+    MESSAGE_ID,
+    PRODUCT_ID,
+    Query,
+    Statement,
+    Table,
+    Transaction,
+    in_both,
+    only_postgres,
+    same,
+)
 from bongsu.store.decisions import postgres, sqlite
 from bongsu.store.decisions.rows import (
     ACTIVE_TIME,
     CONTENT,
     DEDUP_KEY,
     DIGEST_NOTICE,
-    MESSAGE_ID,
     NOTICE,
     PACED_NOTICE,
     PROFILE,
@@ -55,13 +64,12 @@ COUNT_DECIDED = same(f"""
            sum(CASE WHEN reason IS NULL AND channels & {_IN_APP} <> 0 THEN 1 ELSE 0 END) AS in_inbox
     FROM bongsu_decided GROUP BY notice_index, message_id, reason""")
 
-_PRODUCT_ID = {"product_id": "text"}
 
 # The names of those products that are known.
 FIND_PRODUCT_NAMES = in_both(
     lambda d: (
         f"""
-    SELECT p.product_id, p.name FROM {d.table("given", _PRODUCT_ID, 1)}
+    SELECT p.product_id, p.name FROM {d.table("given", PRODUCT_ID, 1)}
     CROSS JOIN bongsu_products AS p WHERE p.product_id = given.product_id"""
     )
 )
@@ -116,7 +124,7 @@ def _parameters(recipients: Recipients, inputs: DecisionInputs) -> tuple[Any, ..
         Table(PROFILE, inputs.profiles),
         Table(CONTENT, inputs.contents),
         Table(DEDUP_KEY, inputs.keys),
-        Table(MESSAGE_ID, [(message_id,) for message_id in inputs.own_messages]),
+        Table.of(MESSAGE_ID, inputs.own_messages),
         inputs.now,
     )
 
@@ -131,7 +139,7 @@ async def find_profiles(tx: Transaction, recipients: Recipients) -> list[Profile
 
 
 async def find_product_names(tx: Transaction, product_ids: Sequence[str]) -> dict[str, str]:
-    rows = await tx.fetch(FIND_PRODUCT_NAMES(Table(_PRODUCT_ID, [(product_id,) for product_id in product_ids])))
+    rows = await tx.fetch(FIND_PRODUCT_NAMES(Table.of(PRODUCT_ID, product_ids)))
     return {row["product_id"]: row["name"] for row in rows}
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Query, Statement, Table, Transaction, in_both
+from bongsu.store.core.query import NOTIFICATION_ID, Query, Statement, Table, Transaction, in_both
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.inbox.changes import set_changed
 
@@ -20,6 +20,15 @@ NAMED_ACTORS = 5
 class Actor(NamedTuple):
     actor_id: str | None
     name: str | None
+
+
+class DigestText(NamedTuple):
+    """The text of a digest."""
+
+    title: str
+    body: str
+    # Fields for the client, as a JSON object.
+    data: str
 
 
 class DigestRow(NamedTuple):
@@ -67,7 +76,6 @@ class DigestChanges:
     entries: Sequence[Entry] = ()
 
 
-_NOTIFICATION_ID = {"notification_id": "bigint"}
 _DIGEST = {
     "notification_id": "bigint",
     "member_id": "text",
@@ -100,7 +108,7 @@ _ENTRY = {
 FIND_ACTORS = Statement(
     postgres=f"""
         SELECT given.notification_id, e.actor_id, e.actor_name
-        FROM {POSTGRES.table("given", _NOTIFICATION_ID, 1)}
+        FROM {POSTGRES.table("given", NOTIFICATION_ID, 1)}
         CROSS JOIN LATERAL (
             SELECT x.message_id, x.actor_id, x.actor_name FROM bongsu_digest_entries AS x
             WHERE x.notification_id = given.notification_id AND x.left_at IS NULL
@@ -108,7 +116,7 @@ FIND_ACTORS = Statement(
         ORDER BY given.notification_id, e.message_id DESC""",
     sqlite=f"""
         SELECT given.notification_id, e.actor_id, e.actor_name
-        FROM {SQLITE.table("given", _NOTIFICATION_ID, 1)}
+        FROM {SQLITE.table("given", NOTIFICATION_ID, 1)}
         CROSS JOIN bongsu_digest_entries AS e INDEXED BY bongsu_digest_entries_digest
             ON e.notification_id = given.notification_id
         WHERE e.message_id IN (
@@ -163,7 +171,7 @@ async def find_actors(tx: Transaction, notification_ids: Sequence[int]) -> dict[
     """The newest actors of these digests, newest first."""
     actors: dict[int, list[Actor]] = defaultdict(list)
     if notification_ids:
-        given = Table(_NOTIFICATION_ID, [(notification_id,) for notification_id in notification_ids])
+        given = Table.of(NOTIFICATION_ID, notification_ids)
         for row in await tx.fetch(FIND_ACTORS(given, NAMED_ACTORS)):
             actors[row["notification_id"]].append(Actor(row["actor_id"], row["actor_name"]))
     return actors

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from bongsu.store.core.query import Dialect, Query, Table, in_both
-from bongsu.store.decisions.rows import MESSAGE, MESSAGE_ID, Message
+from bongsu.store.core.query import MESSAGE_ID, Dialect, Query, Table, in_both
+from bongsu.store.decisions.rows import MESSAGE, Message
 
 
 def add_messages(d: Dialect, table: int) -> str:
@@ -36,8 +36,4 @@ def add_messages_query(messages: Sequence[Message]) -> Query:
 
 
 def mark_used_again_query(message_ids: Sequence[int], now: datetime) -> Query:
-    return MARK_USED_AGAIN(message_ids_table(message_ids), now)
-
-
-def message_ids_table(message_ids: Sequence[int]) -> Table:
-    return Table(MESSAGE_ID, [(message_id,) for message_id in message_ids])
+    return MARK_USED_AGAIN(Table.of(MESSAGE_ID, message_ids), now)

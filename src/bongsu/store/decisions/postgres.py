@@ -5,6 +5,7 @@ from collections.abc import Callable
 from bongsu.model import Reason
 from bongsu.model.channels import Channel
 from bongsu.store.core.postgres import POSTGRES
+from bongsu.store.core.query import MESSAGE_ID
 from bongsu.store.decisions.messages import add_messages, mark_used_again
 from bongsu.store.decisions.rows import (
     ACTIVE_TIME,
@@ -13,7 +14,6 @@ from bongsu.store.decisions.rows import (
     DEDUP_KEY,
     DIGEST_NOTICE,
     MANY_MESSAGES,
-    MESSAGE_ID,
     MISSING,
     NOTICE,
     PACED_NOTICE,

@@ -71,7 +71,7 @@ async def find_interested(
     tx: Transaction, interests: Sequence[Interest], actions: Iterable[Action], limit: int
 ) -> dict[int, list[str]]:
     """For each interest, by its notice index, the next members, at most so many of each."""
-    wanted = Table(_ACTION, [(action.value,) for action in sorted(actions)])
+    wanted = Table.of(_ACTION, (action.value for action in sorted(actions)))
     rows = await tx.fetch(FIND_INTERESTED(Table(_INTEREST, interests), wanted, limit))
     return {row["notice_index"]: _ids(row["member_ids"]) for row in rows}
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from bongsu.store.core.query import Dialect, Row
+from bongsu.store.core.query import Dialect, Row, optional_time
 
 # By the index of its notice in the step: the member ids for whom it is to be decided, sorted, each once.
 Recipients = Mapping[int, Sequence[str]]
@@ -71,7 +71,6 @@ MESSAGE = {
     "is_bulk": "boolean",
     "is_digest": "boolean",
 }
-MESSAGE_ID = {"message_id": "bigint"}
 
 
 class NoticeRow(NamedTuple):
@@ -263,7 +262,7 @@ class Candidate(NamedTuple):
 def candidate_of(dialect: Dialect, row: Row) -> Candidate:
     values = {name: row[name] for name in Candidate._fields}
     # What could not be decided has none.
-    due = None if row["due"] is None else dialect.time(row["due"])
+    due = optional_time(dialect, row["due"])
     return Candidate(**{**values, "due": due, "is_capped": bool(row["is_capped"]), "is_counted": bool(row["is_counted"])})
 
 

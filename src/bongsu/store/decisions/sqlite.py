@@ -2,6 +2,7 @@
 
 from bongsu.model import Reason
 from bongsu.model.channels import Channel
+from bongsu.store.core.query import MESSAGE_ID
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.decisions.rows import (
     ACTIVE_TIME,
@@ -10,7 +11,6 @@ from bongsu.store.decisions.rows import (
     DEDUP_KEY,
     DIGEST_NOTICE,
     MANY_MESSAGES,
-    MESSAGE_ID,
     MISSING,
     NOTICE,
     PACED_NOTICE,

@@ -18,7 +18,7 @@ from operator import attrgetter
 
 from bongsu.store.core.locks import open_claims
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Columns, Dialect, Row, Statement, Table, Transaction, in_both
+from bongsu.store.core.query import MESSAGE_ID, Columns, Dialect, Row, Statement, Table, Transaction, in_both
 from bongsu.store.core.store import Store
 from bongsu.store.deliveries import postgres, sqlite
 from bongsu.store.deliveries.continuity import ALWAYS, ClaimContinuity
@@ -49,7 +49,6 @@ __all__ = [
     "storable",
 ]
 
-_MESSAGE = {"message_id": "bigint"}
 _CLAIM = {"delivery_id": "bigint", "epoch": "integer"}
 _LEASED = {**_CLAIM, "claim_count": "integer", "can_go": "boolean"}
 _SUCCESS = {
@@ -98,7 +97,7 @@ LEASE = in_both(
 FIND_CANCELLED = in_both(
     lambda d: (
         f"""
-    SELECT m.message_id FROM {d.table("given", _MESSAGE, 1)} CROSS JOIN bongsu_messages AS m
+    SELECT m.message_id FROM {d.table("given", MESSAGE_ID, 1)} CROSS JOIN bongsu_messages AS m
     WHERE m.message_id = given.message_id AND m.cancelled_at IS NOT NULL"""
     )
 )
@@ -201,7 +200,7 @@ async def claim(
     the deadline for the store to begin, and is given the time when it did. Without one, they are claimed, and at any time.
     """
     begins_by, with_abandoned = (continuity.begins_by, continuity.with_abandoned) if continuity else (ALWAYS, True)
-    asked = Table(RANK, [(rank,) for rank in ranks])
+    asked = Table.of(RANK, ranks)
     if store.dialect.name == "postgresql":
         async with store.single() as tx:
             rows = await tx.fetch(CLAIM(channel, asked, limit, with_abandoned, float(lease_seconds), worker, begins_by))
@@ -227,7 +226,7 @@ def _as_claimed(row: Row) -> ClaimedDelivery:
 
 
 async def find_cancelled(tx: Transaction, message_ids: Collection[int]) -> set[int]:
-    rows = await tx.fetch(FIND_CANCELLED(Table(_MESSAGE, [(message_id,) for message_id in message_ids])))
+    rows = await tx.fetch(FIND_CANCELLED(Table.of(MESSAGE_ID, message_ids)))
     return {row["message_id"] for row in rows}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bongsu.store.core.clock import find_now
-from bongsu.store.core.query import Table, Transaction, in_both
+from bongsu.store.core.query import DELIVERY_ID, Table, Transaction, in_both
 from bongsu.store.deliveries.continuity import ALWAYS, ClaimContinuity
 from bongsu.store.deliveries.rows import ABANDONED, EXPIRED
 from bongsu.store.messages.counts import count_ended
@@ -43,8 +43,6 @@ class Rounds:
     last_id: int | None
 
 
-_ID = {"delivery_id": "bigint"}
-
 # Retryable deliveries behind an id ($1), in the order of ids, up to a limit ($2), and whether each stays as it is: it has
 # expired, or was cancelled, or may have arrived and must not arrive twice. Locks the rows; skips locked ones.
 FIND_RETRYABLE = in_both(
@@ -69,7 +67,7 @@ GIVE_ROUNDS = in_both(
         finished_at = NULL, rank = coalesce((
             SELECT {BULK} + m.priority FROM bongsu_messages AS m
             WHERE m.message_id = bongsu_deliveries.message_id AND NOT m.is_critical), rank)
-    FROM {d.table("given", _ID, 1)} WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
+    FROM {d.table("given", DELIVERY_ID, 1)} WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
     )
 )
 
@@ -78,7 +76,7 @@ END_ROUNDS = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_deliveries SET is_retryable = false
-    FROM {d.table("given", _ID, 1)} WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
+    FROM {d.table("given", DELIVERY_ID, 1)} WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
     )
 )
 
@@ -141,10 +139,11 @@ SETTLE_ABANDONED = in_both(
 async def give_rounds(tx: Transaction, behind: int, limit: int) -> Rounds:
     """Give retryable deliveries with a greater id than `behind` another round of attempts. In a transaction."""
     rows = await tx.fetch(FIND_RETRYABLE(behind, limit))
-    stay = [(row["delivery_id"],) for row in rows if row["stays"]]
+    stay = [row["delivery_id"] for row in rows if row["stays"]]
     again = [row for row in rows if not row["stays"]]
     if rows:
-        await tx.execute(END_ROUNDS(Table(_ID, stay)), GIVE_ROUNDS(Table(_ID, [(row["delivery_id"],) for row in again])))
+        given = Table.of(DELIVERY_ID, (row["delivery_id"] for row in again))
+        await tx.execute(END_ROUNDS(Table.of(DELIVERY_ID, stay)), GIVE_ROUNDS(given))
         await count_ended(tx, ((row["message_id"], row["channel"], row["status"]) for row in again), by=-1)
     return Rounds(len(again), len(stay), max((row["delivery_id"] for row in rows), default=None))
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from bongsu.model.channels import Channel
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Row, Statement, Table, Transaction, as_uuid, fetch_one, in_both, same
+from bongsu.store.core.query import EVENT_ID, Row, Statement, Table, Transaction, as_uuid, fetch_one, in_both, same
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.core.store import Store
 from bongsu.store.desk import digest_cancel
@@ -66,8 +66,6 @@ class Part:
     is_digest: bool = False
 
 
-_EVENT = {"event_id": "uuid"}
-
 # An unfinished cancellation, the oldest first but none of these events ($2), or that of one event ($1). Locks its row; skips
 # it if another process is doing a step of it.
 _TAKE = in_both(
@@ -76,7 +74,7 @@ _TAKE = in_both(
     SELECT event_id, withdraw, cursor_message_id, cursor_member_id
     FROM bongsu_cancellations {d.index_hint("bongsu_cancellations_open")}
     WHERE finished_at IS NULL AND (CAST($1 AS uuid) IS NULL OR event_id = $1)
-      AND event_id NOT IN (SELECT passed.event_id FROM {d.table("passed", _EVENT, 2)})
+      AND event_id NOT IN (SELECT passed.event_id FROM {d.table("passed", EVENT_ID, 2)})
     ORDER BY requested_at LIMIT 1 {d.skip_locked}"""
     )
 )
@@ -227,7 +225,7 @@ async def stop_deliveries(
     tx: Transaction, limit: int, event_id: UUID | None = None, passed_over: Collection[UUID] = ()
 ) -> Part | None:
     """End the waiting deliveries of the next members. To be followed by `withdraw_part` if that was asked for."""
-    open_one = await fetch_one(tx, _TAKE(event_id, Table(_EVENT, [(passed,) for passed in passed_over])))
+    open_one = await fetch_one(tx, _TAKE(event_id, Table.of(EVENT_ID, passed_over)))
     if open_one is None:
         return None
     part = await _next_part(tx, open_one, limit)

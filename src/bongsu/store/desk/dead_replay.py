@@ -6,21 +6,17 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from bongsu.store.core.locks import lock_names
-from bongsu.store.core.query import Table, Transaction, in_both
+from bongsu.store.core.query import DELIVERY_ID, EVENT_ID, MESSAGE_ID, Table, Transaction, in_both
 from bongsu.store.desk.dead_letters import DEAD_DELIVERY, DEAD_EVENT, DeadRow, Kind
 from bongsu.store.messages.counts import count_ended
 from bongsu.store.ranks import BULK
-
-_EVENT_IDS = {"event_id": "uuid"}
-_DELIVERY_IDS = {"delivery_id": "bigint"}
-_MESSAGE_IDS = {"message_id": "bigint"}
 
 # Locks those of these events that are dead, in the order of their ids. $1 ids.
 _LOCK_EVENTS = in_both(
     lambda d: (
         f"""
     SELECT e.event_id FROM bongsu_events AS e
-    WHERE e.event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_IDS, 1)}) AND {DEAD_EVENT}
+    WHERE e.event_id IN (SELECT given.event_id FROM {d.table("given", EVENT_ID, 1)}) AND {DEAD_EVENT}
     ORDER BY e.event_id {d.lock_row}"""
     )
 )
@@ -31,7 +27,7 @@ _REPLAY_EVENTS = in_both(
         f"""
     UPDATE bongsu_events AS e {d.index_hint("sqlite_autoindex_bongsu_events_1")}
     SET status = 'PENDING', due = {d.now}, attempts = 0, claim_count = 0, error = NULL, leased_by = NULL, finished_at = NULL
-    FROM {d.table("given", _EVENT_IDS, 1)} WHERE e.event_id = given.event_id AND {DEAD_EVENT}"""
+    FROM {d.table("given", EVENT_ID, 1)} WHERE e.event_id = given.event_id AND {DEAD_EVENT}"""
     )
 )
 # Locks those of these deliveries that are dead, in the order of their ids, and returns them as they are then. $1 ids.
@@ -39,7 +35,7 @@ _LOCK_DELIVERIES = in_both(
     lambda d: (
         f"""
     SELECT d.delivery_id, d.message_id, d.channel, d.status FROM bongsu_deliveries AS d
-    WHERE d.delivery_id IN (SELECT given.delivery_id FROM {d.table("given", _DELIVERY_IDS, 1)}) AND {DEAD_DELIVERY}
+    WHERE d.delivery_id IN (SELECT given.delivery_id FROM {d.table("given", DELIVERY_ID, 1)}) AND {DEAD_DELIVERY}
     ORDER BY d.delivery_id {d.lock_row}"""
     )
 )
@@ -54,7 +50,7 @@ _REPLAY_DELIVERIES = in_both(
         rank = coalesce((
             SELECT {BULK} + m.priority FROM bongsu_messages AS m
             WHERE m.message_id = bongsu_deliveries.message_id AND NOT m.is_critical AND CAST($3 AS boolean)), rank)
-    FROM {d.table("given", _DELIVERY_IDS, 1)}
+    FROM {d.table("given", DELIVERY_ID, 1)}
     WHERE bongsu_deliveries.delivery_id = given.delivery_id"""
     )
 )
@@ -65,7 +61,7 @@ _LOCK_MESSAGES = in_both(
     lambda d: (
         f"""
     SELECT m.message_id FROM bongsu_messages AS m
-    WHERE m.message_id IN (SELECT given.message_id FROM {d.table("given", _MESSAGE_IDS, 1)}) AND m.cancelled_at IS NOT NULL
+    WHERE m.message_id IN (SELECT given.message_id FROM {d.table("given", MESSAGE_ID, 1)}) AND m.cancelled_at IS NOT NULL
     ORDER BY m.message_id {d.lock_row}"""
     )
 )
@@ -75,7 +71,7 @@ _LIFT_CANCELLATIONS = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_messages AS m SET cancelled_at = NULL
-    FROM {d.table("given", _MESSAGE_IDS, 1)}
+    FROM {d.table("given", MESSAGE_ID, 1)}
     WHERE m.message_id = given.message_id AND m.cancelled_at IS NOT NULL AND EXISTS (
         SELECT 1 FROM bongsu_cancellations AS c WHERE c.event_id = m.event_id AND c.finished_at IS NOT NULL)"""
     )
@@ -93,7 +89,7 @@ async def replay(tx: Transaction, rows: Sequence[DeadRow], *, new_series: bool =
 async def _replay_events(tx: Transaction, event_ids: Sequence[UUID]) -> int:
     if not event_ids:
         return 0
-    ids = Table(_EVENT_IDS, [(event_id,) for event_id in event_ids])
+    ids = Table.of(EVENT_ID, event_ids)
     await tx.fetch(_LOCK_EVENTS(ids))
     (replayed,) = await tx.execute(_REPLAY_EVENTS(ids))
     return replayed
@@ -103,10 +99,10 @@ async def _replay_deliveries(tx: Transaction, rows: Sequence[DeadRow], series: i
     if not rows:
         return 0
     message_ids = sorted({row.message_id for row in rows if row.message_id is not None})
-    messages = Table(_MESSAGE_IDS, [(message_id,) for message_id in message_ids])
-    ids = Table(_DELIVERY_IDS, [(int(row.id),) for row in rows])
+    messages = Table.of(MESSAGE_ID, message_ids)
+    ids = Table.of(DELIVERY_ID, (int(row.id) for row in rows))
     dead = await tx.fetch(_LOCK_MESSAGES(messages), _LIFT_CANCELLATIONS(messages), _LOCK_DELIVERIES(ids))
-    dead_ids = Table(_DELIVERY_IDS, [(delivery["delivery_id"],) for delivery in dead])
+    dead_ids = Table.of(DELIVERY_ID, (delivery["delivery_id"] for delivery in dead))
     await tx.execute(_REPLAY_DELIVERIES(dead_ids, series, is_bulk))
     # By the states that were locked: since they were found, others may have ended them in another.
     await count_ended(tx, ((delivery["message_id"], delivery["channel"], delivery["status"]) for delivery in dead), by=-1)

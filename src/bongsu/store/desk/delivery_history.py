@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from bongsu.store.core.query import Dialect, Row, Table, Transaction, in_both
+from bongsu.store.core.query import DELIVERY_ID, NOTIFICATION_ID, Dialect, Row, Table, Transaction, in_both, optional_time
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,6 @@ class DeliveryRow:
     all_attempts: tuple[Attempt, ...] = ()
 
 
-_NOTIFICATION_IDS = {"notification_id": "bigint"}
-_DELIVERY_IDS = {"delivery_id": "bigint"}
-
 # The deliveries of these notifications, by the index on notification_id. What waits of a cancelled event is not sent: it is
 # CANCELLED already. $1 notification ids.
 _DELIVERIES = in_both(
@@ -48,7 +45,7 @@ _DELIVERIES = in_both(
            CASE WHEN d.status = 'READY' AND (
                     SELECT m.cancelled_at FROM bongsu_messages m WHERE m.message_id = d.message_id) IS NOT NULL
                 THEN 'CANCELLED' ELSE d.status END AS status
-    FROM {d.table("given", _NOTIFICATION_IDS, 1)}
+    FROM {d.table("given", NOTIFICATION_ID, 1)}
     CROSS JOIN bongsu_deliveries d WHERE d.notification_id = given.notification_id
     ORDER BY d.delivery_id"""
     )
@@ -58,7 +55,7 @@ _DELIVERIES = in_both(
 _ATTEMPTS = in_both(
     lambda d: (
         f"""
-    WITH given AS MATERIALIZED (SELECT * FROM {d.table("given", _DELIVERY_IDS, 1)})
+    WITH given AS MATERIALIZED (SELECT * FROM {d.table("given", DELIVERY_ID, 1)})
     SELECT a.delivery_id AS delivery_id, a.began_at AS at, a.millis, a.code, a.epoch AS epoch
     FROM given CROSS JOIN bongsu_attempts a WHERE a.delivery_id = given.delivery_id
     UNION ALL
@@ -73,9 +70,7 @@ async def find_deliveries(tx: Transaction, notification_ids: Sequence[int]) -> M
     """By notification, oldest first. A notification without deliveries is left out."""
     if not notification_ids:
         return {}
-    rows = await tx.fetch(
-        _DELIVERIES(Table(_NOTIFICATION_IDS, [(notification_id,) for notification_id in notification_ids]))
-    )
+    rows = await tx.fetch(_DELIVERIES(Table.of(NOTIFICATION_ID, notification_ids)))
     attempts = await find_attempts(tx, [row["delivery_id"] for row in rows])
     deliveries: dict[int, list[DeliveryRow]] = {}
     for row in rows:
@@ -89,7 +84,7 @@ async def find_attempts(tx: Transaction, delivery_ids: Sequence[int]) -> Mapping
     if not delivery_ids:
         return {}
     attempts: dict[int, list[Attempt]] = {}
-    for row in await tx.fetch(_ATTEMPTS(Table(_DELIVERY_IDS, [(delivery_id,) for delivery_id in delivery_ids]))):
+    for row in await tx.fetch(_ATTEMPTS(Table.of(DELIVERY_ID, delivery_ids))):
         attempt = Attempt(tx.dialect.time(row["at"]), row["millis"], row["code"])
         attempts.setdefault(row["delivery_id"], []).append(attempt)
     return attempts
@@ -105,6 +100,6 @@ def _delivery_row(dialect: Dialect, row: Row) -> DeliveryRow:
         attempts=row["attempts"],
         is_simulated=bool(row["is_simulated"]),
         created_at=dialect.time(row["created_at"]),
-        finished_at=None if row["finished_at"] is None else dialect.time(row["finished_at"]),
+        finished_at=optional_time(dialect, row["finished_at"]),
         due=dialect.time(row["due"]),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from bongsu.model.channels import Channel
 from bongsu.store.core.locks import lock_members
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Row, Statement, Table, Transaction, in_both, same
+from bongsu.store.core.query import NOTIFICATION_ID, Row, Statement, Table, Transaction, in_both, same
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.desk.digest_remainders import Rewrite, find_remainders, rewrite_texts
 from bongsu.store.inbox import changes
@@ -33,7 +33,6 @@ class Left:
     is_again: bool = False
 
 
-_NOTIFICATION_ID = {"notification_id": "bigint"}
 _CHANGE = {"notification_id": "bigint", "member_id": "text", "change_id": "bigint"}
 
 # Whether a message ($1) has digests; no row if it was deleted. Locks nothing.
@@ -65,7 +64,7 @@ LOWER_SIZES = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_digests SET size = size - 1
-    WHERE notification_id IN (SELECT given.notification_id FROM {d.table("given", _NOTIFICATION_ID, 1)})"""
+    WHERE notification_id IN (SELECT given.notification_id FROM {d.table("given", NOTIFICATION_ID, 1)})"""
     )
 )
 
@@ -77,7 +76,7 @@ _STOPPABLE = "(d.is_retryable OR (d.status = 'READY' AND d.leased_by IS NULL))"
 CANCEL_DELIVERIES = Statement(
     postgres=f"""
     WITH free AS MATERIALIZED (
-        SELECT one.delivery_id FROM {POSTGRES.table("given", _NOTIFICATION_ID, 1)}
+        SELECT one.delivery_id FROM {POSTGRES.table("given", NOTIFICATION_ID, 1)}
         CROSS JOIN LATERAL (
             SELECT d.delivery_id FROM bongsu_deliveries AS d
             WHERE d.notification_id = given.notification_id AND {_STOPPABLE} FOR UPDATE SKIP LOCKED) AS one)
@@ -90,7 +89,7 @@ CANCEL_DELIVERIES = Statement(
     UPDATE bongsu_deliveries AS d
     SET status = CASE WHEN status = 'READY' THEN 'CANCELLED' ELSE status END,
         finished_at = CASE WHEN status = 'READY' THEN {SQLITE.now} ELSE finished_at END, is_retryable = false
-    WHERE notification_id IN (SELECT given.notification_id FROM {SQLITE.table("given", _NOTIFICATION_ID, 1)})
+    WHERE notification_id IN (SELECT given.notification_id FROM {SQLITE.table("given", NOTIFICATION_ID, 1)})
       AND {_STOPPABLE}
     RETURNING message_id, channel, status""",
 )
@@ -99,7 +98,7 @@ CANCEL_DELIVERIES = Statement(
 FIND_SKIPPED = in_both(
     lambda d: (
         f"""
-    SELECT d.delivery_id FROM {d.table("given", _NOTIFICATION_ID, 1)}
+    SELECT d.delivery_id FROM {d.table("given", NOTIFICATION_ID, 1)}
     JOIN bongsu_deliveries AS d ON d.notification_id = given.notification_id WHERE {_STOPPABLE} LIMIT 1"""
     )
 )
@@ -138,7 +137,7 @@ async def leave_digests(
     await tx.fetch(lock_members(row["member_id"] for row in found))
     left = {row["notification_id"] for row in await tx.fetch(LEAVE(*members))}
     if left:
-        await tx.execute(LOWER_SIZES(_ids(sorted(left))))
+        await tx.execute(LOWER_SIZES(Table.of(NOTIFICATION_ID, sorted(left))))
     rows = await find_remainders(tx, sorted(row["notification_id"] for row in found))
     updated = await rewrite_texts(tx, [row for row in rows if row["size"] and row["notification_id"] in left], rewrite)
     empty = [row for row in rows if not row["size"]]
@@ -151,7 +150,7 @@ async def _stop(tx: Transaction, rows: Sequence[Row]) -> tuple[int, bool]:
     """End the waiting deliveries of these digests. How many, and whether some were locked."""
     if not rows:
         return 0, False
-    given = _ids([row["notification_id"] for row in rows])
+    given = Table.of(NOTIFICATION_ID, [row["notification_id"] for row in rows])
     stopped = await tx.fetch(CANCEL_DELIVERIES(given))
     ended = [(row["message_id"], row["channel"], row["status"]) for row in stopped if row["status"] == "CANCELLED"]
     await count_ended(tx, ended)
@@ -169,7 +168,3 @@ async def _withdraw(tx: Transaction, rows: Sequence[Row]) -> list[tuple[str, int
     withdrawn = await tx.fetch(WITHDRAW(given))
     await changes.set_changed(tx, [(member_id, change_id) for _, member_id, change_id in rows_changed])
     return [(row["member_id"], row["notification_id"]) for row in withdrawn]
-
-
-def _ids(notification_ids: Sequence[int]) -> Table:
-    return Table(_NOTIFICATION_ID, [(notification_id,) for notification_id in notification_ids])

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from bongsu.model import Event
 from bongsu.model.channels import Channel
 from bongsu.model.payload import read_payload
 from bongsu.store.core.clock import find_now
-from bongsu.store.core.query import Row, Table, Transaction, in_both
-from bongsu.store.decisions.digests import Actor, GrownDigest, find_actors, set_texts
+from bongsu.store.core.query import NOTIFICATION_ID, Row, Table, Transaction, in_both
+from bongsu.store.decisions.digests import Actor, DigestText, GrownDigest, find_actors, set_texts
 from bongsu.store.inbox import changes
 from bongsu.store.members.channel_bits import BITS
 
 _IN_APP = BITS[Channel.IN_APP]
-_NOTIFICATION_ID = {"notification_id": "bigint"}
-
-
-class DigestText(NamedTuple):
-    title: str
-    body: str
-    data: str
 
 
 @dataclass(frozen=True)
@@ -54,7 +46,7 @@ FIND_REMAINDERS = in_both(
            m.type, m.locale, m.ref_id, m.title, m.body, m.data,
            v.event_type, v.actor_id, v.target_id, v.ref_id AS event_ref_id,
            CAST(v.payload AS text) AS payload
-    FROM {d.table("given", _NOTIFICATION_ID, 1)}
+    FROM {d.table("given", NOTIFICATION_ID, 1)}
     JOIN bongsu_digests AS g ON g.notification_id = given.notification_id
     JOIN bongsu_notifications AS n ON n.member_id = g.member_id AND n.notification_id = g.notification_id
     LEFT JOIN bongsu_messages AS m ON m.message_id = (
@@ -67,7 +59,7 @@ FIND_REMAINDERS = in_both(
 
 async def find_remainders(tx: Transaction, notification_ids: Sequence[int]) -> Sequence[Row]:
     """These digests as they are now. Run under the members' locks."""
-    return await tx.fetch(FIND_REMAINDERS(Table(_NOTIFICATION_ID, [(one,) for one in notification_ids])))
+    return await tx.fetch(FIND_REMAINDERS(Table.of(NOTIFICATION_ID, notification_ids)))
 
 
 async def rewrite_texts(tx: Transaction, rows: Sequence[Row], rewrite: Rewrite | None) -> list[str]:

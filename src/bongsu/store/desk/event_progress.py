@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from bongsu.model import EventStatus, Reason
-from bongsu.store.core.query import Dialect, Row, Statement, Transaction, as_uuid, fetch_one, in_both
+from bongsu.store.core.query import Row, Statement, Transaction, as_uuid, fetch_one, in_both, optional_time
 from bongsu.store.decisions.rows import MERGED
 from bongsu.store.desk.cancellations import Cancellation, find_cancellation
 from bongsu.store.outbox.rows import ROW_COLUMNS, EventRow, read_event_row
@@ -31,10 +31,6 @@ _LONGEST = timedelta(days=3650)
 DELIVERY_STATUSES = ("READY", "SENDING", "SUCCESS", "FAIL", "UNKNOWN", "CANCELLED")
 WAITING = ("READY", "SENDING")
 ANSWERED = ("SUCCESS", "FAIL", "UNKNOWN")
-
-
-def _time(dialect: Dialect, stored: Any) -> datetime | None:
-    return None if stored is None else dialect.time(stored)
 
 
 # --- one event --------------------------------------------------------------------------------------------------------
@@ -239,7 +235,7 @@ async def find_progress(tx: Transaction, event_id: UUID) -> EventProgress | None
         due_at=event.due if is_ahead else None,
         seconds=row["seconds"],
         cancellation=await find_cancellation(tx, event_id),
-        last_due=_time(dialect, row["last_due"]),
+        last_due=optional_time(dialect, row["last_due"]),
     )
 
 

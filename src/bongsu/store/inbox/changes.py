@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from bongsu.model import Channel
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Dialect, Row, Statement, Table, Transaction, in_both, only_sqlite
+from bongsu.store.core.query import Dialect, Row, Statement, Table, Transaction, in_both, only_sqlite, optional_time
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.members.channel_bits import BITS
 
@@ -183,8 +183,7 @@ def marks_of(row: Row) -> Marks:
 
 def _change_of(dialect: Dialect, row: Row) -> Change:
     read_at, seen_at, archived_at, updated_at = (
-        None if row[name] is None else dialect.time(row[name])
-        for name in ("read_at", "seen_at", "archived_at", "updated_at")
+        optional_time(dialect, row[name]) for name in ("read_at", "seen_at", "archived_at", "updated_at")
     )
     return Change(
         row["change_id"],

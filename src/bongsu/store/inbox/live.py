@@ -19,7 +19,7 @@ import orjson
 
 from bongsu.model import Channel
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Statement, Table, Transaction, fetch_one, in_both
+from bongsu.store.core.query import MEMBER_ID, MESSAGE_ID, Statement, Table, Transaction, fetch_one, in_both
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.inbox.changes import MARK_COLUMNS, Marks, marks_of
 from bongsu.store.members.channel_bits import BITS
@@ -143,9 +143,7 @@ async def find_missed(
 
 # --- many members have streams open -----------------------------------------------------------------------------------
 
-_MEMBER_ID = {"member_id": "text"}
 _CURSOR = {"member_id": "text", "cursor": "bigint", "position": "integer"}
-_MESSAGE_ID = {"message_id": "bigint"}
 
 # The oldest $2 notifications above the members' cursors, grouped: to decode a row costs more than to send it, and a
 # broadcast has thousands that are alike. LATERAL: by the index for each member; a join would read the whole table. The
@@ -193,12 +191,12 @@ _FIND_NEW = Statement(
 _FIND_COUNTS = Statement(
     postgres=f"""
         SELECT given.member_id, m.unread, coalesce(m.changed_id, 0) AS changed
-        FROM {POSTGRES.table("given", _MEMBER_ID, 1)}
+        FROM {POSTGRES.table("given", MEMBER_ID, 1)}
         CROSS JOIN LATERAL (
             SELECT x.unread, x.changed_id FROM bongsu_members x WHERE x.member_id = given.member_id OFFSET 0) AS m""",
     sqlite=f"""
         SELECT given.member_id, m.unread, coalesce(m.changed_id, 0) AS changed
-        FROM {SQLITE.table("given", _MEMBER_ID, 1)}
+        FROM {SQLITE.table("given", MEMBER_ID, 1)}
         CROSS JOIN bongsu_members AS m ON m.member_id = given.member_id""",
 )
 
@@ -226,7 +224,7 @@ async def find_new(tx: Transaction, cursors: Mapping[str, int], limit: int) -> l
 async def find_counts(tx: Transaction, member_ids: Sequence[str]) -> dict[str, MemberCount]:
     """Of the members that are known. Read the time before it (`find_now`): in each of thousands of rows it would cost more
     than the counts."""
-    rows = await tx.fetch(_FIND_COUNTS(Table(_MEMBER_ID, [(member_id,) for member_id in member_ids])))
+    rows = await tx.fetch(_FIND_COUNTS(Table.of(MEMBER_ID, member_ids)))
     return {row["member_id"]: MemberCount(row["unread"], row["changed"]) for row in rows}
 
 
@@ -239,7 +237,7 @@ _COUNT_RECIPIENTS = in_both(
     SELECT given.message_id, (
         SELECT count(*) FROM (
             SELECT 1 FROM bongsu_notifications n WHERE n.message_id = given.message_id LIMIT $2) AS counted) AS recipients
-    FROM {d.table("given", _MESSAGE_ID, 1)}"""
+    FROM {d.table("given", MESSAGE_ID, 1)}"""
     )
 )
 
@@ -253,7 +251,7 @@ _FIND_RECIPIENTS = Statement(
                    WHERE p.member_id = n.member_id AND p.notification_id < n.notification_id
                        AND p.channels & {_IN_APP} <> 0
                    ORDER BY p.notification_id DESC LIMIT 1), 0)) AS previous
-        FROM {POSTGRES.table("given", _MESSAGE_ID, 1)}
+        FROM {POSTGRES.table("given", MESSAGE_ID, 1)}
         CROSS JOIN LATERAL (
             SELECT x.member_id, x.notification_id, x.created_at FROM bongsu_notifications x
             WHERE x.message_id = given.message_id AND x.channels & {_IN_APP} <> 0 OFFSET 0) AS n
@@ -268,7 +266,7 @@ _FIND_RECIPIENTS = Statement(
                        AND p.channels & {_IN_APP} <> 0
                    ORDER BY p.notification_id DESC LIMIT 1), 0)) AS previous
         FROM (SELECT {SQLITE.now} AS as_of) AS moment
-        CROSS JOIN {SQLITE.table("given", _MESSAGE_ID, 1)}
+        CROSS JOIN {SQLITE.table("given", MESSAGE_ID, 1)}
         CROSS JOIN bongsu_notifications AS n ON n.message_id = given.message_id AND n.channels & {_IN_APP} <> 0
         CROSS JOIN bongsu_members AS m ON m.member_id = n.member_id
         ORDER BY n.notification_id""",
@@ -277,13 +275,13 @@ _FIND_RECIPIENTS = Statement(
 
 async def count_recipients(tx: Transaction, message_ids: Sequence[int], limit: int) -> dict[int, int]:
     """How many members each message went to, counted up to `limit`."""
-    rows = await tx.fetch(_COUNT_RECIPIENTS(_message_ids(message_ids), limit))
+    rows = await tx.fetch(_COUNT_RECIPIENTS(Table.of(MESSAGE_ID, message_ids), limit))
     return {row["message_id"]: row["recipients"] for row in rows}
 
 
 async def find_recipients(tx: Transaction, message_ids: Sequence[int]) -> list[Recipient]:
     """Everyone who has these messages in the inbox, oldest notification first."""
-    rows = await tx.fetch(_FIND_RECIPIENTS(_message_ids(message_ids)))
+    rows = await tx.fetch(_FIND_RECIPIENTS(Table.of(MESSAGE_ID, message_ids)))
     time = tx.dialect.time
     return [
         Recipient(
@@ -294,7 +292,3 @@ async def find_recipients(tx: Transaction, message_ids: Sequence[int]) -> list[R
         )
         for row in rows
     ]
-
-
-def _message_ids(message_ids: Sequence[int]) -> Table:
-    return Table(_MESSAGE_ID, [(message_id,) for message_id in message_ids])

@@ -9,7 +9,7 @@ from typing import Any
 
 from bongsu.model.channels import Channel
 from bongsu.model.payload import read_payload
-from bongsu.store.core.query import Dialect, Row, Statement, Transaction, fetch_one, in_both, same
+from bongsu.store.core.query import Dialect, Row, Statement, Transaction, fetch_one, in_both, optional_time, same
 from bongsu.store.members.channel_bits import BITS
 
 # The row of a notification is in its member's inbox.
@@ -109,9 +109,6 @@ async def find_page(
 
 
 def _inbox_row(dialect: Dialect, row: Row) -> InboxRow:
-    def moment(name: str) -> datetime | None:
-        return None if row[name] is None else dialect.time(row[name])
-
     return InboxRow(
         row["notification_id"],
         row["type"],
@@ -120,10 +117,10 @@ def _inbox_row(dialect: Dialect, row: Row) -> InboxRow:
         row["ref_id"],
         read_payload(row["data"]),
         dialect.time(row["created_at"]),
-        moment("read_at"),
-        moment("seen_at"),
-        moment("archived_at"),
-        moment("updated_at"),
+        optional_time(dialect, row["read_at"]),
+        optional_time(dialect, row["seen_at"]),
+        optional_time(dialect, row["archived_at"]),
+        optional_time(dialect, row["updated_at"]),
     )
 
 

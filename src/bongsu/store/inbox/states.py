@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from bongsu.model.channels import Channel
-from bongsu.store.core.query import Transaction, fetch_one, in_both, same
+from bongsu.store.core.query import Transaction, fetch_one, in_both, optional_time, same
 from bongsu.store.inbox import changes
 from bongsu.store.members.channel_bits import BITS
 
@@ -124,7 +124,7 @@ async def find_state(tx: Transaction, member_id: str, notification_id: int) -> S
         place = Place.DELETED
     else:
         return None
-    read_at = None if row["read_at"] is None else tx.dialect.time(row["read_at"])
+    read_at = optional_time(tx.dialect, row["read_at"])
     return State(Position(place, read_at is not None), read_at, row["unread"])
 
 

@@ -7,24 +7,23 @@ from collections.abc import Iterable
 from bongsu.model import Member, Preferences, QuietHours, TypePreference
 from bongsu.model.channels import Address, ChannelSpec, from_bits, to_bits
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Statement, Table, Transaction, fetch_one, in_both, same
+from bongsu.store.core.query import MEMBER_ID, Statement, Table, Transaction, fetch_one, in_both, same
 from bongsu.store.core.sqlite import SQLITE
 
 # --- members ----------------------------------------------------------------------------------------------------------
 
-_MEMBER_ID = {"member_id": "text"}
 
 # Inserts the members that are missing. In id order (byte by byte, as the column compares), so that two callers who insert
 # the same ids cannot deadlock.
 _ENSURE_MEMBERS = Statement(
     postgres=f"""
         INSERT INTO bongsu_members (member_id)
-        SELECT given.member_id FROM {POSTGRES.table("given", _MEMBER_ID, 1)}
+        SELECT given.member_id FROM {POSTGRES.table("given", MEMBER_ID, 1)}
         ORDER BY given.member_id COLLATE "C"
         ON CONFLICT DO NOTHING""",
     sqlite=f"""
         INSERT INTO bongsu_members (member_id)
-        SELECT given.member_id FROM {SQLITE.table("given", _MEMBER_ID, 1)} WHERE true
+        SELECT given.member_id FROM {SQLITE.table("given", MEMBER_ID, 1)} WHERE true
         ON CONFLICT DO NOTHING""",
 )
 
@@ -62,16 +61,15 @@ _FIND_OTHER_MEMBER = in_both(
     lambda d: (
         f"""
     SELECT member_id FROM bongsu_members
-    WHERE member_id NOT IN (SELECT given.member_id FROM {d.table("given", _MEMBER_ID, 1)}) LIMIT 1"""
+    WHERE member_id NOT IN (SELECT given.member_id FROM {d.table("given", MEMBER_ID, 1)}) LIMIT 1"""
     )
 )
 
 
 async def ensure_members(tx: Transaction, member_ids: Iterable[str]) -> None:
     """Insert the members that are not stored yet, with no address and default preferences."""
-    ids = [(member_id,) for member_id in sorted(set(member_ids))]
-    if ids:
-        await tx.execute(_ENSURE_MEMBERS(Table(_MEMBER_ID, ids)))
+    if ids := sorted(set(member_ids)):
+        await tx.execute(_ENSURE_MEMBERS(Table.of(MEMBER_ID, ids)))
 
 
 async def put_member(tx: Transaction, member_id: str, member: Member) -> None:
@@ -95,7 +93,7 @@ async def find_member(tx: Transaction, member_id: str) -> Member | None:
 
 async def find_other_member(tx: Transaction, member_ids: Iterable[str]) -> str | None:
     """The id of some member who is not among these."""
-    row = await fetch_one(tx, _FIND_OTHER_MEMBER(Table(_MEMBER_ID, [(member_id,) for member_id in member_ids])))
+    row = await fetch_one(tx, _FIND_OTHER_MEMBER(Table.of(MEMBER_ID, member_ids)))
     return None if row is None else str(row["member_id"])
 
 

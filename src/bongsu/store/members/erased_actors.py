@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bongsu.store.core.locks import lock_members
-from bongsu.store.core.query import Table, Transaction, in_both, same
+from bongsu.store.core.query import NOTIFICATION_ID, Table, Transaction, in_both, same
 from bongsu.store.desk.digest_remainders import Rewrite, find_remainders, rewrite_texts
-
-_NOTIFICATION_ID = {"notification_id": "bigint"}
 
 # Up to $2 digests that have something of the actor $1, and whose they are, by the index of actors. Locks nothing.
 FIND_ACTED = same("""
@@ -22,7 +20,7 @@ FORGET_ACTOR = in_both(
         f"""
     UPDATE bongsu_digest_entries SET actor_id = NULL, actor_name = NULL
     WHERE actor_id = $2 AND notification_id IN (
-        SELECT given.notification_id FROM {d.table("given", _NOTIFICATION_ID, 1)})"""
+        SELECT given.notification_id FROM {d.table("given", NOTIFICATION_ID, 1)})"""
     )
 )
 
@@ -42,6 +40,6 @@ async def forget_actor(tx: Transaction, member_id: str, limit: int, rewrite: Rew
         return Forgotten(0)
     digests = [row["notification_id"] for row in acted]
     await tx.fetch(lock_members(row["member_id"] for row in acted))
-    (entries,) = await tx.execute(FORGET_ACTOR(Table(_NOTIFICATION_ID, [(one,) for one in digests]), member_id))
+    (entries,) = await tx.execute(FORGET_ACTOR(Table.of(NOTIFICATION_ID, digests), member_id))
     rows = await find_remainders(tx, digests)
     return Forgotten(entries, await rewrite_texts(tx, [row for row in rows if row["size"]], rewrite))

@@ -17,7 +17,7 @@ import orjson
 
 from bongsu.store.chat.removal import erase_chat
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Statement, Table, Transaction, as_uuid, in_both, same
+from bongsu.store.core.query import EVENT_ID, MESSAGE_ID, Statement, Table, Transaction, as_uuid, in_both, same
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.decisions import audience_snapshots
 from bongsu.store.members.erased_actors import FIND_ACTED
@@ -43,8 +43,6 @@ class Erased:
 
 # --- events -----------------------------------------------------------------------------------------------------------
 
-_EVENT_ID = {"event_id": "uuid"}
-_MESSAGE_ID = {"message_id": "bigint"}
 
 # Up to $2 events to the member ($1) that are not DONE, by the index of these. Locks them: a step that decides one is waited
 # for.
@@ -72,7 +70,7 @@ CANCEL_EVENTS = in_both(
     UPDATE bongsu_events
     SET status = 'CANCELLED', finished_at = coalesce(finished_at, {d.now}), epoch = epoch + 1, claim_count = 0,
         leased_by = NULL, fanout_cursor = NULL, actor_id = NULL, target_id = NULL, payload = '{{}}', error = NULL
-    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_ID, 1)})"""
+    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", EVENT_ID, 1)})"""
     )
 )
 
@@ -81,7 +79,7 @@ FORGET_EVENTS = in_both(
     lambda d: (
         f"""
     UPDATE bongsu_events SET actor_id = NULL, target_id = NULL, payload = '{{}}', error = NULL
-    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", _EVENT_ID, 1)})
+    WHERE event_id IN (SELECT given.event_id FROM {d.table("given", EVENT_ID, 1)})
       AND (SELECT 1 FROM bongsu_messages AS m WHERE m.event_id = bongsu_events.event_id LIMIT 1) IS NULL"""
     )
 )
@@ -91,10 +89,10 @@ FORGET_EVENTS = in_both(
 LOCK_FINISHED = Statement(
     postgres=f"""
         SELECT e.event_id FROM bongsu_events AS e
-        WHERE e.event_id IN (SELECT given.event_id FROM {POSTGRES.table("given", _EVENT_ID, 1)}) AND e.status <> 'PENDING'
+        WHERE e.event_id IN (SELECT given.event_id FROM {POSTGRES.table("given", EVENT_ID, 1)}) AND e.status <> 'PENDING'
         ORDER BY e.event_id FOR UPDATE""",
     sqlite=f"""
-        SELECT e.event_id FROM {SQLITE.table("given", _EVENT_ID, 1)}
+        SELECT e.event_id FROM {SQLITE.table("given", EVENT_ID, 1)}
         CROSS JOIN bongsu_events AS e ON e.event_id = given.event_id WHERE e.status <> 'PENDING'""",
 )
 
@@ -102,7 +100,7 @@ LOCK_FINISHED = Statement(
 FIND_EVENTS = in_both(
     lambda d: (
         f"""
-    SELECT DISTINCT m.event_id FROM {d.table("given", _MESSAGE_ID, 1)}
+    SELECT DISTINCT m.event_id FROM {d.table("given", MESSAGE_ID, 1)}
     JOIN bongsu_messages AS m ON m.message_id = given.message_id"""
     )
 )
@@ -113,23 +111,19 @@ async def cancel_events(tx: Transaction, member_id: str, limit: int) -> int:
     again."""
     event_ids = [as_uuid(row["event_id"]) for row in await tx.fetch(LOCK_EVENTS(member_id, limit))]
     if event_ids:
-        await tx.execute(CANCEL_EVENTS(_event_ids(event_ids)))
+        await tx.execute(CANCEL_EVENTS(Table.of(EVENT_ID, event_ids)))
         await audience_snapshots.forget(tx, event_ids)
     return len(event_ids)
 
 
 async def forget_messages(tx: Transaction, message_ids: Sequence[int]) -> Counter[str]:
     """Delete those of these messages that no other member has, and whom their events were about."""
-    rows = await tx.fetch(FIND_EVENTS(Table(_MESSAGE_ID, [(message_id,) for message_id in message_ids])))
-    given = _event_ids([as_uuid(row["event_id"]) for row in rows])
+    rows = await tx.fetch(FIND_EVENTS(Table.of(MESSAGE_ID, message_ids)))
+    given = Table.of(EVENT_ID, [as_uuid(row["event_id"]) for row in rows])
     locked = [as_uuid(row["event_id"]) for row in await tx.fetch(LOCK_FINISHED(given))]
     messages = await delete_unused_messages(tx, locked)
-    (events,) = await tx.execute(FORGET_EVENTS(_event_ids(locked)))
+    (events,) = await tx.execute(FORGET_EVENTS(Table.of(EVENT_ID, locked)))
     return Counter(messages=messages, events=events)
-
-
-def _event_ids(event_ids: Sequence[UUID]) -> Table:
-    return Table(_EVENT_ID, [(event_id,) for event_id in event_ids])
 
 
 # --- the member -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Statement, Table, Transaction, fetch_one, in_both, same
+from bongsu.store.core.query import MEMBER_ID, PRODUCT_ID, Statement, Table, Transaction, fetch_one, in_both, same
 from bongsu.store.core.sqlite import SQLITE
 
 # What a member saw longest ago says little; and a crawler that saw everything must not take all the time.
@@ -23,9 +23,6 @@ ACTIONS_LIMIT = 40
 # How many others are kept for a product. A member saw several, so there are several times as many to choose from.
 SIMILAR_LIMIT = 10
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-
-_MEMBER = {"member_id": "text"}
-_PRODUCT = {"product_id": "text"}
 
 
 @dataclass
@@ -55,12 +52,12 @@ FIND_PAGE = in_both(
 KEEP_MEMBERS = Statement(
     postgres=f"""
         SELECT kept.member_id
-        FROM (SELECT given.member_id COLLATE "C" AS member_id FROM {POSTGRES.table("given", _MEMBER, 1)}
+        FROM (SELECT given.member_id COLLATE "C" AS member_id FROM {POSTGRES.table("given", MEMBER_ID, 1)}
               ORDER BY 1) AS wanted
         CROSS JOIN LATERAL (
             SELECT m.member_id FROM bongsu_members AS m WHERE m.member_id = wanted.member_id FOR KEY SHARE) AS kept""",
     sqlite=f"""
-        SELECT m.member_id FROM {SQLITE.table("given", _MEMBER, 1)}
+        SELECT m.member_id FROM {SQLITE.table("given", MEMBER_ID, 1)}
         CROSS JOIN bongsu_members AS m ON m.member_id = given.member_id""",
 )
 
@@ -73,7 +70,7 @@ FIND_PRODUCTS_OF_MEMBERS = in_both(
         SELECT b.member_id, b.product_id, max(b.acted_at) >= $2 AS is_seen,
                max(CASE WHEN b.action = 'PURCHASE' THEN 1 ELSE 0 END) AS is_bought,
                row_number() OVER (PARTITION BY b.member_id ORDER BY max(b.acted_at) DESC, b.product_id) AS position
-        FROM {d.table("given", _MEMBER, 1)}
+        FROM {d.table("given", MEMBER_ID, 1)}
         JOIN bongsu_behaviors AS b {d.index_hint("bongsu_behaviors_member")} ON b.member_id = given.member_id
         WHERE b.acted_at >= $2 OR b.action = 'PURCHASE'
         GROUP BY b.member_id, b.product_id) AS acted
@@ -95,7 +92,7 @@ FIND_SIMILAR = in_both(
         FROM (
             SELECT b.product_id, b.member_id,
                    row_number() OVER (PARTITION BY b.product_id ORDER BY max(b.acted_at) DESC, b.member_id) AS position
-            FROM {d.table("given", _PRODUCT, 1)}
+            FROM {d.table("given", PRODUCT_ID, 1)}
             JOIN bongsu_behaviors AS b ON b.product_id = given.product_id
             WHERE b.acted_at >= $2
             GROUP BY b.product_id, b.member_id) AS seen
@@ -128,7 +125,7 @@ _FIND_NAMES = in_both(
     lambda d: (
         f"""
     SELECT p.product_id, p.name, coalesce(p.stock, 1) <= 0 AS is_sold_out
-    FROM {d.table("given", _PRODUCT, 1)} JOIN bongsu_products AS p ON p.product_id = given.product_id"""
+    FROM {d.table("given", PRODUCT_ID, 1)} JOIN bongsu_products AS p ON p.product_id = given.product_id"""
     )
 )
 
@@ -147,13 +144,13 @@ async def find_page(tx: Transaction, after: str, since: datetime, limit: int) ->
 
 async def keep_members(tx: Transaction, member_ids: Iterable[str]) -> set[str]:
     """Those of these members who were not erased meanwhile. None is until the transaction ends."""
-    table = Table(_MEMBER, [(member_id,) for member_id in member_ids])
+    table = Table.of(MEMBER_ID, member_ids)
     return {row["member_id"] for row in await tx.fetch(KEEP_MEMBERS(table))}
 
 
 async def find_products_of_members(tx: Transaction, member_ids: Sequence[str], since: datetime) -> dict[str, MemberProducts]:
     found = {member_id: MemberProducts() for member_id in member_ids}
-    table = Table(_MEMBER, [(member_id,) for member_id in member_ids])
+    table = Table.of(MEMBER_ID, member_ids)
     for member_id, product_id, is_seen, is_bought in await tx.fetch(FIND_PRODUCTS_OF_MEMBERS(table, since)):
         products = found[member_id]
         if is_bought:
@@ -166,7 +163,7 @@ async def find_products_of_members(tx: Transaction, member_ids: Sequence[str], s
 async def find_similar(tx: Transaction, product_ids: Sequence[str], since: datetime) -> dict[str, dict[str, int]]:
     """For each product those that its viewers saw too, and how often."""
     found: dict[str, dict[str, int]] = {product_id: {} for product_id in product_ids}
-    table = Table(_PRODUCT, [(product_id,) for product_id in product_ids])
+    table = Table.of(PRODUCT_ID, product_ids)
     for product_id, other_id, actions in await tx.fetch(FIND_SIMILAR(table, since, _LONG_AGO)):
         # One text for all products that name it.
         found[product_id][sys.intern(other_id)] = actions
@@ -179,5 +176,5 @@ async def find_popular(tx: Transaction, since: datetime, limit: int) -> list[str
 
 async def find_names(tx: Transaction, product_ids: Sequence[str]) -> dict[str, tuple[str, bool]]:
     """Of the known ones the name, and whether it is sold out."""
-    rows = await tx.fetch(_FIND_NAMES(Table(_PRODUCT, [(product_id,) for product_id in product_ids])))
+    rows = await tx.fetch(_FIND_NAMES(Table.of(PRODUCT_ID, product_ids)))
     return {row["product_id"]: (row["name"], bool(row["is_sold_out"])) for row in rows}

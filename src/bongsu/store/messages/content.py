@@ -16,7 +16,7 @@ from typing import Any
 from bongsu.model import Guarantee, utc_now
 from bongsu.model.payload import read_payload
 from bongsu.store.core.postgres import POSTGRES
-from bongsu.store.core.query import Dialect, Row, Statement, Table, Transaction
+from bongsu.store.core.query import MESSAGE_ID, Dialect, Row, Statement, Table, Transaction, optional_time
 from bongsu.store.core.sqlite import SQLITE
 from bongsu.store.decisions.rows import Message
 
@@ -24,13 +24,12 @@ from bongsu.store.decisions.rows import Message
 # megabyte.
 CACHED_MESSAGES = 1_000
 
-_MESSAGE_ID = {"message_id": "bigint"}
 
 # The content of these messages, each found by its key; deleted ones are left out. Locks nothing.
 FIND_CONTENT = Statement(
     postgres=f"""
         SELECT m.*, {POSTGRES.now} AS now
-        FROM {POSTGRES.table("given", _MESSAGE_ID, 1)}
+        FROM {POSTGRES.table("given", MESSAGE_ID, 1)}
         CROSS JOIN LATERAL (
             SELECT x.message_id, x.event_id, x.type, x.title, x.body, x.ref_id, x.data, x.guarantee, x.locale, x.priority,
                    x.expires_at, x.is_critical, x.is_bulk, x.is_digest
@@ -38,7 +37,7 @@ FIND_CONTENT = Statement(
     sqlite=f"""
         SELECT m.message_id, m.event_id, m.type, m.title, m.body, m.ref_id, m.data, m.guarantee, m.locale, m.priority,
                m.expires_at, m.is_critical, m.is_bulk, m.is_digest, {SQLITE.now} AS now
-        FROM {SQLITE.table("given", _MESSAGE_ID, 1)}
+        FROM {SQLITE.table("given", MESSAGE_ID, 1)}
         CROSS JOIN bongsu_messages AS m ON m.message_id = given.message_id""",
 )
 
@@ -77,7 +76,7 @@ Contents = Mapping[int, MessageContent]
 
 async def find_content(tx: Transaction, message_ids: Sequence[int]) -> dict[int, MessageContent]:
     """By message id. Messages that were deleted are left out."""
-    rows = await tx.fetch(FIND_CONTENT(Table(_MESSAGE_ID, [(message_id,) for message_id in message_ids])))
+    rows = await tx.fetch(FIND_CONTENT(Table.of(MESSAGE_ID, message_ids)))
     return {row["message_id"]: _from_row(tx.dialect, row) for row in rows}
 
 
@@ -135,7 +134,6 @@ def _from_message(message: Message) -> MessageContent:
 
 
 def _from_row(dialect: Dialect, row: Row) -> MessageContent:
-    expires_at = None if row["expires_at"] is None else dialect.time(row["expires_at"])
     return MessageContent(
         message_id=row["message_id"],
         event_id=str(row["event_id"]),
@@ -147,7 +145,7 @@ def _from_row(dialect: Dialect, row: Row) -> MessageContent:
         guarantee=Guarantee(row["guarantee"]),
         locale=row["locale"],
         priority=row["priority"],
-        expires_at=_by_our_clock(expires_at, dialect.time(row["now"])),
+        expires_at=_by_our_clock(optional_time(dialect, row["expires_at"]), dialect.time(row["now"])),
         is_critical=bool(row["is_critical"]),
         is_bulk=bool(row["is_bulk"]),
         is_digest=bool(row["is_digest"]),

@@ -9,17 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from bongsu.store.core.query import Table, Transaction, in_both
+from bongsu.store.core.query import NOTIFICATION_ID, Table, Transaction, in_both
 from bongsu.store.messages.content import Contents, MessageCache, MessageContent
-
-_NOTIFICATION_ID = {"notification_id": "bigint"}
 
 # The texts of those of the notifications given ($1) that are digests, each found by its key. Locks nothing.
 FIND_TEXTS = in_both(
     lambda d: (
         f"""
     SELECT g.notification_id, g.title, g.body, g.data
-    FROM {d.table("given", _NOTIFICATION_ID, 1)} CROSS JOIN bongsu_digests AS g
+    FROM {d.table("given", NOTIFICATION_ID, 1)} CROSS JOIN bongsu_digests AS g
     WHERE g.notification_id = given.notification_id"""
     )
 )
@@ -31,7 +29,7 @@ FIND_STATES = in_both(
         f"""
     SELECT g.notification_id, g.size = 0 AS is_empty,
            n.read_at IS NOT NULL AS is_read, n.deleted_at IS NOT NULL AS is_deleted
-    FROM {d.table("given", _NOTIFICATION_ID, 1)} CROSS JOIN bongsu_digests AS g
+    FROM {d.table("given", NOTIFICATION_ID, 1)} CROSS JOIN bongsu_digests AS g
     JOIN bongsu_notifications AS n ON n.member_id = g.member_id AND n.notification_id = g.notification_id
     WHERE g.notification_id = given.notification_id"""
     )
@@ -76,7 +74,7 @@ def find_gathered(notifications: Iterable[tuple[int, int]], contents: Contents) 
 
 async def find_digest_contents(tx: Transaction, gathered: Sequence[tuple[int, MessageContent]]) -> dict[int, MessageContent]:
     """By notification: the present texts of these digests. Those that were deleted are left out."""
-    given = Table(_NOTIFICATION_ID, [(notification_id,) for notification_id, _ in gathered])
+    given = Table.of(NOTIFICATION_ID, (notification_id for notification_id, _ in gathered))
     texts = {row["notification_id"]: row for row in await tx.fetch(FIND_TEXTS(given))}
     return {
         notification_id: replace(content, title=row["title"], body=row["body"], data_json=row["data"])
@@ -87,7 +85,7 @@ async def find_digest_contents(tx: Transaction, gathered: Sequence[tuple[int, Me
 
 async def find_states(tx: Transaction, notification_ids: Iterable[int]) -> dict[int, DigestState]:
     """By notification. Those that were deleted from the store are left out."""
-    given = Table(_NOTIFICATION_ID, [(notification_id,) for notification_id in notification_ids])
+    given = Table.of(NOTIFICATION_ID, notification_ids)
     return {
         row["notification_id"]: DigestState(bool(row["is_empty"]), bool(row["is_read"]), bool(row["is_deleted"]))
         for row in await tx.fetch(FIND_STATES(given))

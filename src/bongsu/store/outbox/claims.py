@@ -106,7 +106,7 @@ async def claim(
 
     A fifth of them are the oldest of all types, so that no event waits for ever behind critical ones.
     """
-    types = Table(EVENT_TYPE, [(event_type,) for event_type in critical_types])
+    types = Table.of(EVENT_TYPE, critical_types)
     return await _claim(tx, CLAIM_DUE(types, limit - limit // 5, limit, large, float(lease_seconds), worker))
 
 
@@ -114,7 +114,7 @@ async def claim_critical(
     tx: Transaction, limit: int, lease_seconds: float, worker: str, critical_types: Sequence[str]
 ) -> list[ClaimedEvent]:
     """The oldest due events of these types only, without large ones."""
-    types = Table(EVENT_TYPE, [(event_type,) for event_type in critical_types])
+    types = Table.of(EVENT_TYPE, critical_types)
     return await _claim(tx, CLAIM_DUE(types, limit, 0, 0, float(lease_seconds), worker))
 
 

@@ -11,13 +11,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from bongsu.store.core import locks
-from bongsu.store.core.query import Dialect, Query, Statement, Table, Transaction, as_uuid, in_both
+from bongsu.store.core.query import EVENT_ID, Dialect, Query, Statement, Table, Transaction, as_uuid, in_both
 from bongsu.store.messages.counts import NOTIFIED
 from bongsu.store.outbox import postgres, sqlite
 from bongsu.store.outbox.claims import EVENTS_BY_ID
 from bongsu.store.outbox.rows import CLAIM, CURSOR
-
-_ID = {"event_id": "uuid"}
 
 LOCK_CLAIMS = Statement(postgres.LOCK_CLAIMS, sqlite.LOCK_CLAIMS)
 
@@ -44,7 +42,7 @@ FIND_BEGUN = in_both(
     lambda d: (
         f"""
     SELECT e.event_id, e.fanout_cursor, m.notice_index, m.locale, m.message_id, coalesce(c.count, 0) AS notified
-    FROM {d.table("given", _ID, 1)}
+    FROM {d.table("given", EVENT_ID, 1)}
     CROSS JOIN bongsu_events AS e
     LEFT JOIN bongsu_messages AS m ON m.event_id = e.event_id
     LEFT JOIN bongsu_message_counts AS c ON c.message_id = m.message_id AND c.channel = '' AND c.category = '{NOTIFIED}'
@@ -91,7 +89,7 @@ class Begun:
 async def find_begun(tx: Transaction, event_ids: Sequence[UUID]) -> dict[UUID, Begun]:
     """Of these events, those for which an earlier claim has saved a cursor."""
     begun: dict[UUID, Begun] = {}
-    for row in await tx.fetch(FIND_BEGUN(Table(_ID, [(event_id,) for event_id in event_ids]))):
+    for row in await tx.fetch(FIND_BEGUN(Table.of(EVENT_ID, event_ids))):
         event = begun.setdefault(as_uuid(row["event_id"]), Begun(row["fanout_cursor"], {}, Counter()))
         if row["message_id"] is not None:
             event.messages[row["notice_index"], row["locale"]] = row["message_id"]

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from bongsu.model import Event, EventStatus, utc_now
 from bongsu.model.payload import no_payload, read_payload
-from bongsu.store.core.query import Dialect, Row, as_uuid
+from bongsu.store.core.query import Dialect, Row, as_uuid, optional_time
 
 # A worker that crashes ends all claims of its batch without a result, so a high count of claims does not prove that this
 # event crashes it (poison message). From the third such claim on, an event is a suspect and is claimed alone. After three
@@ -182,7 +182,7 @@ def event_fields(dialect: Dialect, row: Row) -> dict[str, Any]:
         "is_leased": bool(row["is_leased"]),
         "is_begun": bool(row["is_begun"]),
         "created_at": dialect.time(row["created_at"]),
-        "finished_at": None if row["finished_at"] is None else dialect.time(row["finished_at"]),
+        "finished_at": optional_time(dialect, row["finished_at"]),
     }
 
 

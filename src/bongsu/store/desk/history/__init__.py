@@ -16,7 +16,18 @@ from typing import NamedTuple
 from uuid import UUID
 
 from bongsu.model.channels import from_bits
-from bongsu.store.core.query import LARGEST_ID, Dialect, Row, Statement, Transaction, as_uuid, fetch_one, in_both, same
+from bongsu.store.core.query import (
+    LARGEST_ID,
+    Dialect,
+    Row,
+    Statement,
+    Transaction,
+    as_uuid,
+    fetch_one,
+    in_both,
+    optional_time,
+    same,
+)
 from bongsu.store.desk.delivery_history import DeliveryRow, find_deliveries
 from bongsu.store.desk.history import postgres, sqlite
 from bongsu.store.desk.history.filters import DEAD, LAST_MEMBER, OPEN, Filters, PageCursor, Status
@@ -147,9 +158,6 @@ async def _find_by_messages(
 
 
 def _history_row(dialect: Dialect, row: Row) -> HistoryRow:
-    def moment(name: str) -> datetime | None:
-        return None if row[name] is None else dialect.time(row[name])
-
     return HistoryRow(
         message_id=row["message_id"],
         member_id=row["member_id"],
@@ -164,9 +172,9 @@ def _history_row(dialect: Dialect, row: Row) -> HistoryRow:
         notification_id=row["notification_id"],
         status=Status(row["status"]),
         created_at=dialect.time(row["created_at"]),
-        read_at=moment("read_at"),
-        archived_at=moment("archived_at"),
-        deleted_at=moment("deleted_at"),
+        read_at=optional_time(dialect, row["read_at"]),
+        archived_at=optional_time(dialect, row["archived_at"]),
+        deleted_at=optional_time(dialect, row["deleted_at"]),
         merged_into=row["merged_into"],
     )
 
