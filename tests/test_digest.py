@@ -9,15 +9,12 @@ import pytest
 
 from bongsu.cli.why_view import row_sentences
 from bongsu.decide.worker import EventWorker
-from bongsu.deliver.channels.callback import GuardedSender
-from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.desk.cancel import Cancellations
 from bongsu.desk.erase import Erasures
 from bongsu.desk.why import find_view
 from bongsu.errors import StoreUnreachable
 from bongsu.live.announce import Announcer
-from bongsu.model import Channel, new_id, utc_now
-from bongsu.model.outcome import Accepted, Outcome, Outgoing
+from bongsu.model import new_id, utc_now
 from bongsu.rules import catalogue
 from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
@@ -34,29 +31,7 @@ from tests.support.decisions import Clock, ClockedDecider, results_by_member, ro
 from tests.support.replays import replay
 from tests.support.rows import add_device, set_columns
 from tests.support.runs import LEASE_SECONDS
-
-
-class Provider:
-    channel = Channel.PUSH
-
-    def __init__(self) -> None:
-        self.sent: list[Outgoing] = []
-
-    async def send(self, outgoing: Outgoing) -> Outcome:
-        self.sent.append(outgoing)
-        return Accepted("ref")
-
-    async def close(self) -> None: ...
-
-
-async def pushed(store: Store, settings: Settings) -> list[Outgoing]:
-    """What a new process sends of what is due."""
-    provider = Provider()
-    dispatcher = Dispatcher(store, GuardedSender(provider), settings)
-    while await dispatcher.tick():
-        pass
-    await dispatcher.stop()
-    return provider.sent
+from tests.support.senders import dispatch_due
 
 
 @pytest.fixture
@@ -78,18 +53,18 @@ async def test_one_push_at_the_end_of_the_window_has_the_text_as_it_is_then(
 ) -> None:
     """Whatever died inside the window: all there is of it is in the store."""
     await decide_likes(store, settings, now, like("ann"))
-    assert await pushed(store, settings) == []
+    assert await dispatch_due(store, settings) == []
     await decide_likes(store, settings, now, like("bob"))
     await decide_likes(store, settings, now, like("cho"))
     await window_ends(store)
-    (push,) = await pushed(store, settings)
+    (push,) = await dispatch_due(store, settings)
     assert (push.title, push.body) == ("New likes", "Cho and 2 others liked your post.")
     assert push.data["count"] == 3
-    assert await pushed(store, settings) == []
+    assert await dispatch_due(store, settings) == []
     # The next one has a window and a push of its own.
     await decide_likes(store, settings, now, like("dan"))
     await window_ends(store)
-    assert [push.body for push in await pushed(store, settings)] == ["Dan liked your post."]
+    assert [push.body for push in await dispatch_due(store, settings)] == ["Dan liked your post."]
 
 
 async def act(store: Store, act: Act, member_id: str = "owner") -> None:
@@ -113,7 +88,7 @@ async def test_what_the_member_has_read_or_deleted_in_the_inbox_is_not_pushed(
     await decide_likes(store, settings, now, like("ann"), like("bob"))
     await act(store, done)
     await window_ends(store)
-    assert await pushed(store, settings) == []
+    assert await dispatch_due(store, settings) == []
     found = await rows(store, "SELECT status, code, attempts FROM bongsu_deliveries")
     assert [tuple(row) for row in found] == [("CANCELLED", code, 0)]
     # The member got it all the same, in the inbox.
@@ -134,11 +109,11 @@ async def test_a_like_after_the_digest_was_read_is_pushed_once_and_alone(
     await decide_likes(store, settings, now, like("cho"))
     ((first, second),) = await rows(store, "SELECT min(delivery_id), max(delivery_id) FROM bongsu_deliveries")
     await set_columns(store, "deliveries", {"delivery_id": first}, due=timedelta(hours=-1))
-    assert await pushed(store, settings) == []
+    assert await dispatch_due(store, settings) == []
     await decide_likes(store, settings, now, like("dan"))
     await set_columns(store, "deliveries", {"delivery_id": second}, due=timedelta(hours=-1))
-    assert [push.body for push in await pushed(store, settings)] == ["Dan and Cho liked your post."]
-    assert await pushed(store, settings) == []
+    assert [push.body for push in await dispatch_due(store, settings)] == ["Dan and Cho liked your post."]
+    assert await dispatch_due(store, settings) == []
     found = await rows(store, "SELECT status, code FROM bongsu_deliveries ORDER BY delivery_id")
     assert [tuple(row) for row in found] == [("CANCELLED", "READ"), ("SUCCESS", None)]
 
@@ -148,7 +123,7 @@ async def test_what_is_unread_again_when_the_window_ends_is_pushed(store: Store,
     for done in (Act.READ, Act.UNREAD):
         await act(store, done)
     await window_ends(store)
-    assert [push.body for push in await pushed(store, settings)] == ["Ann liked your post."]
+    assert [push.body for push in await dispatch_due(store, settings)] == ["Ann liked your post."]
 
 
 @pytest.mark.parametrize("is_read", [False, True])
@@ -162,7 +137,9 @@ async def test_a_failed_push_that_is_replayed_says_what_the_digest_says_now(
     if is_read:
         await act(store, Act.READ)
     assert await replay(store, {"channel": "PUSH"}) == (1, 1)
-    assert [push.body for push in await pushed(store, settings)] == ["Someone and 1 other liked your post."] * (not is_read)
+    assert [push.body for push in await dispatch_due(store, settings)] == ["Someone and 1 other liked your post."] * (
+        not is_read
+    )
 
 
 async def test_a_failed_like_that_is_replayed_is_merged_once(store: Store, settings: Settings, now: Clock) -> None:
@@ -185,7 +162,7 @@ async def test_withdrawn_after_it_was_read_it_is_cancelled_in_the_history(
     await decide_likes(store, settings, now, event)
     await act(store, Act.READ)
     await window_ends(store)
-    assert await pushed(store, settings) == []
+    assert await dispatch_due(store, settings) == []
     done = await Cancellations(store, LocalSignals()).cancel(event.event_id, "cli:mina", withdraw=True)
     assert (done.cancelled, done.withdrawn) == (1, 1)
     async with store.read() as tx:
@@ -200,7 +177,7 @@ async def test_what_may_have_been_pushed_before_it_was_read_stays_unknown(
     await act(store, Act.READ)
     await set_columns(store, "messages", guarantee="at_least_once")
     await set_columns(store, "deliveries", status="SENDING", leased_by=None, due=timedelta(hours=-1))
-    assert await pushed(store, settings) == []
+    assert await dispatch_due(store, settings) == []
     ((status, code),) = await rows(store, "SELECT status, code FROM bongsu_deliveries")
     assert (status, code) == ("UNKNOWN", "ABANDONED")
 
@@ -211,7 +188,7 @@ async def test_an_empty_digest_is_not_pushed_although_its_delivery_waits(
     await decide_likes(store, settings, now, like("ann"))
     await window_ends(store)
     await set_columns(store, "digests", size=0)
-    assert await pushed(store, settings) == []
+    assert await dispatch_due(store, settings) == []
     ((status,),) = await rows(store, "SELECT status FROM bongsu_deliveries")
     assert status == "CANCELLED"
 
@@ -220,7 +197,7 @@ async def test_a_digest_that_has_expired_is_not_pushed(store: Store, settings: S
     await decide_likes(store, settings, now, like("ann"), like("bob"))
     await window_ends(store)
     await set_columns(store, "messages", expires_at=timedelta(seconds=-1))
-    assert await pushed(store, settings) == []
+    assert await dispatch_due(store, settings) == []
 
 
 async def test_a_page_of_the_inbox_has_the_text_of_the_digest(store: Store, settings: Settings, now: Clock) -> None:
@@ -324,7 +301,7 @@ async def test_a_digest_with_an_erased_actor_has_another_text_wherever_it_is_sho
     assert updated["message"] == "Someone and 2 others liked your post."
     assert updated["data"] == {"count": 3, "actorIds": ["cho", "bob"]}
     await window_ends(store)
-    (push,) = await pushed(store, settings)
+    (push,) = await dispatch_due(store, settings)
     assert (push.body, push.data) == (updated["message"], updated["data"])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,39 +11,23 @@ from bongsu import App
 from bongsu.cli.why_view import lines_of
 from bongsu.deliver.channels.callback import GuardedSender
 from bongsu.deliver.channels.limits.priority_semaphore import PrioritySemaphore
-from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.desk.why import find_view
 from bongsu.errors import BadApp
 from bongsu.model import Channel, Listed, Member, NoticeType, utc_now
-from bongsu.model.outcome import Accepted, Outcome, Outgoing, Refused, Retry
+from bongsu.model.outcome import Outcome, Outgoing, Refused, Retry
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.members import put_member
 from tests.support.decisions import add_members, decide, rows, rules_notifying, trigger_event
 from tests.support.rows import NOW, set_columns
 from tests.support.runs import recover
+from tests.support.senders import ACCEPTED, AnsweringSender, dispatch_due
 
 CHANNELS = (Channel.PUSH, Channel.SMS, Channel.EMAIL)
 TYPE = NoticeType("BRIEF", (*CHANNELS, Channel.IN_APP))
 
 
-class Provider:
-    """Away until it is back."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.is_away = True
-        self.asked = asyncio.Event()
-        self.accepted: list[Outgoing] = []
-
-    async def send(self, outgoing: Outgoing) -> Outcome:
-        self.asked.set()
-        if self.is_away:
-            return Retry("UNREACHABLE", after_seconds=3600)
-        self.accepted.append(outgoing)
-        return Accepted("ref")
-
-    async def close(self) -> None: ...
+AWAY = Retry("UNREACHABLE", after_seconds=3600)
 
 
 async def one_notification(store: Store, settings: Settings, **notice: Any) -> None:
@@ -55,12 +37,10 @@ async def one_notification(store: Store, settings: Settings, **notice: Any) -> N
     await decide(store, settings, rules_notifying(Listed(("a",)), TYPE, **notice), trigger_event())
 
 
-async def dispatch(store: Store, settings: Settings, providers: Sequence[Provider]) -> None:
-    for provider in providers:
-        dispatcher = Dispatcher(store, GuardedSender(provider), settings)
-        while await dispatcher.tick():
-            pass
-        await dispatcher.stop()
+async def dispatch(store: Store, settings: Settings, answer: Outcome) -> list[int]:
+    """How many sends the provider of each channel was asked for."""
+    senders = [AnsweringSender(answer, channel) for channel in CHANNELS]
+    return [len(await dispatch_due(store, settings, sender)) for sender in senders]
 
 
 async def outcomes(store: Store) -> list[tuple[str, str | None]]:
@@ -70,9 +50,7 @@ async def outcomes(store: Store) -> list[tuple[str, str | None]]:
 @pytest.mark.parametrize("is_recovered", [False, True], ids=["claimed", "recovered"])
 async def test_nothing_stale_goes_out_after_an_outage(store: Store, settings: Settings, is_recovered: bool) -> None:
     await one_notification(store, settings, expires_at=utc_now() + timedelta(hours=1))
-    providers = [Provider(channel) for channel in CHANNELS]
-    await dispatch(store, settings, providers)
-    assert all(provider.asked.is_set() for provider in providers)
+    assert await dispatch(store, settings, AWAY) == [1, 1, 1]
     assert await outcomes(store) == [("READY", "UNREACHABLE")] * 3
 
     # Two hours later the providers are back.
@@ -80,11 +58,7 @@ async def test_nothing_stale_goes_out_after_an_outage(store: Store, settings: Se
     await set_columns(store, "deliveries", due=timedelta(hours=-1))
     if is_recovered:
         assert await recover(store) == "3 expired"
-    for provider in providers:
-        provider.is_away = False
-    await dispatch(store, settings, providers)
-
-    assert [provider.accepted for provider in providers] == [[], [], []]
+    assert await dispatch(store, settings, ACCEPTED) == [0, 0, 0]
     assert await outcomes(store) == [("FAIL", "EXPIRED")] * 3
     (inbox,) = await rows(store, "SELECT unread FROM bongsu_members")
     assert inbox["unread"] == 1
@@ -95,23 +69,18 @@ async def test_nothing_stale_goes_out_after_an_outage(store: Store, settings: Se
 
 async def test_what_has_not_expired_goes_out_after_an_outage(store: Store, settings: Settings) -> None:
     await one_notification(store, settings, expires_at=utc_now() + timedelta(hours=3))
-    providers = [Provider(channel) for channel in CHANNELS]
-    await dispatch(store, settings, providers)
+    assert await dispatch(store, settings, AWAY) == [1, 1, 1]
     await set_columns(store, "deliveries", due=NOW)
-    for provider in providers:
-        provider.is_away = False
-    await dispatch(store, settings, providers)
-    assert [len(provider.accepted) for provider in providers] == [1, 1, 1]
+    assert await dispatch(store, settings, ACCEPTED) == [1, 1, 1]
 
 
 async def test_a_send_that_expires_while_it_waits_for_its_turn_is_not_made(settings: Settings) -> None:
-    sender = Provider(Channel.SMS)
-    sender.is_away = False
+    sender = AnsweringSender(channel=Channel.SMS)
     guarded = GuardedSender(sender, semaphore=PrioritySemaphore(1))
     outgoing = Outgoing(1, 1, "a", "+821012345678", "BRIEF", "t", "b", expires_at=utc_now())
     assert isinstance(outcome := await guarded.send(outgoing), Refused)
     assert outcome.code == "EXPIRED"
-    assert sender.accepted == []
+    assert sender.sent == []
 
 
 @pytest.mark.parametrize("hours", [0, -1, float("nan"), float("inf"), 1e9, "1", True])

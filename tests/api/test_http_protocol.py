@@ -19,6 +19,7 @@ from bongsu.api.admission import Admission
 from bongsu.api.http_limits import HttpLimits
 from bongsu.api.server import bind, serving
 from bongsu.api.ws_protocol import TRANSPORT
+from tests.support.waiting import until
 
 LIMITS = HttpLimits(head_bytes=8_192, headers=20, request_seconds=60, keep_alive_seconds=60)
 # Short, for tests that wait until it is over.
@@ -108,11 +109,6 @@ async def answer_to(connect: Open, *parts: bytes) -> tuple[int, dict[str, str], 
     return int(status.split()[1]), headers, body
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():
-        await asyncio.sleep(0.005)
-
-
 # --- heads ------------------------------------------------------------------------------------------------------------
 
 MEGABYTES = [b"x" * 65_536] * 80
@@ -189,7 +185,8 @@ async def test_a_request_with_others_behind_it_is_told_when_the_connection_ends(
         await until(lambda: len(app.requests) == 1)
         # Reading is paused behind the second request: the server notices the end when a write fails.
         app.requests[0]["extensions"][TRANSPORT].abort()
-        await until(lambda: app.disconnected == ["/wait"])
+        await until(lambda: app.disconnected)
+        assert app.disconnected == ["/wait"]
 
 
 async def test_requests_before_one_that_is_refused_are_answered(app: App) -> None:

@@ -6,28 +6,22 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
 from bongsu.chat.rooms import NO_ROOM
 from bongsu.errors import MessageDeleted, NoSuchMessage, NotInRoom, NotYourMessage
-from bongsu.settings import Settings
-from bongsu.store import Store, migrate
 from bongsu.store.chat.removal import delete_old_messages, erase_chat
 from bongsu.store.core.clock import find_now
-from bongsu.store.core.query import same
+from tests.conftest import SettingsMaker
 from tests.support.chat import Chat, chatting
-from tests.support.long_runs import examples
+from tests.support.machines import StoreMachine, opened, run_machine
 from tests.support.rows import set_columns
 
-_T = TypeVar("_T")
 MEMBERS = ("a", "b", "c")
 members = st.sampled_from(MEMBERS)
 numbers = st.integers(0, 1)
@@ -57,25 +51,15 @@ class ModelRoom:
         return next((seq for seq, one in self.messages.items() if (one.sender, one.client_id) == (sender, client_id)), None)
 
 
-class ChatMachine(RuleBasedStateMachine):
-    """Runs against one store, in two rooms that are new for each example."""
+class ChatMachine(StoreMachine):
+    """In two rooms that are new for each example."""
 
-    store: Store
-    loop: asyncio.AbstractEventLoop
+    tables = ("chat_messages", "chat_members", "chat_rooms")
     chat: Chat
 
     def __init__(self) -> None:
         super().__init__()
-        self.run(self.empty())
         self.rooms = [ModelRoom(self.run(self.chat.room("a", "b")), marks={"a": 0, "b": 0}) for _ in range(2)]
-
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return self.loop.run_until_complete(work)
-
-    async def empty(self) -> None:
-        async with self.store.transaction() as tx:
-            for table in ("messages", "members", "rooms"):
-                await tx.execute(same(f"DELETE FROM bongsu_chat_{table}")())
 
     @rule(sends=st.lists(st.tuples(numbers, members, st.integers(0, 12)), min_size=1, max_size=8))
     def messages_are_sent_at_once(self, sends: list[tuple[int, str, int]]) -> None:
@@ -209,23 +193,7 @@ class ChatMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_chat_behaves_like_its_model(database: str, request: pytest.FixtureRequest) -> None:
-    url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""
-    loop = asyncio.new_event_loop()
-    own = Settings(data_dir=Path(mkdtemp()), database_url=url)
-    store = Store.open(own)
-    loop.run_until_complete(migrate(store))
-    around = chatting(store, own)
-    ChatMachine.store, ChatMachine.loop, ChatMachine.chat = store, loop, loop.run_until_complete(around.__aenter__())
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    try:
-        run_state_machine_as_test(
-            ChatMachine,
-            settings=settings(
-                max_examples=examples(20), stateful_step_count=30, deadline=None, suppress_health_check=checks
-            ),
-        )
-    finally:
-        loop.run_until_complete(around.__aexit__(None, None, None))
-        loop.run_until_complete(store.close())
-        loop.close()
+def test_chat_behaves_like_its_model(database: str, migrated_settings: SettingsMaker) -> None:
+    with opened(ChatMachine, migrated_settings(database)):
+        ChatMachine.chat = ChatMachine.enter(chatting(ChatMachine.store, ChatMachine.settings))
+        run_machine(ChatMachine, few=20, steps=30)

@@ -126,13 +126,14 @@ async def test_a_departure_that_a_failed_read_was_to_show_is_found_by_the_next(
         async def fail() -> None:
             raise StoreUnreachable("away")
 
-        # It has heard of as many changes as there were, but entered late.
+        # The room has counted all changes, but a reader entered it late.
         room = live.gateway.rooms._rooms[room_id]
         room.changes += 1
         failed = before_first(monkeypatch, statements, "find_members_among", fail)
         live.gateway.rooms._on_signal(room, None)
         await failed.wait()
-        await b.until("left", roomId=str(room_id))
+        (*_, last) = await b.until("left")
+        assert (last["roomId"], last["memberId"]) == (str(room_id), "b")
 
 
 async def test_a_resume_sends_nothing_that_was_stored_after_the_member_was_removed(

@@ -24,12 +24,12 @@ from bongsu.store.chat import pushes
 from bongsu.store.desk import history
 from bongsu.store.desk.history import Filters, Status
 from bongsu.store.ranks import rank_of
-from tests.deliver.test_cancelled_sends import OneAtATime, until_all_ended
 from tests.support.chat import Chat
 from tests.support.chat_push import Pushing, room_of
 from tests.support.decisions import rows, set_preferences
 from tests.support.rows import Sql, add_many, set_columns
 from tests.support.runs import LEASE_SECONDS
+from tests.support.senders import HeldSender, until_all_ended
 
 ONE, MANY = "ann: {}", "ann: {}\n{} unread messages."
 
@@ -245,7 +245,7 @@ async def test_what_waits_for_its_turn_is_not_sent_when_it_is_read_or_its_messag
     await pushing.look()
     await pushing.decide()
     await set_columns(pushing.store, "deliveries", due=timedelta(seconds=-1))
-    sender = OneAtATime()
+    sender = HeldSender()
     dispatcher = Dispatcher(pushing.store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), pushing.settings)
     async with running(dispatcher), asyncio.timeout(60):
         await sender.has_begun.wait()

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import rule
 
-from bongsu.settings import Settings
-from bongsu.store import Store, migrate
-from bongsu.store.core.query import same
+from tests.conftest import SettingsMaker
 from tests.support.chat import chatting
 from tests.support.chat_push import Pushing
-from tests.support.long_runs import examples
+from tests.support.machines import StoreMachine, opened, run_machine
 
-_T = TypeVar("_T")
 MEMBERS = ("a", "b", "c")
-TABLES = (
-    "deliveries", "notifications", "digest_entries", "digests", "suppressions", "messages", "events", "chat_messages",
-    "chat_members", "chat_rooms",
-)  # fmt: skip
 members = st.sampled_from(MEMBERS)
 
 
@@ -56,26 +43,20 @@ class ModelRoom:
         return [seq for seq, (sender, is_there) in self.messages.items() if seq > after and sender != name and is_there]
 
 
-class PushMachine(RuleBasedStateMachine):
-    """Runs against one store, in a room that is new for each example."""
+class PushMachine(StoreMachine):
+    """In a room that is new for each example."""
 
-    loop: asyncio.AbstractEventLoop
+    tables = (
+        "deliveries", "notifications", "digest_entries", "digests", "suppressions", "messages", "events", "chat_messages",
+        "chat_members", "chat_rooms",
+    )  # fmt: skip
     pushing: Pushing
 
     def __init__(self) -> None:
         super().__init__()
-        self.run(self.empty())
         self.pushing.presence.connected = set()
         self.room_id = self.run(self.pushing.chat.room(*MEMBERS))
         self.model = ModelRoom()
-
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return self.loop.run_until_complete(work)
-
-    async def empty(self) -> None:
-        async with self.pushing.store.transaction() as tx:
-            for table in TABLES:
-                await tx.execute(same(f"DELETE FROM bongsu_{table}")())
 
     @rule(sender=members, count=st.integers(1, 3))
     def messages_are_sent(self, sender: str, count: int) -> None:
@@ -158,25 +139,9 @@ class PushMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_pushes_about_chat_behave_like_their_model(database: str, request: pytest.FixtureRequest) -> None:
-    url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""
-    loop = asyncio.new_event_loop()
-    own = Settings(data_dir=Path(mkdtemp()), database_url=url)
-    store = Store.open(own)
-    loop.run_until_complete(migrate(store))
-    around = chatting(store, own)
-    pushing = Pushing(loop.run_until_complete(around.__aenter__()), own)
-    loop.run_until_complete(pushing.add_members(*MEMBERS))
-    PushMachine.loop, PushMachine.pushing = loop, pushing
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    try:
-        run_state_machine_as_test(
-            PushMachine,
-            settings=settings(
-                max_examples=examples(10), stateful_step_count=25, deadline=None, suppress_health_check=checks
-            ),
-        )
-    finally:
-        loop.run_until_complete(around.__aexit__(None, None, None))
-        loop.run_until_complete(store.close())
-        loop.close()
+def test_pushes_about_chat_behave_like_their_model(database: str, migrated_settings: SettingsMaker) -> None:
+    with opened(PushMachine, migrated_settings(database)):
+        chat = PushMachine.enter(chatting(PushMachine.store, PushMachine.settings))
+        PushMachine.pushing = Pushing(chat, PushMachine.settings)
+        PushMachine.run(PushMachine.pushing.add_members(*MEMBERS))
+        run_machine(PushMachine, few=10, steps=25)

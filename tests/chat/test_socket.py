@@ -25,6 +25,7 @@ from tests.live.client import WAIT_SECONDS
 from tests.live.harness import Live, bearer, live_on
 from tests.live.socket_client import closed_with, receive_op, socket_url
 from tests.support.chat import api_headers
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -311,9 +312,7 @@ async def test_a_reader_that_takes_nothing_of_what_it_missed_is_closed_with_4408
         await receive_op(socket, "ready")
         await socket.send(json.dumps({"op": "resume", "roomId": room, "afterSeq": 0}))
         (stream,) = live.gateway.open_streams
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not stream.connection.is_ended:
-                await asyncio.sleep(0.01)
+        await until(lambda: stream.connection.is_ended)
         assert await closed_with(socket) == 4408
 
 

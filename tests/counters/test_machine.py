@@ -4,38 +4,32 @@ flushers, and a Redis that loses everything."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Coroutine, Iterable
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 import redis
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
 from bongsu.counters.flush import Flusher
 from bongsu.counters.pending import redis_key
 from bongsu.model import Event
-from bongsu.settings import Settings
-from bongsu.store import Store, migrate
-from bongsu.store.core.query import same
 from bongsu.store.counters.deltas import find_pending
 from bongsu.store.counters.flush import Scope, flush
+from tests.conftest import SettingsMaker
 from tests.support.counters import Counting, comment_created, comment_deleted, counting
-from tests.support.long_runs import examples
+from tests.support.machines import StoreMachine, opened, run_machine
 from tests.support.servers import RedisServer
 
-_T = TypeVar("_T")
 POSTS = ("p-1", "p-2")
 posts = st.sampled_from(POSTS)
 # Few, so that a creation and deletions of one comment meet.
 comments = st.integers(0, 4)
 calls = st.integers(0, 5)
-TABLES = ("events", "counters", "count_deltas", "count_batches", "counted_items", "messages", "notifications", "deliveries")
 
 
 class Crash(Exception):
@@ -71,29 +65,24 @@ class Model:
         return groups
 
 
-class CounterMachine(RuleBasedStateMachine):
-    store: Store
-    loop: asyncio.AbstractEventLoop
+class CounterMachine(StoreMachine):
+    tables = (
+        "events", "counters", "count_deltas", "count_batches", "counted_items", "messages", "notifications", "deliveries",
+    )  # fmt: skip
     counts: Counting
     redis: redis.Redis | None
 
     def __init__(self) -> None:
         super().__init__()
-        self.run(self.empty())
         self.model = Model()
         self.events: dict[UUID, Event] = {}
         self.created = {(post, number): uuid4() for post in POSTS for number in range(5)}
         self.call_ids = [uuid4() for _ in range(6)]
 
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return self.loop.run_until_complete(work)
-
     async def empty(self) -> None:
         if self.redis is not None:
             self.redis.flushall()
-        async with self.store.transaction() as tx:
-            for table in TABLES:
-                await tx.execute(same(f"DELETE FROM bongsu_{table}")())
+        await super().empty()
         await self.counts.flush()
 
     def learn(self, event: Event) -> None:
@@ -220,29 +209,15 @@ class CounterMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql and redis"])
-def test_counters_behave_like_their_model(kind: str, request: pytest.FixtureRequest) -> None:
-    url, redis_url = "", ""
+def test_counters_behave_like_their_model(
+    kind: str, request: pytest.FixtureRequest, migrated_settings: SettingsMaker
+) -> None:
+    redis_url = ""
     if kind != "sqlite":
-        url = request.getfixturevalue("migrated_postgres_url")
         server: RedisServer = request.getfixturevalue("redis_server")
         redis_url = server.url
-    loop = asyncio.new_event_loop()
-    own = Settings(data_dir=Path(mkdtemp()), database_url=url, redis_url=redis_url)
-    store = Store.open(own)
-    loop.run_until_complete(migrate(store))
-    around = counting(store, own)
-    CounterMachine.store, CounterMachine.loop = store, loop
-    CounterMachine.counts = loop.run_until_complete(around.__aenter__())
-    CounterMachine.redis = redis.Redis.from_url(redis_url) if redis_url else None
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    try:
-        run_state_machine_as_test(
-            CounterMachine,
-            settings=settings(max_examples=examples(8), stateful_step_count=20, deadline=None, suppress_health_check=checks),
-        )
-    finally:
-        loop.run_until_complete(around.__aexit__(None, None, None))
-        loop.run_until_complete(store.close())
-        if CounterMachine.redis is not None:
-            CounterMachine.redis.close()
-        loop.close()
+    with opened(CounterMachine, migrated_settings(kind.partition(" ")[0], redis_url=redis_url)):
+        CounterMachine.counts = CounterMachine.enter(counting(CounterMachine.store, CounterMachine.settings))
+        with contextlib.closing(redis.Redis.from_url(redis_url)) if redis_url else contextlib.nullcontext() as client:
+            CounterMachine.redis = client
+            run_machine(CounterMachine, few=8, steps=20)

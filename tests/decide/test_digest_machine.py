@@ -3,17 +3,13 @@ every digest has what a model of it has."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import Bundle, invariant, rule
 
 from bongsu.decide.progress import EventInProgress
 from bongsu.decide.step import NotPrepared
@@ -23,29 +19,24 @@ from bongsu.errors import StoreUnreachable
 from bongsu.model import Event
 from bongsu.render.templates import Templates
 from bongsu.rules import catalogue
-from bongsu.settings import Settings
-from bongsu.store import Store, inbox, migrate, outbox
-from bongsu.store.core.query import Transaction, same
+from bongsu.store import Store, inbox, outbox
+from bongsu.store.core.query import Transaction
 from bongsu.store.desk import cancel_steps, cancellations
 from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.desk.digest_remainders import Rewrite
 from bongsu.store.outbox import LockedClaims
+from tests.conftest import SettingsMaker
 from tests.decide.test_digest import LAST, like
 from tests.support.decisions import NOON, Clock, ClockedDecider, rows, run_worker, unread_is_exact
-from tests.support.long_runs import examples
+from tests.support.machines import StoreMachine, opened, run_machine
 from tests.support.rows import Sql, add_device, add_member, set_columns
 
-_T = TypeVar("_T")
 OWNERS = ("o1", "o2")
 POSTS = ("p1", "p2")
 ACTORS = ("ann", "bob", "cho", "o1")
 WINDOW = 300
 DEDUP_SECONDS = 3600
 LIMIT = 6
-TABLES = (
-    "events", "messages", "message_counts", "notifications", "suppressions", "deliveries", "digests", "digest_entries",
-    "cancellations",
-)  # fmt: skip
 DIGESTS = """
     SELECT g.notification_id, g.member_id, g.key, g.size, g.body, n.read_at, n.channels FROM bongsu_digests g
     JOIN bongsu_notifications n ON n.notification_id = g.notification_id ORDER BY g.member_id, g.notification_id"""
@@ -81,12 +72,11 @@ class Faulty(ClockedDecider):
         return held
 
 
-class DigestMachine(RuleBasedStateMachine):
-    """Runs against one store, emptied for each example."""
-
-    store: Store
-    loop: asyncio.AbstractEventLoop
-    settings: Settings
+class DigestMachine(StoreMachine):
+    tables = (
+        "events", "messages", "message_counts", "notifications", "suppressions", "deliveries", "digests", "digest_entries",
+        "cancellations",
+    )  # fmt: skip
 
     # Made once: each reads all templates.
     clock: Clock
@@ -104,16 +94,10 @@ class DigestMachine(RuleBasedStateMachine):
         self.opened: dict[str, int] = {}
         self.known: dict[Any, Event] = {}
         self.cancelled: dict[Any, bool] = {}
-        self.run(self.empty())
-
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return self.loop.run_until_complete(work)
 
     async def empty(self) -> None:
-        async with self.store.transaction() as tx:
-            for table in TABLES:
-                await tx.execute(same(f"DELETE FROM bongsu_{table}")())
-            await set_columns(tx, "members", unread=0, capped_count=0, capped_day=0, changed_id=None, read_up_to=None)
+        await super().empty()
+        await set_columns(self.store, "members", unread=0, capped_count=0, capped_day=0, changed_id=None, read_up_to=None)
 
     @property
     def now(self) -> float:
@@ -255,32 +239,16 @@ def text(actors: Sequence[str]) -> str:
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_digests_behave_like_their_model(database: str, request: pytest.FixtureRequest) -> None:
-    url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""
-    loop = asyncio.new_event_loop()
+def test_digests_behave_like_their_model(database: str, migrated_settings: SettingsMaker) -> None:
     machine = DigestMachine
-    machine.settings = Settings(data_dir=Path(mkdtemp()), database_url=url, daily_limit=LIMIT, retry_base_seconds=0.001)
-    machine.store, machine.loop = Store.open(machine.settings), loop
-    loop.run_until_complete(prepare(machine.store))
-    machine.clock, machine.rewrite = Clock(NOON), staticmethod(rewrite_with(Templates.load()))
-    machine.deciders = [Faulty(machine.store, machine.settings, machine.clock, chunk) for chunk in (2, 5_000)]
-    try:
-        run_state_machine_as_test(
-            machine,
-            settings=settings(
-                max_examples=examples(12),
-                stateful_step_count=20,
-                deadline=None,
-                suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-            ),
-        )
-    finally:
-        loop.run_until_complete(machine.store.close())
-        loop.close()
+    with opened(machine, migrated_settings(database, daily_limit=LIMIT, retry_base_seconds=0.001)):
+        machine.run(add_owners(machine.store))
+        machine.clock, machine.rewrite = Clock(NOON), staticmethod(rewrite_with(Templates.load()))
+        machine.deciders = [Faulty(machine.store, machine.settings, machine.clock, chunk) for chunk in (2, 5_000)]
+        run_machine(machine, few=12, steps=20)
 
 
-async def prepare(store: Store) -> None:
-    await migrate(store)
+async def add_owners(store: Store) -> None:
     async with store.transaction() as tx:
         for owner in OWNERS:
             await add_member(tx, owner, locale="en")

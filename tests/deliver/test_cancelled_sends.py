@@ -22,7 +22,6 @@ from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.desk.cancel import Cancellations
 from bongsu.errors import StoreUnreachable
 from bongsu.model import Channel, Digest, Everyone, Guarantee, Listed, NoticeType
-from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
@@ -34,6 +33,8 @@ from tests.simulator.running import Simulator, simulating
 from tests.support.cancellations import SALE, add_members_with_devices, counts_are_exact, decide_campaign, statuses
 from tests.support.decisions import decide, rows, rules_notifying, trigger_event
 from tests.support.rows import Sql, set_columns
+from tests.support.senders import HeldSender, until_all_ended
+from tests.support.waiting import until
 
 AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0)
 MAIL = NoticeType("MAIL", (Channel.EMAIL, Channel.IN_APP), duplicate_hours=0)
@@ -48,33 +49,16 @@ async def cancel(store: Store, settings: Settings, event_id: UUID, *, withdraw: 
     return await Cancellations(store, LocalSignals()).cancel(event_id, "cli:mina", withdraw=withdraw)
 
 
-async def until_all_ended(store: Store, dispatcher: Dispatcher) -> None:
-    async with asyncio.timeout(60):
-        while await rows(store, "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING') LIMIT 1"):
-            dispatcher.wake()
-            await dispatcher.idle.wait()
+async def until_so_many(store: Store, status: str, count: int) -> None:
+    """Until so many deliveries have the status."""
+
+    async def are_there() -> bool:
+        return (await statuses(store))[status] >= count
+
+    await until(are_there)
 
 
 # --- sends that wait for their turn ---------------------------------------------------------------------------------------
-
-
-class OneAtATime:
-    """A channel with one connection. It answers when it is told to."""
-
-    channel = Channel.PUSH
-
-    def __init__(self) -> None:
-        self.sent: list[Outgoing] = []
-        self.has_begun = asyncio.Event()
-        self.may_answer = asyncio.Event()
-
-    async def send(self, outgoing: Outgoing) -> Outcome:
-        self.sent.append(outgoing)
-        self.has_begun.set()
-        await self.may_answer.wait()
-        return Accepted()
-
-    async def close(self) -> None: ...
 
 
 # With a minute between two looks at the store, as long as signals come.
@@ -84,16 +68,14 @@ async def test_what_waits_for_a_connection_is_dropped_and_what_has_one_is_not(
 ) -> None:
     settings = settings.model_copy(update={"poll_seconds": poll_seconds})
     event_id = await decide_campaign(store, settings, 5, chunk=2)
-    sender = OneAtATime()
+    sender = HeldSender()
     dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
     async with running(dispatcher):
         await sender.has_begun.wait()
         done = await cancel(store, settings, event_id)
         # All were claimed, and one of them is on the wire.
         assert (done.cancelled, done.sent) == (0, 5)
-        async with asyncio.timeout(20):
-            while (await statuses(store))["CANCELLED"] < 4:
-                await asyncio.sleep(0)
+        await until_so_many(store, "CANCELLED", 4)
         sender.may_answer.set()
         await until_all_ended(store, dispatcher)
     assert len(sender.sent) == 1
@@ -106,14 +88,12 @@ async def test_what_waits_for_a_connection_is_dropped_and_what_has_one_is_not(
 async def test_what_waits_of_other_events_is_sent(store: Store, settings: Settings) -> None:
     event_id = await decide_campaign(store, settings, 3)
     await decide(store, settings, rules_notifying(Everyone(), AGAIN), trigger_event())
-    sender = OneAtATime()
+    sender = HeldSender()
     dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
     async with running(dispatcher):
         await sender.has_begun.wait()
         await cancel(store, settings, event_id)
-        async with asyncio.timeout(20):
-            while (await statuses(store))["CANCELLED"] < 2:
-                await asyncio.sleep(0)
+        await until_so_many(store, "CANCELLED", 2)
         sender.may_answer.set()
         await until_all_ended(store, dispatcher)
     assert sorted(one.type for one in sender.sent) == ["AGAIN"] * 3 + ["SALE"]
@@ -132,15 +112,13 @@ async def test_a_digest_that_waits_is_dropped_once_nothing_of_it_is_left(store: 
     await set_columns(store, "deliveries", due=timedelta(seconds=-1))
     await decide(store, settings, rules_notifying(Everyone(), AGAIN), trigger_event())
     await set_columns(store, "deliveries", {"message_id": await newest_message(store)}, due=timedelta(seconds=-60))
-    sender = OneAtATime()
+    sender = HeldSender()
     dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
     async with running(dispatcher):
         await sender.has_begun.wait()
         assert await statuses(store) == {"SENDING": 8}
         await cancel(store, settings, first.event_id)
-        async with asyncio.timeout(20):
-            while (await statuses(store))["CANCELLED"] < 3:
-                await asyncio.sleep(0)
+        await until_so_many(store, "CANCELLED", 3)
         sender.may_answer.set()
         await until_all_ended(store, dispatcher)
     assert [one.member_id for one in sender.sent if one.type == "VISIT"] == [member_id]
@@ -155,16 +133,14 @@ async def test_a_digest_that_waits_is_dropped_once_it_is_read(store: Store, sett
     await set_columns(store, "deliveries", due=timedelta(seconds=-1))
     await decide(store, settings, rules_notifying(Listed((other,)), AGAIN), trigger_event())
     await set_columns(store, "deliveries", {"message_id": await newest_message(store)}, due=timedelta(seconds=-60))
-    sender = OneAtATime()
+    sender = HeldSender()
     dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
     async with running(dispatcher):
         await sender.has_begun.wait()
         assert await statuses(store) == {"SENDING": 3}
         async with store.transaction() as tx:
             await inbox.mark_read(tx, reader, 2**60, 10)
-        async with asyncio.timeout(20):
-            while not (await statuses(store))["CANCELLED"]:
-                await asyncio.sleep(0)
+        await until_so_many(store, "CANCELLED", 1)
         sender.may_answer.set()
         await until_all_ended(store, dispatcher)
     assert [one.member_id for one in sender.sent] == [other, other]
@@ -183,15 +159,13 @@ async def test_what_a_stop_gives_back_of_a_cancelled_event_is_cancelled(
     # The dispatcher does not look for cancelled events before it stops.
     monkeypatch.setattr("bongsu.deliver.dispatcher.CANCELLED_SECONDS", 3600)
     event_id = await decide_campaign(store, settings, 5, chunk=2)
-    sender = OneAtATime()
+    sender = HeldSender()
     dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
     await dispatcher.start()
     await sender.has_begun.wait()
     await cancel(store, settings, event_id)
     stopping = asyncio.create_task(dispatcher.stop())
-    async with asyncio.timeout(20):
-        while (await statuses(store))["CANCELLED"] < 4:
-            await asyncio.sleep(0)
+    await until_so_many(store, "CANCELLED", 4)
     sender.may_answer.set()
     await stopping
     assert len(sender.sent) == 1
@@ -205,14 +179,12 @@ async def test_one_that_an_earlier_claim_may_have_sent_is_unknown_when_it_is_dro
     monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 0.0)
     event_id = await decide_campaign(store, settings, 3, chunk=2, kind=AGAIN)
     assert len(await statements.claim(store, Channel.PUSH, RANKS, 10, -1, "dead")) == 3
-    sender = OneAtATime()
+    sender = HeldSender()
     dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(1)), settings, ROOM)
     async with running(dispatcher):
         await sender.has_begun.wait()
         await cancel(store, settings, event_id)
-        async with asyncio.timeout(20):
-            while (await statuses(store))["UNKNOWN"] < 2:
-                await asyncio.sleep(0)
+        await until_so_many(store, "UNKNOWN", 2)
         sender.may_answer.set()
         await until_all_ended(store, dispatcher)
     assert await statuses(store) == {"UNKNOWN": 2, "SUCCESS": 1}
@@ -256,9 +228,7 @@ async def test_mails_that_wait_for_one_of_few_connections_are_dropped(store: Sto
                 await callers.acquire()
             done = await cancel(store, settings, event.event_id)
             assert done.cancelled + done.sent == 30
-            async with asyncio.timeout(20):
-                while (await statuses(store))["CANCELLED"] < 30 - (CONNECTIONS - 1):
-                    await asyncio.sleep(0)
+            await until_so_many(store, "CANCELLED", 30 - (CONNECTIONS - 1))
             # Those that have a connection are not sent either, because no mail server says hello: no retry follows.
             await until_all_ended(store, dispatcher)
         await email.close()
@@ -395,7 +365,7 @@ async def test_what_is_given_back_after_a_failed_claim_is_counted_if_its_campaig
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event_id = await decide_campaign(store, settings, 5, chunk=2)
-    dispatcher = Dispatcher(store, GuardedSender(OneAtATime(), semaphore=PrioritySemaphore(1)), settings, ROOM)
+    dispatcher = Dispatcher(store, GuardedSender(HeldSender(), semaphore=PrioritySemaphore(1)), settings, ROOM)
 
     async def fail(_claimed: object) -> None:
         raise StoreUnreachable("gone")

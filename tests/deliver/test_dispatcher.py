@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -30,27 +30,11 @@ from bongsu.store.ranks import RANKS, SHARED_TURNS
 from tests.support.decisions import add_members, decide, rows, rules_notifying, trigger_event
 from tests.support.deliveries import LONG_AGO, add_delivery_in_state, add_guaranteed_message
 from tests.support.rows import Sql, set_columns
+from tests.support.senders import ACCEPTED, AnsweringSender
 from tests.support.waiting import until_waiting
 
 MOST_ONCE = NoticeType("ONCE", (Channel.PUSH, Channel.IN_APP))
-ACCEPTED = Accepted("ref")
 LEAST_ONCE = NoticeType("AGAIN", (Channel.PUSH, Channel.IN_APP), guarantee=Guarantee.AT_LEAST_ONCE)
-
-
-class Scripted:
-    """A channel that gives the answers of a script, and remembers what it was given."""
-
-    channel = Channel.PUSH
-
-    def __init__(self, answer: Callable[[Outgoing], Outcome] | Outcome = ACCEPTED) -> None:
-        self.sent: list[Outgoing] = []
-        self._answer = answer
-
-    async def send(self, outgoing: Outgoing) -> Outcome:
-        self.sent.append(outgoing)
-        return self._answer(outgoing) if callable(self._answer) else self._answer
-
-    async def close(self) -> None: ...
 
 
 @pytest.fixture
@@ -69,12 +53,12 @@ async def one_delivery(store: Store, settings: Settings, kind: NoticeType = MOST
     await decide(store, settings, rules_notifying(Listed(who or ("a",)), kind), trigger_event())
 
 
-def dispatching(store: Store, sender: Scripted, settings: Settings, concurrency: int | None = None) -> Dispatcher:
+def dispatching(store: Store, sender: AnsweringSender, settings: Settings, concurrency: int | None = None) -> Dispatcher:
     channel: CallbackSender = sender if isinstance(sender, Prompt) else GuardedSender(sender)
     return Dispatcher(store, channel, settings, concurrency)
 
 
-async def dispatch_all(store: Store, sender: Scripted, settings: Settings, concurrency: int = 8) -> None:
+async def dispatch_all(store: Store, sender: AnsweringSender, settings: Settings, concurrency: int = 8) -> None:
     """Until nothing is READY or SENDING."""
     dispatcher = dispatching(store, sender, settings, concurrency)
     async with asyncio.timeout(30):
@@ -109,7 +93,7 @@ async def attempts(store: Store) -> list[str]:
 
 async def test_what_is_due_is_sent_once_and_recorded(store: Store, settings: Settings) -> None:
     await one_delivery(store, settings, MOST_ONCE, "a", "b", "c")
-    sender = Scripted()
+    sender = AnsweringSender()
     await dispatch_all(store, sender, settings)
     assert sorted(one.address for one in sender.sent) == ["token-a", "token-b", "token-c"]
     assert await states(store, "status, code, reference, attempts") == [("SUCCESS", None, "ref", 1)] * 3
@@ -121,7 +105,7 @@ async def test_a_retry_is_tried_three_times_more_with_the_same_collapse_id(
     store: Store, quick: Settings, kind: NoticeType
 ) -> None:
     await one_delivery(store, quick, kind)
-    sender = Scripted(Retry("UNAVAILABLE"))
+    sender = AnsweringSender(Retry("UNAVAILABLE"))
     await dispatch_all(store, sender, quick)
     assert [one.attempt for one in sender.sent] == [1, 2, 3, 4]
     assert len({one.collapse_id for one in sender.sent}) == 1
@@ -132,14 +116,14 @@ async def test_a_retry_is_tried_three_times_more_with_the_same_collapse_id(
 async def test_a_retry_that_succeeds_is_a_success(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
     answers: list[Outcome] = [Accepted("at last"), Retry("UNAVAILABLE"), Retry("INTERNAL")]
-    await dispatch_all(store, Scripted(lambda _outgoing: answers.pop()), quick)
+    await dispatch_all(store, AnsweringSender(lambda _outgoing: answers.pop()), quick)
     assert await states(store, "status, code, attempts") == [("SUCCESS", None, 3)]
     assert await attempts(store) == ["INTERNAL", "UNAVAILABLE", "SUCCESS"]
 
 
 async def test_a_providers_wait_wins_over_ours(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
-    dispatcher = dispatching(store, Scripted(Retry("QUOTA_EXCEEDED", 36_000)), quick)
+    dispatcher = dispatching(store, AnsweringSender(Retry("QUOTA_EXCEEDED", 36_000)), quick)
     await dispatcher.tick()
     await dispatcher.tick()
     await dispatcher.stop()
@@ -154,7 +138,7 @@ async def test_what_may_have_arrived_is_sent_again_only_where_that_was_chosen(
 ) -> None:
     await one_delivery(store, quick, MOST_ONCE)
     await one_delivery(store, quick, LEAST_ONCE)
-    sender = Scripted(outcome)
+    sender = AnsweringSender(outcome)
     await dispatch_all(store, sender, quick)
     assert Counter(one.type for one in sender.sent) == {"ONCE": 1, "AGAIN": 4}
     code = outcome.code  # type: ignore[union-attr]
@@ -165,14 +149,14 @@ async def test_what_may_have_arrived_is_sent_again_only_where_that_was_chosen(
 async def test_a_held_one_waits_without_counting(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
     answers: list[Outcome] = [Accepted(), *[Retry("CIRCUIT_OPEN", is_held=True)] * 9]
-    await dispatch_all(store, Scripted(lambda _outgoing: answers.pop()), quick)
+    await dispatch_all(store, AnsweringSender(lambda _outgoing: answers.pop()), quick)
     assert await states(store, "status, attempts") == [("SUCCESS", 1)]
     assert await attempts(store) == ["SUCCESS"]
 
 
 async def test_a_token_that_is_gone_is_not_sent_to_again(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick, MOST_ONCE, "a", "b")
-    sender = Scripted(lambda outgoing: Gone("UNREGISTERED") if outgoing.member_id == "a" else Accepted())
+    sender = AnsweringSender(lambda outgoing: Gone("UNREGISTERED") if outgoing.member_id == "a" else Accepted())
     await dispatch_all(store, sender, quick)
     assert await states(store) == [("FAIL", "UNREGISTERED"), ("SUCCESS", None)]
     devices = await rows(store, "SELECT member_id, status FROM bongsu_devices ORDER BY member_id")
@@ -182,7 +166,7 @@ async def test_a_token_that_is_gone_is_not_sent_to_again(store: Store, quick: Se
 async def test_a_token_refreshed_while_the_old_one_was_refused_stays(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
 
-    class Refreshing(Scripted):
+    class Refreshing(AnsweringSender):
         async def send(self, outgoing: Outgoing) -> Outcome:
             await set_columns(store, "devices", token="fresh")
             return Gone("UNREGISTERED")
@@ -199,7 +183,7 @@ async def test_a_refusal_ends_it_and_keeps_the_address(
     store: Store, quick: Settings, outcome: Outcome, is_retryable: bool
 ) -> None:
     await one_delivery(store, quick)
-    sender = Scripted(outcome)
+    sender = AnsweringSender(outcome)
     await dispatch_all(store, sender, quick)
     assert len(sender.sent) == 1
     assert await states(store, "status, is_retryable") == [("FAIL", is_retryable)]
@@ -212,7 +196,7 @@ async def test_a_device_that_said_no_after_the_fan_out_gets_nothing(
 ) -> None:
     await one_delivery(store, quick)
     await set_columns(store, "devices", **change)
-    sender = Scripted()
+    sender = AnsweringSender()
     await dispatch_all(store, sender, quick)
     assert sender.sent == []
     assert await states(store) == [("FAIL", "NO_ADDRESS")]
@@ -221,7 +205,7 @@ async def test_a_device_that_said_no_after_the_fan_out_gets_nothing(
 async def test_what_has_expired_is_not_sent(store: Store, quick: Settings) -> None:
     # Said at a noon long gone, and good for an hour.
     await one_delivery(store, quick, NoticeType("BRIEF", (Channel.PUSH, Channel.IN_APP), expires_hours=1))
-    sender = Scripted()
+    sender = AnsweringSender()
     await dispatch_all(store, sender, quick)
     assert sender.sent == []
     assert await states(store) == [("FAIL", "EXPIRED")]
@@ -235,7 +219,7 @@ async def test_a_channel_that_raises_is_not_trusted_to_have_done_nothing(store: 
             raise KeyError("bug")
         return Accepted()
 
-    await dispatch_all(store, Scripted(answer), quick)
+    await dispatch_all(store, AnsweringSender(answer), quick)
     assert await states(store) == [("UNKNOWN", "CRASHED"), ("SUCCESS", None)]
 
 
@@ -260,7 +244,7 @@ async def test_what_was_being_claimed_when_its_dispatcher_died_is_sent(
         patch.setattr(store, "transaction", dying)
         patch.setattr(store, "single", dying)
         await claim(store, worker="dead")
-    sender = Scripted()
+    sender = AnsweringSender()
     await dispatch_all(store, sender, quick)
     assert len(sender.sent) == 1
     assert await states(store) == [("SUCCESS", None)]
@@ -271,7 +255,7 @@ async def test_what_cannot_go_is_not_left_on_the_wire_by_who_dies_with_it(store:
     await set_columns(store, "devices", has_consent=False)
     await left_behind(store)
     assert await states(store) == [("READY", None)]
-    await dispatch_all(store, Scripted(), quick)
+    await dispatch_all(store, AnsweringSender(), quick)
     assert await states(store) == [("FAIL", "NO_ADDRESS")]
 
 
@@ -279,7 +263,7 @@ async def test_what_was_being_sent_when_its_dispatcher_died_is_the_types_choice(
     await one_delivery(store, quick, MOST_ONCE)
     await one_delivery(store, quick, LEAST_ONCE)
     await left_behind(store)
-    sender = Scripted()
+    sender = AnsweringSender()
     await dispatch_all(store, sender, quick)
     assert [one.type for one in sender.sent] == ["AGAIN"]
     assert await states(store) == [("UNKNOWN", "ABANDONED"), ("SUCCESS", None)]
@@ -358,7 +342,7 @@ async def test_a_delivery_that_ends_every_dispatcher_is_given_up(store: Store, q
     await one_delivery(store, quick, LEAST_ONCE)
     for _ in range(6):
         await left_behind(store)
-    sender = Scripted()
+    sender = AnsweringSender()
     await dispatch_all(store, sender, quick)
     assert sender.sent == []
     assert await states(store) == [("UNKNOWN", "POISONED")]
@@ -370,7 +354,7 @@ async def test_high_goes_first_and_low_is_not_starved(store: Store, settings: Se
         who = [f"{priority.value}{number:03}" for number in range(40)]
         await add_members(store, *who, device=True)
         await decide(store, settings, rules_notifying(Listed(tuple(who)), kind), trigger_event())
-    sender = Scripted()
+    sender = AnsweringSender()
     # Claimed two at a time.
     await dispatch_all(store, sender, settings, concurrency=2 * SHARE)
     order = [one.type for one in sender.sent]
@@ -420,7 +404,7 @@ async def test_each_channel_has_its_address(store: Store, channel: Channel) -> N
 async def test_a_part_of_the_slots_is_claimed_at_a_time(store: Store, settings: Settings) -> None:
     """So that the first are on the wire while the next are claimed."""
     await one_delivery(store, settings, MOST_ONCE, *(f"m{number}" for number in range(9)))
-    dispatcher = dispatching(store, Scripted(), settings, concurrency=2 * SHARE)
+    dispatcher = dispatching(store, AnsweringSender(), settings, concurrency=2 * SHARE)
     await dispatcher.tick()
     assert [row[0] for row in await states(store, "status")].count("READY") == 9 - 2
     await dispatcher.stop()
@@ -443,7 +427,7 @@ async def test_a_store_that_goes_away_before_anything_is_sent_counts_nothing(
 ) -> None:
     await one_delivery(store, quick)
     lose_the_store_once(monkeypatch)
-    sender = Scripted()
+    sender = AnsweringSender()
     dispatcher = dispatching(store, sender, quick)
     with pytest.raises(Exception, match="gone"):
         await dispatcher.tick()
@@ -459,7 +443,7 @@ async def test_what_was_claimed_too_long_ago_is_given_back_and_not_sent(
     store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one_delivery(store, quick)
-    sender = Scripted()
+    sender = AnsweringSender()
     dispatcher = dispatching(store, sender, quick)
     find, lease = content.find_content, dispatcher._lease.seconds
 
@@ -492,7 +476,7 @@ async def test_one_outcome_that_cannot_be_stored_keeps_no_other_from_it(
         return await record(store, channel, results)
 
     monkeypatch.setattr(statements, "record", picky)
-    dispatcher = dispatching(store, Scripted(), quick)
+    dispatcher = dispatching(store, AnsweringSender(), quick)
     async with asyncio.timeout(30):
         with pytest.raises(ValueError, match="cannot be stored"):
             while True:
@@ -513,7 +497,7 @@ async def test_no_more_are_in_hand_than_there_are_slots(
         raise StoreUnreachable("gone")
 
     monkeypatch.setattr(statements, "record", away)
-    dispatcher = dispatching(store, Scripted(), quick, concurrency=8)
+    dispatcher = dispatching(store, AnsweringSender(), quick, concurrency=8)
     for _ in range(10):
         with contextlib.suppress(StoreUnreachable):
             await dispatcher.tick()
@@ -528,7 +512,7 @@ async def test_what_another_left_on_the_wire_is_not_made_ready_by_a_hiccup(
     await one_delivery(store, quick, MOST_ONCE)
     await left_behind(store)
     lose_the_store_once(monkeypatch)
-    sender = Scripted()
+    sender = AnsweringSender()
     dispatcher = dispatching(store, sender, quick)
     with pytest.raises(Exception, match="gone"):
         await dispatcher.tick()
@@ -542,7 +526,9 @@ async def test_what_another_left_on_the_wire_is_not_made_ready_by_a_hiccup(
 @pytest.mark.parametrize("odd", [Refused("ODD", "a\x00b\ud800"), Retry("LONG", 1e300), Retry("NAN", float("nan"))])
 async def test_an_odd_answer_does_not_keep_others_from_being_stored(store: Store, quick: Settings, odd: Outcome) -> None:
     await one_delivery(store, quick, MOST_ONCE, "a", "b")
-    dispatcher = dispatching(store, Scripted(lambda outgoing: odd if outgoing.member_id == "a" else Accepted()), quick)
+    dispatcher = dispatching(
+        store, AnsweringSender(lambda outgoing: odd if outgoing.member_id == "a" else Accepted()), quick
+    )
     for _ in range(4):
         await dispatcher.tick()
     await dispatcher.stop()
@@ -552,12 +538,12 @@ async def test_an_odd_answer_does_not_keep_others_from_being_stored(store: Store
 
 async def test_a_channel_that_gives_no_outcome_is_not_trusted(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
-    await dispatch_all(store, Scripted(lambda _outgoing: None), quick)  # type: ignore[arg-type,return-value]
+    await dispatch_all(store, AnsweringSender(lambda _outgoing: None), quick)  # type: ignore[arg-type,return-value]
     assert await states(store) == [("UNKNOWN", "BAD_OUTCOME")]
 
 
 async def test_a_channel_that_never_comes_back_gives_its_slot_free(store: Store, quick: Settings) -> None:
-    class Hanging(Scripted):
+    class Hanging(AnsweringSender):
         async def send(self, outgoing: Outgoing) -> Outcome:
             self.sent.append(outgoing)
             await asyncio.Event().wait()
@@ -573,14 +559,14 @@ async def test_without_its_message_a_delivery_ends_and_lets_others_pass(store: S
     await one_delivery(store, quick, MOST_ONCE)
     await run(store, "DELETE FROM bongsu_messages")
     await one_delivery(store, quick, LEAST_ONCE)
-    await dispatch_all(store, Scripted(), quick)
+    await dispatch_all(store, AnsweringSender(), quick)
     assert await states(store) == [("FAIL", "NO_MESSAGE"), ("SUCCESS", None)]
 
 
 # --- senders that call back ---------------------------------------------------------------------------------------------
 
 
-class Prompt(Scripted):
+class Prompt(AnsweringSender):
     """Starts everything without a task; the test calls back with the outcomes."""
 
     def __init__(self) -> None:
@@ -692,7 +678,7 @@ async def test_what_is_not_called_back_is_given_up_and_a_later_outcome_ignored(s
 
 async def test_an_outcome_that_makes_no_sense_is_a_crash(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
-    await dispatch_all(store, Scripted(Accepted(12345)), quick)  # type: ignore[arg-type]
+    await dispatch_all(store, AnsweringSender(Accepted(12345)), quick)  # type: ignore[arg-type]
     assert await states(store) == [("UNKNOWN", "CRASHED")]
 
 

@@ -30,6 +30,7 @@ from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_del
 from tests.support.decisions import rows
 from tests.support.read_only_store import read_only
 from tests.support.rows import Sql, set_columns
+from tests.support.waiting import until
 
 EACH = 100
 
@@ -98,9 +99,7 @@ async def test_what_is_known_is_recorded_after_an_outage_longer_than_a_lease(
     ours._lease.seconds = 1.0  # shorter than the send timeout, which Dispatcher would otherwise make it cover
     rivals = [Dispatcher(store, GuardedSender(sender), short) for _ in range(others)]
     async with running(ours):
-        async with asyncio.timeout(30):
-            while len(sender.sent) < 2 * EACH:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(sender.sent) >= 2 * EACH)
         async with running(*rivals):
             for one in rivals:
                 await asyncio.wait_for(one.idle.wait(), 10)
@@ -287,9 +286,7 @@ async def test_a_dispatcher_that_starts_as_the_store_comes_back_claims_nothing_t
     monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 3600)
     started = Dispatcher(store, theirs, short.model_copy(update={"send_timeout_seconds": 30}))
     async with running(started):
-        async with asyncio.timeout(30):
-            while not theirs.under_way:
-                await asyncio.sleep(0.01)
+        await until(lambda: theirs.under_way)
         ours.under_way[0](Accepted("ref"))
         await live.stop()
         theirs.under_way[0](Accepted())
@@ -306,9 +303,7 @@ async def test_abandoned_deliveries_are_claimed_a_moment_after_the_start(
     sender = Prompt()
     dispatcher = Dispatcher(store, sender, short)
     async with running(dispatcher):
-        async with asyncio.timeout(30):
-            while not sender.under_way:
-                await asyncio.sleep(0.01)
+        await until(lambda: sender.under_way)
         sender.under_way[0](Accepted())
     assert await states(store, "status, epoch") == [("SUCCESS", 2)]
 
@@ -380,9 +375,7 @@ async def test_alone_on_an_embedded_store_it_claims_what_the_dead_held_at_once(
     sender = Prompt()
     async with release_dead_claims(store) as released, running(Dispatcher(store, sender, embedded)):
         assert released == 2
-        async with asyncio.timeout(30):
-            while len(sender.under_way) < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(sender.under_way) >= 2)
         for on_outcome in sender.under_way:
             on_outcome(Accepted())
     await store.close()

@@ -26,6 +26,7 @@ from bongsu.store.messages.content import MessageCache
 from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, states
 from tests.deliver.test_outage import GatedSender
 from tests.store.messages.test_content import message
+from tests.support.waiting import until
 
 MANY = [f"m{number:02}" for number in range(20)]
 
@@ -174,9 +175,7 @@ async def test_a_second_stop_does_not_wait_again(store: Store, settings: Setting
     sender = GatedSender()
     dispatcher = Dispatcher(store, GuardedSender(sender), quick)
     await dispatcher.start()
-    async with asyncio.timeout(60):
-        while not sender.sent:
-            await asyncio.sleep(0.01)
+    await until(lambda: sender.sent)
     await dispatcher.stop()
     waits = 0
 

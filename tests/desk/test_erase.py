@@ -23,7 +23,6 @@ from bongsu.desk.erase import Erasures, erase_job, member_hash
 from bongsu.errors import StoreRolledBack
 from bongsu.model import Action, Behavior, Channel, Device, Everyone, Listed, Member, NoticeType, Platform, Preferences
 from bongsu.model.job import Job
-from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Query, Row, Store, Transaction
@@ -37,6 +36,7 @@ from tests.support.decisions import decide, rows, rules_notifying, trigger_event
 from tests.support.replays import dead_letters
 from tests.support.rows import add_attempt, add_event, add_row, add_suppression
 from tests.support.runs import LEASE_SECONDS, run_by_hand
+from tests.support.senders import AnsweringSender, HeldSender
 
 TYPE = NoticeType("SAID", (Channel.PUSH, Channel.IN_APP, Channel.SMS))
 SECRETS = ("erased-one", "erased@shop.example", "+821055556666", "token-of-the-erased", "address-of-the-erased")
@@ -170,16 +170,6 @@ async def test_an_erasure_that_was_interrupted_is_finished_by_another_process(st
     assert left == []
 
 
-class Sender:
-    channel = Channel.PUSH
-
-    async def send(self, outgoing: Outgoing) -> Outcome:
-        await asyncio.sleep(0)
-        return Accepted("ref")
-
-    async def close(self) -> None: ...
-
-
 async def test_erasing_while_deciding_sending_and_registering_leaves_no_half_of_a_member(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +182,7 @@ async def test_erasing_while_deciding_sending_and_registering_leaves_no_half_of_
     is_over = asyncio.Event()
 
     async def send() -> None:
-        dispatcher = Dispatcher(store, GuardedSender(Sender()), relaxed)
+        dispatcher = Dispatcher(store, GuardedSender(AnsweringSender()), relaxed)
         while not is_over.is_set():
             await dispatcher.tick()
         await dispatcher.stop()
@@ -308,23 +298,13 @@ async def test_a_send_that_ends_after_its_delivery_was_erased_leaves_nothing(sto
     sender = HeldSender()
     dispatcher = Dispatcher(store, GuardedSender(sender), settings)
     tick = asyncio.create_task(dispatcher.tick())
-    await sender.begun.wait()
+    await sender.has_begun.wait()
     await Erasures(store, LocalSignals(), LEASE_SECONDS).erase("erased-one", "cli:tester")
-    sender.may_end.set()
+    sender.may_answer.set()
     await tick
     await dispatcher.stop()
     assert await rows(store, "SELECT 1 FROM bongsu_deliveries") == []
     assert await rows(store, "SELECT 1 FROM bongsu_attempts") == []
-
-
-class HeldSender(Sender):
-    def __init__(self) -> None:
-        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
-
-    async def send(self, outgoing: Outgoing) -> Outcome:
-        self.begun.set()
-        await self.may_end.wait()
-        return await super().send(outgoing)
 
 
 async def test_an_erasure_that_was_abandoned_for_days_is_finished(store: Store) -> None:

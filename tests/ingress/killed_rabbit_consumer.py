@@ -22,7 +22,7 @@ from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.query import same
-from tests.support.rabbit_caller import until
+from tests.support.waiting import until
 
 # Messages of one batch: a death in the middle of a queue leaves some stored, some not.
 LIMIT = 20

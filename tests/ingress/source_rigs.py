@@ -25,8 +25,9 @@ from bongsu.settings import Settings
 from tests.ingress.databases import Place, connect_plainly
 from tests.support.forwarder import Forwarder
 from tests.support.mariadb import MariadbServer
-from tests.support.rabbit_caller import Caller, calling, until
+from tests.support.rabbit_caller import Caller, calling
 from tests.support.servers import PostgresServer
+from tests.support.waiting import until
 
 
 class SourceRig(Protocol):
@@ -51,6 +52,13 @@ class SourceRig(Protocol):
         """From now on it cannot be reached, and connections that are open end."""
 
     async def mend(self) -> None: ...
+
+
+async def until_empty(rig: SourceRig) -> None:
+    async def is_empty() -> bool:
+        return await rig.waiting() == 0
+
+    await until(is_empty)
 
 
 class OutboxRig:

@@ -35,8 +35,9 @@ from tests.simulator.running import Simulator, simulating
 from tests.support.killed_processes import kill_at_random
 from tests.support.long_runs import seeds
 from tests.support.processes import bongsu, serving
-from tests.support.rabbit_caller import calling, chat_event, event, until
+from tests.support.rabbit_caller import calling, chat_event, event
 from tests.support.rabbitmq import RabbitServer
+from tests.support.waiting import until
 from tests.test_serve import KEY, eventually
 
 

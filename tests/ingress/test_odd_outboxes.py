@@ -22,8 +22,8 @@ from bongsu.model import Event, new_id
 from bongsu.runtime.loop import running
 from bongsu.store.outbox import NewEvent
 from tests.ingress.databases import Place, connect_plainly
-from tests.ingress.source_rigs import OutboxRig, QueueRig, SourceRig, empty_database, outbox_rig, rig_of
-from tests.support.rabbit_caller import until
+from tests.ingress.source_rigs import OutboxRig, QueueRig, empty_database, outbox_rig, rig_of, until_empty
+from tests.support.waiting import until
 
 MOMENT = datetime(2026, 3, 1, 0, 30, 15, 123456, tzinfo=UTC)
 
@@ -78,13 +78,6 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path, database: str) -> 
             yield rig
 
 
-async def until_nothing_waits(rig: SourceRig) -> None:
-    async def is_empty() -> bool:
-        return await rig.waiting() == 0
-
-    await until(is_empty)
-
-
 @pytest.mark.parametrize("database", OWN_TYPES)
 async def test_a_table_with_types_of_its_own_is_relayed_too(rig: OutboxRig, database: str) -> None:
     sql(rig.place, "DROP TABLE bongsu_outbox", OWN_TYPES[database])
@@ -100,7 +93,7 @@ async def test_a_table_with_types_of_its_own_is_relayed_too(rig: OutboxRig, data
     )
     recorder = Recorder()
     async with running(Consumer(rig.source(), decode_event, recorder.accept)):
-        await until_nothing_waits(rig)
+        await until_empty(rig)
         (event,) = recorder.events
         assert (event.event_id, event.occurred_at, event.target_id) == (good, MOMENT, str(member))
         assert list(await rig.rejected()) == [str(bad)]
@@ -109,7 +102,7 @@ async def test_a_table_with_types_of_its_own_is_relayed_too(rig: OutboxRig, data
         sql(rig.place, "UPDATE bongsu_outbox SET payload = '{}'")
         assert await outbox.replay([str(bad)]) == 1
         await outbox.close()
-        await until_nothing_waits(rig)
+        await until_empty(rig)
         assert recorder.ids == [str(good), str(bad)]
 
 
@@ -125,7 +118,7 @@ async def test_a_time_that_is_out_of_range_stops_no_other_row(rig: OutboxRig, da
     recorder = Recorder()
     with capture_logs() as lines:
         async with running(Consumer(rig.source(), decode_event, recorder.accept)):
-            await until_nothing_waits(rig)
+            await until_empty(rig)
     assert known in recorder.ids
     assert [line["event"] for line in lines if line["event"] != "messages rejected"] == []
     reasons = await rig.rejected()
@@ -187,7 +180,7 @@ async def test_the_doctor_finds_a_right_that_is_missing_and_the_rights_of_the_pa
     await outbox.close()
     recorder = Recorder()
     async with running(Consumer(open_relay("orders", url), decode_event, recorder.accept)):
-        await until_nothing_waits(rig)
+        await until_empty(rig)
     assert recorder.ids == [waiting]
 
 
@@ -247,14 +240,10 @@ async def test_a_table_that_is_locked_for_long_is_waited_for_and_does_not_use_up
         cursor = other.cursor()
         cursor.execute(LOCK[database])
         async with running(taking):
-
-            async def has_tried_often() -> bool:
-                return taking._source_outage._failures >= 4
-
-            await until(has_tried_often)
+            await until(lambda: taking._source_outage._failures >= 4)
             ((connections,),) = sql(rig.place, CONNECTIONS[database])
             cursor.execute(UNLOCK[database])
-            await until_nothing_waits(rig)
+            await until_empty(rig)
     assert recorder.ids == [waiting]
     # The relay's, one that the server has not ended yet, and the one that holds the lock.
     assert connections <= 3
@@ -281,16 +270,12 @@ async def test_a_source_that_hangs_is_given_up_and_found_again(
         with capture_logs() as lines:
             async with running(Consumer(rig.source(), decode_event, recorder.accept)):
                 await rig.put(messages[0])
-                await until_nothing_waits(rig)
+                await until_empty(rig)
                 forwarder.hang()
-
-                async def is_reported() -> bool:
-                    return any(line["event"] == "source is away" for line in lines)
-
-                await until(is_reported)
+                await until(lambda: any(line["event"] == "source is away" for line in lines))
                 await rig.put(messages[1])
                 forwarder.flow()
-                await until_nothing_waits(rig)
+                await until_empty(rig)
         assert recorder.ids == [message["eventId"] for message in messages]
         said = [line["event"] for line in lines]
         assert said[0] == "source is away" and said[-1] == "source is back"

@@ -24,8 +24,8 @@ from tests.conftest import SettingsMaker
 from tests.ingress.databases import Place, connect_plainly
 from tests.ingress.source_rigs import OUTBOXES, empty_database, url_of
 from tests.ingress.test_plain_sql import PAGE, SHOWN, shown_for
-from tests.ingress.test_sources import until
 from tests.support.mariadb import MariadbServer
+from tests.support.waiting import until
 
 # What `bongsu migrate --outbox` runs.
 CREATED = {

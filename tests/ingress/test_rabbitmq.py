@@ -44,8 +44,9 @@ from bongsu.store import Store
 from bongsu.store.core.query import as_uuid, same
 from tests.support.chat import Chat, chatting
 from tests.support.debian import find_or_install
-from tests.support.rabbit_caller import Caller, calling, chat_event, event, publish_with_aio_pika, until
+from tests.support.rabbit_caller import Caller, calling, chat_event, event, publish_with_aio_pika
 from tests.support.rabbitmq import SHORT_LENGTH, RabbitServer
+from tests.support.waiting import until
 from tests.test_howto import blocks
 
 
@@ -266,11 +267,7 @@ async def test_two_consumers_share_a_queue_and_take_each_message_once(rabbitmq_u
         consuming(rabbitmq_url, NOTIFICATIONS, second.accept, prefetch=5),
     ):
         await caller.publish(*(event("x", refId=str(number)) for number in range(200)))
-
-        async def is_all() -> bool:
-            return len(first.accepted) + len(second.accepted) >= 200
-
-        await until(is_all)
+        await until(lambda: len(first.accepted) + len(second.accepted) >= 200)
     assert sorted(first.refs() + second.refs(), key=int) == [str(number) for number in range(200)]
     assert first.accepted and second.accepted
 
@@ -309,11 +306,7 @@ async def test_after_a_crash_of_the_broker_the_consumer_goes_on_and_says_so_once
                 await caller.publish(event("x", refId="before"))
                 await recorder.until(1)
             rabbit_server.crash()
-
-            async def is_away() -> bool:
-                return any(line["event"] == "source is away" for line in lines)
-
-            await until(is_away)
+            await until(lambda: any(line["event"] == "source is away" for line in lines))
             await asyncio.to_thread(rabbit_server.start)
             # A queue that has no leader yet refuses it.
             await until(lambda: is_confirmed(rabbitmq_url, after))
@@ -385,11 +378,7 @@ async def test_a_queue_with_other_arguments_is_named_and_the_others_go_on(rabbit
                     return bool(recorder.accepted)
 
                 await until(is_bound)
-
-                async def is_reported() -> bool:
-                    return any(line["event"] == "source is away" for line in lines)
-
-                await until(is_reported)
+                await until(lambda: any(line["event"] == "source is away" for line in lines))
         (line,) = [line for line in lines if line["event"] == "source is away"]
         assert line["source"] == NOTIFICATIONS.name
         assert "inequivalent arg" in line["error"] and "rabbitmqctl delete_queue" in line["error"]

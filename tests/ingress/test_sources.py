@@ -24,7 +24,8 @@ from bongsu.store import Store
 from bongsu.store.core.query import same
 from bongsu.store.outbox import NewEvent
 from tests.conftest import KEYS
-from tests.ingress.source_rigs import RIGS, SourceRig, rig_of
+from tests.ingress.source_rigs import RIGS, SourceRig, rig_of, until_empty
+from tests.support.waiting import until
 
 PATIENCE_SECONDS = 60
 
@@ -81,19 +82,6 @@ def message(**fields: Any) -> dict[str, Any]:
 
 def ids(messages: Sequence[dict[str, Any]]) -> list[str]:
     return [each["eventId"] for each in messages]
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not (await found if asyncio.iscoroutine(found := condition()) else found):
-            await asyncio.sleep(0.005)
-
-
-async def until_empty(rig: SourceRig) -> None:
-    async def is_empty() -> bool:
-        return await rig.waiting() == 0
-
-    await until(is_empty)
 
 
 async def event_ids(home: Store) -> set[str]:

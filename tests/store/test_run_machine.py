@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
+from hypothesis.stateful import Bundle, invariant, multiple, rule
 
-from bongsu.settings import Settings
-from bongsu.store import Store, Transaction, migrate
+from bongsu.store import Transaction
 from bongsu.store import runs as statements
 from bongsu.store.core.query import same
 from bongsu.store.runs import NewRun, Progress
+from tests.conftest import SettingsMaker
+from tests.support.machines import StoreMachine, opened, run_machine
 from tests.support.rows import set_columns
 
-_T = TypeVar("_T")
 NINE = datetime(2026, 3, 1, tzinfo=UTC)
 
 FIND = same("SELECT run_id, epoch, claim_count, cursor, finished_at IS NOT NULL AS is_finished, result FROM bongsu_runs")
@@ -55,11 +50,8 @@ class Expected:
         return self.epoch, self.claims, cursor, self.result is not None, self.result
 
 
-class RunMachine(RuleBasedStateMachine):
-    """Runs against one store, emptied for each example."""
-
-    store: Store
-    loop: asyncio.AbstractEventLoop
+class RunMachine(StoreMachine):
+    tables = ("runs",)
 
     # Every claim that was ever made: the owners of abandoned runs come back and try to write.
     claims = Bundle("claims")
@@ -67,14 +59,6 @@ class RunMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model: dict[int, Expected] = {}
-        self.write(lambda tx: tx.execute(same("DELETE FROM bongsu_runs")()))
-
-    def write(self, work: Callable[[Transaction], Awaitable[_T]]) -> _T:
-        async def run() -> _T:
-            async with self.store.transaction() as tx:
-                return await work(tx)
-
-        return self.loop.run_until_complete(run())
 
     def holds(self, claim: Claim) -> bool:
         run = self.model[claim.run_id]
@@ -170,18 +154,6 @@ class RunMachine(RuleBasedStateMachine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_runs_behave_like_their_model(database: str, request: pytest.FixtureRequest) -> None:
-    url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""
-    loop = asyncio.new_event_loop()
-    store = Store.open(Settings(data_dir=Path(mkdtemp()), database_url=url))
-    loop.run_until_complete(migrate(store))
-    RunMachine.store, RunMachine.loop = store, loop
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    try:
-        run_state_machine_as_test(
-            RunMachine,
-            settings=settings(max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=checks),
-        )
-    finally:
-        loop.run_until_complete(store.close())
-        loop.close()
+def test_runs_behave_like_their_model(database: str, migrated_settings: SettingsMaker) -> None:
+    with opened(RunMachine, migrated_settings(database)):
+        run_machine(RunMachine, few=20, steps=30)

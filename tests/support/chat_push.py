@@ -9,16 +9,14 @@ from uuid import UUID
 from bongsu.chat.push import ChatPush
 from bongsu.decide.step import Decider
 from bongsu.decide.worker import EventWorker
-from bongsu.deliver.channels.callback import GuardedSender
-from bongsu.deliver.dispatcher import Dispatcher
-from bongsu.model import Channel
-from bongsu.model.outcome import Accepted, Outcome, Outgoing
+from bongsu.model.outcome import Outgoing
 from bongsu.render.templates import Templates
 from bongsu.rules import catalogue
 from bongsu.settings import Settings
 from tests.support.chat import Chat
 from tests.support.decisions import run_worker
 from tests.support.rows import add_device, add_member, set_columns
+from tests.support.senders import dispatch_due
 
 
 class Present:
@@ -33,19 +31,6 @@ class Present:
 
     async def online(self, member_ids: Sequence[str]) -> set[str] | None:
         return None if self.connected is None else self.connected & set(member_ids)
-
-
-class Provider:
-    channel = Channel.PUSH
-
-    def __init__(self) -> None:
-        self.sent: list[Outgoing] = []
-
-    async def send(self, outgoing: Outgoing) -> Outcome:
-        self.sent.append(outgoing)
-        return Accepted("ref")
-
-    async def close(self) -> None: ...
 
 
 class Pushing:
@@ -83,12 +68,7 @@ class Pushing:
         if ends_quiet_hours:
             await set_columns(self.store, "deliveries", {"status": "READY"}, due=timedelta(seconds=-1))
             await set_columns(self.store, "digests", ends_at=timedelta(seconds=-1))
-        provider = Provider()
-        dispatcher = Dispatcher(self.store, GuardedSender(provider), self.settings)
-        while await dispatcher.tick():
-            pass
-        await dispatcher.stop()
-        return provider.sent
+        return await dispatch_due(self.store, self.settings)
 
     async def pushed(self) -> dict[str, str]:
         """Look, decide and deliver; what each member was pushed. Nobody is pushed twice."""

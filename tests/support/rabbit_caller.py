@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,6 +14,7 @@ from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp.commands import Basic
 
 from bongsu.ingress.rabbitmq.topology import EXCHANGE, QUEUES, declare
+from tests.support.waiting import until
 
 
 def event(event_type: str, **fields: Any) -> dict[str, Any]:
@@ -70,13 +70,6 @@ class Caller:
             return await self.depth(queue) == count
 
         await until(has_so_many)
-
-
-async def until(is_so: Callable[[], Any]) -> None:
-    """Ask until it is so: a broker has no signal for it."""
-    async with asyncio.timeout(60):
-        while not await is_so():
-            await asyncio.sleep(0.02)
 
 
 @contextlib.asynccontextmanager

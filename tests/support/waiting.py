@@ -1,8 +1,11 @@
-"""Wait until other transactions wait for ours, or until a statement runs. Databases have no signal for it: ask them."""
+"""Wait for what sends no signal: that something is so, that other transactions wait for ours, that a statement runs."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
 
 import psycopg
 
@@ -14,6 +17,13 @@ from bongsu.store.core.sqlite import SqliteDatabase
 _FOR_A_LOCK = same("""
     SELECT count(*) AS found FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'""")
 _IN_PG_SLEEP = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+
+
+async def until(condition: Callable[[], Any], seconds: float = 60) -> None:
+    """Ask until it is so. The condition may be async."""
+    async with asyncio.timeout(seconds):
+        while not (await found if inspect.isawaitable(found := condition()) else found):
+            await asyncio.sleep(0.005)
 
 
 async def until_waiting(store: Store, count: int = 1) -> None:

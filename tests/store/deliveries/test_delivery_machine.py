@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test
+from hypothesis.stateful import Bundle, consumes, invariant, multiple, rule
 
 from bongsu.clock.jobs import recover
 from bongsu.model import Channel, Device, Platform
-from bongsu.settings import Settings
-from bongsu.store import Row, Store, Transaction, migrate
+from bongsu.store import Row, Transaction
 from bongsu.store import deliveries as statements
 from bongsu.store.core.query import same
 from bongsu.store.deliveries import MOST_CLAIMS, ClaimedDelivery, DeliveryResult, DeliveryStatus, Success, recovery
 from bongsu.store.deliveries.recovery import MOST_ROUNDS
 from bongsu.store.members.devices import put_device
 from bongsu.store.ranks import RANKS
+from tests.conftest import SettingsMaker
 from tests.support import replays, runs
 from tests.support.deliveries import add_delivery_in_state, add_guaranteed_message
-from tests.support.long_runs import examples
+from tests.support.machines import StoreMachine, opened, run_machine
 from tests.support.rows import set_columns
 
-_T = TypeVar("_T")
 READY, SENDING, SUCCESS = DeliveryStatus.READY, DeliveryStatus.SENDING, DeliveryStatus.SUCCESS
 FAIL, UNKNOWN = DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN
 
@@ -80,11 +75,8 @@ class Expected:
         )  # fmt: skip
 
 
-class DeliveryMachine(RuleBasedStateMachine):
-    """Runs against one store, emptied for each example."""
-
-    store: Store
-    loop: asyncio.AbstractEventLoop
+class DeliveryMachine(StoreMachine):
+    tables = ("deliveries", "notifications", "attempts", "messages", "devices")
 
     deliveries = Bundle("deliveries")
     claims = Bundle("claims")
@@ -96,22 +88,13 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.highest: dict[int, int] = {}
         self.members = 0
 
-        async def empty(tx: Transaction) -> dict[bool, int]:
-            for table in ("deliveries", "notifications", "attempts", "messages", "devices"):
-                await tx.execute(same(f"DELETE FROM bongsu_{table}")())
+        async def add_messages(tx: Transaction) -> dict[bool, int]:
             return {
                 True: await add_guaranteed_message(tx, "at_most_once"),
                 False: await add_guaranteed_message(tx, "at_least_once"),
             }
 
-        self.messages = self.write(empty)
-
-    def write(self, work: Callable[[Transaction], Awaitable[_T]]) -> _T:
-        async def run() -> _T:
-            async with self.store.transaction() as tx:
-                return await work(tx)
-
-        return self.loop.run_until_complete(run())
+        self.messages = self.write(add_messages)
 
     @rule(target=deliveries, is_once=st.booleans(), has_device=st.sampled_from([True, True, False]), count=st.integers(1, 3))
     def add(self, is_once: bool, has_device: bool, count: int) -> Any:
@@ -139,7 +122,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def take(self, limit: int) -> list[ClaimedDelivery]:
         free = {key for key, one in self.model.items() if one.is_open and not one.is_leased}
         claim = statements.claim(self.store, Channel.PUSH, RANKS, limit, 3600, "w")
-        claimed = self.loop.run_until_complete(claim)
+        claimed = self.run(claim)
         assert len(claimed) == min(limit, len(free))
         for one in claimed:
             assert one.delivery_id in free
@@ -200,9 +183,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         )
         if status is SUCCESS and began is not None:
             result = Success(claim.delivery_id, claim.epoch, began, 40)
-        assert self.loop.run_until_complete(statements.record(self.store, "PUSH", [result])) == ours
+        assert self.run(statements.record(self.store, "PUSH", [result])) == ours
         # Recorded again, as after a lost connection, it changes nothing.
-        assert self.loop.run_until_complete(statements.record(self.store, "PUSH", [result])) == set()
+        assert self.run(statements.record(self.store, "PUSH", [result])) == set()
         if is_attempt:
             self.attempts.add((claim.delivery_id, claim.epoch))
         if ours:
@@ -220,7 +203,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(batch=st.integers(1, 3))
     def recover(self, batch: int) -> None:
-        self.loop.run_until_complete(runs.recover(self.store, batch))
+        self.run(runs.recover(self.store, batch))
         for one in self.model.values():
             if one.status is SENDING and not one.is_leased:
                 one.epoch += 1
@@ -236,7 +219,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def replay(self, state: DeliveryStatus, new_series: bool, batch: int) -> None:
         run = replays.replay(self.store, {"state": state.value}, new_collapse_id=new_series, batch=batch)
         dead = [one for one in self.model.values() if one.status is state]
-        assert self.loop.run_until_complete(run) == (len(dead), len(dead))
+        assert self.run(run) == (len(dead), len(dead))
         for one in dead:
             one.status, one.attempts, one.rounds, one.claims, one.is_leased = READY, 0, 0, 0, False
             one.series += new_series
@@ -259,22 +242,10 @@ class DeliveryMachine(RuleBasedStateMachine):
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_deliveries_behave_like_their_model(
-    database: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    database: str, migrated_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""
     # All deliveries of the model are of one channel and of these ranks: the job need not look at the others.
     monkeypatch.setattr(recover, "names_with_deliveries", lambda: (Channel.PUSH,))
     monkeypatch.setattr(recovery, "RANKS", (1, 6))
-    loop = asyncio.new_event_loop()
-    store = Store.open(Settings(data_dir=Path(mkdtemp()), database_url=url))
-    loop.run_until_complete(migrate(store))
-    DeliveryMachine.store, DeliveryMachine.loop = store, loop
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    try:
-        run_state_machine_as_test(
-            DeliveryMachine,
-            settings=settings(max_examples=examples(8), stateful_step_count=25, deadline=None, suppress_health_check=checks),
-        )
-    finally:
-        loop.run_until_complete(store.close())
-        loop.close()
+    with opened(DeliveryMachine, migrated_settings(database)):
+        run_machine(DeliveryMachine, few=8, steps=25)

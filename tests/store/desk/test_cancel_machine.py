@@ -3,42 +3,37 @@ nothing of a cancelled event is sent."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test
+from hypothesis.stateful import Bundle, consumes, invariant, multiple, rule
 
 from bongsu.api.inbox import Inbox
 from bongsu.decide.worker import EventWorker
 from bongsu.model import Channel, Event, Everyone, Guarantee, Listed, Notice, NoticeType
 from bongsu.rules import Rules
-from bongsu.settings import Settings
-from bongsu.store import Store, migrate, outbox
 from bongsu.store import deliveries as statements
-from bongsu.store.core.query import as_uuid, same
+from bongsu.store import outbox
+from bongsu.store.core.query import as_uuid
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success, recovery
 from bongsu.store.desk import cancel_steps, cancellations
 from bongsu.store.desk.cancellations import Cancellation, NothingLeft
 from bongsu.store.ranks import RANKS
+from tests.conftest import SettingsMaker
 from tests.support.cancellations import add_members_with_devices, expected_counts, kept_counts
 from tests.support.decisions import Clock, ClockedDecider, rows, unread_is_exact
-from tests.support.long_runs import examples
+from tests.support.machines import StoreMachine, opened, run_machine
 from tests.support.replays import replay
 from tests.support.rows import set_columns
 
-_T = TypeVar("_T")
 MEMBERS = 5
 CHUNK = 2
 OUTCOMES = ("SUCCESS", "FAIL", "UNKNOWN", "READY")
@@ -48,10 +43,6 @@ KINDS = {
     "push": NoticeType("PUSHED", (Channel.PUSH,), duplicate_hours=0),
     "inbox": NoticeType("NOTE", (Channel.IN_APP,), duplicate_hours=0),
 }
-TABLES = (
-    "events", "messages", "message_counts", "notifications", "suppressions", "deliveries", "attempts", "cancellations",
-    "audience_snapshots", "runs",
-)  # fmt: skip
 _WAITING = "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING') LIMIT 1"
 _OF_EVENT = """
     SELECT d.status, count(*) AS count FROM bongsu_deliveries d JOIN bongsu_messages m ON m.message_id = d.message_id
@@ -82,12 +73,11 @@ class Cancelled:
     is_lifted: bool = False
 
 
-class CancelMachine(RuleBasedStateMachine):
-    """Runs against one store, emptied for each example."""
-
-    store: Store
-    loop: asyncio.AbstractEventLoop
-    settings: Settings
+class CancelMachine(StoreMachine):
+    tables = (
+        "events", "messages", "message_counts", "notifications", "suppressions", "deliveries", "attempts", "cancellations",
+        "audience_snapshots", "runs",
+    )  # fmt: skip
 
     events = Bundle("events")
     claims = Bundle("claims")
@@ -99,16 +89,10 @@ class CancelMachine(RuleBasedStateMachine):
             self.store, rules, self.settings, ClockedDecider(self.store, self.settings, Clock(), CHUNK)
         )
         self.inbox = Inbox(self.store)
-        self.run(self.empty())
-
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return self.loop.run_until_complete(work)
 
     async def empty(self) -> None:
-        async with self.store.transaction() as tx:
-            for table in TABLES:
-                await tx.execute(same(f"DELETE FROM bongsu_{table}")())
-            await set_columns(tx, "members", unread=0, capped_count=0)
+        await super().empty()
+        await set_columns(self.store, "members", unread=0, capped_count=0)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -286,22 +270,8 @@ class CancelMachine(RuleBasedStateMachine):
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_whatever_the_order_counts_are_exact_and_nothing_cancelled_is_sent(
-    database: str, request: pytest.FixtureRequest
+    database: str, migrated_settings: SettingsMaker
 ) -> None:
-    url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""
-    loop = asyncio.new_event_loop()
-    CancelMachine.settings = Settings(data_dir=Path(mkdtemp()), database_url=url, daily_limit=10_000, poll_seconds=0.05)
-    CancelMachine.store, CancelMachine.loop = Store.open(CancelMachine.settings), loop
-    loop.run_until_complete(migrate(CancelMachine.store))
-    loop.run_until_complete(add_members_with_devices(CancelMachine.store, MEMBERS))
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    try:
-        run_state_machine_as_test(
-            CancelMachine,
-            settings=settings(
-                max_examples=examples(10), stateful_step_count=30, deadline=None, suppress_health_check=checks
-            ),
-        )
-    finally:
-        loop.run_until_complete(CancelMachine.store.close())
-        loop.close()
+    with opened(CancelMachine, migrated_settings(database, daily_limit=10_000)):
+        CancelMachine.run(add_members_with_devices(CancelMachine.store, MEMBERS))
+        run_machine(CancelMachine, few=10, steps=30)

@@ -4,31 +4,27 @@ the same time, while readers follow by cursor."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import Bundle, invariant, rule
 
 from bongsu.api import inbox as the_inbox
 from bongsu.api.inbox import Inbox, InboxPage, PageQuery, ReadAll, UnreadCount
 from bongsu.api.problems import ProblemError
-from bongsu.settings import Settings
-from bongsu.store import Store, migrate
+from bongsu.store import Store
 from bongsu.store.core.query import Row, as_uuid, same
 from bongsu.store.desk import cancel_steps
 from bongsu.store.inbox import Act
+from tests.conftest import SettingsMaker
 from tests.support.inbox import add_unread, unread_rows
-from tests.support.long_runs import examples
+from tests.support.machines import StoreMachine, opened, run_machine
 from tests.support.rows import add_cancellation
 
-_T = TypeVar("_T")
 MEMBERS = ("a", "b")
 members = st.sampled_from(MEMBERS)
 picks = st.integers(0, 30)
@@ -127,11 +123,8 @@ class Follower:
             )
 
 
-class InboxMachine(RuleBasedStateMachine):
-    """Runs against one store, emptied for each example."""
-
-    store: Store
-    loop: asyncio.AbstractEventLoop
+class InboxMachine(StoreMachine):
+    tables = ("notifications", "messages", "members", "cancellations")
 
     walks = Bundle("walks")
     followers = Bundle("followers")
@@ -145,15 +138,6 @@ class InboxMachine(RuleBasedStateMachine):
         self.model: dict[str, dict[int, One]] = {member: {} for member in MEMBERS}
         # All ids and change ids of a member that were ever seen.
         self.keys: dict[str, set[int]] = {member: set() for member in MEMBERS}
-        self.run(self.empty())
-
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return self.loop.run_until_complete(work)
-
-    async def empty(self) -> None:
-        async with self.store.transaction() as tx:
-            for table in ("notifications", "messages", "members", "cancellations"):
-                await tx.execute(same(f"DELETE FROM bongsu_{table}")())
 
     def on_change(self, member: str) -> None:
         self.reported.append(member)
@@ -400,21 +384,9 @@ class InboxMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_the_inbox_behaves_like_its_model(
-    database: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    database: str, migrated_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So that reading all takes several transactions here too.
     monkeypatch.setattr(the_inbox, "MARK_CHUNK", 4)
-    url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""
-    loop = asyncio.new_event_loop()
-    store = Store.open(Settings(data_dir=Path(mkdtemp()), database_url=url))
-    loop.run_until_complete(migrate(store))
-    InboxMachine.store, InboxMachine.loop = store, loop
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    try:
-        run_state_machine_as_test(
-            InboxMachine,
-            settings=settings(max_examples=examples(8), stateful_step_count=30, deadline=None, suppress_health_check=checks),
-        )
-    finally:
-        loop.run_until_complete(store.close())
-        loop.close()
+    with opened(InboxMachine, migrated_settings(database)):
+        run_machine(InboxMachine, few=8, steps=30)

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
+from hypothesis.stateful import Bundle, invariant, multiple, rule
 
 from bongsu.model import Event, EventStatus
-from bongsu.settings import Settings
-from bongsu.store import Store, Transaction, migrate, outbox
+from bongsu.store import outbox
 from bongsu.store.core.query import as_uuid, same
 from bongsu.store.outbox import SUSPECT_AFTER, ClaimedEvent, EventResult
-from tests.support.long_runs import examples
+from tests.conftest import SettingsMaker
+from tests.support.machines import StoreMachine, opened, run_machine
 from tests.support.rows import NOW, set_columns
 
-_T = TypeVar("_T")
-
-_DELETE_ALL = same("DELETE FROM bongsu_events")
 _ALL = same("SELECT event_id, status, epoch, attempts, claim_count, leased_by IS NOT NULL AS is_open FROM bongsu_events")
 
 
@@ -44,11 +36,8 @@ class Expected:
     is_open: bool = False
 
 
-class OutboxMachine(RuleBasedStateMachine):
-    """Runs against one store, emptied for each example."""
-
-    store: Store
-    loop: asyncio.AbstractEventLoop
+class OutboxMachine(StoreMachine):
+    tables = ("events",)
 
     events = Bundle("events")
     claims = Bundle("claims")
@@ -56,14 +45,6 @@ class OutboxMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model: dict[UUID, Expected] = {}
-        self.write(lambda tx: tx.execute(_DELETE_ALL()))
-
-    def write(self, work: Callable[[Transaction], Awaitable[_T]]) -> _T:
-        async def run() -> _T:
-            async with self.store.transaction() as tx:
-                return await work(tx)
-
-        return self.loop.run_until_complete(run())
 
     @rule(target=events, count=st.integers(1, 3))
     def add(self, count: int) -> Any:
@@ -167,20 +148,6 @@ class OutboxMachine(RuleBasedStateMachine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_the_outbox_behaves_like_its_model(database: str, request: pytest.FixtureRequest) -> None:
-    url = request.getfixturevalue("migrated_postgres_url") if database == "postgresql" else ""
-    loop = asyncio.new_event_loop()
-    store = Store.open(Settings(data_dir=Path(mkdtemp()), database_url=url))
-    loop.run_until_complete(migrate(store))
-    OutboxMachine.store, OutboxMachine.loop = store, loop
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    try:
-        run_state_machine_as_test(
-            OutboxMachine,
-            settings=settings(
-                max_examples=examples(12), stateful_step_count=25, deadline=None, suppress_health_check=checks
-            ),
-        )
-    finally:
-        loop.run_until_complete(store.close())
-        loop.close()
+def test_the_outbox_behaves_like_its_model(database: str, migrated_settings: SettingsMaker) -> None:
+    with opened(OutboxMachine, migrated_settings(database)):
+        run_machine(OutboxMachine, few=12, steps=25)
