@@ -36,7 +36,6 @@ from bongsu.store.ranks import RANKS
 from tests.support.campaigns import add_event
 from tests.support.cancellations import (
     SALE,
-    add_events,
     add_members_with_devices,
     counts_are_exact,
     decide_campaign,
@@ -45,6 +44,7 @@ from tests.support.cancellations import (
     statuses,
 )
 from tests.support.decisions import IN_APP, Clock, ClockedDecider, decide, rows, rules_notifying, trigger_event
+from tests.support.outbox import add_events
 from tests.support.rows import NOW, add_member, set_columns
 
 PATH = "/api/admin/events"

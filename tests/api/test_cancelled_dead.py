@@ -12,17 +12,13 @@ from bongsu.model import Everyone, NoticeType
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store import deliveries as statements
-from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus
-from bongsu.store.ranks import RANKS
+from bongsu.store.deliveries import DeliveryResult, DeliveryStatus
 from tests.support.campaigns import add_event
 from tests.support.cancellations import SALE, cancel_counts, counts_are_exact, decide_campaign, run_cancel_steps, statuses
 from tests.support.decisions import decide, rows, rules_notifying, trigger_event
+from tests.support.deliveries import claim
 
 OTHER = NoticeType("OTHER", SALE.channels, duplicate_hours=0)
-
-
-async def claim(store: Store, limit: int = 10) -> list[ClaimedDelivery]:
-    return await statements.claim(store, "PUSH", RANKS, limit, 60, "w")
 
 
 async def fail(store: Store, count: int, status: DeliveryStatus = DeliveryStatus.FAIL) -> None:

@@ -19,15 +19,10 @@ from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import EVENTS_TOPIC
 from bongsu.store import Store, outbox
 from bongsu.store.core.query import same
+from tests.support.outbox import count_events
 
 JSON = {"Content-Type": "application/json"}
 NDJSON = {"Content-Type": "application/x-ndjson"}
-
-
-async def stored(store: Store) -> int:
-    async with store.read() as tx:
-        (row,) = await tx.fetch(same("SELECT count(*) AS count FROM bongsu_events")())
-    return int(row["count"])
 
 
 def problem(response: httpx.Response, status: int) -> dict[str, Any]:
@@ -70,13 +65,13 @@ async def test_an_array_is_accepted_and_duplicates_are_reported(api: httpx.Async
     answer = (await api.post("/api/events", json=events)).json()
     assert (answer["accepted"], answer["duplicates"]) == (1, 2)
     assert [one["status"] for one in answer["events"]] == ["DUPLICATE", "DUPLICATE", "ACCEPTED"]
-    assert await stored(store) == 3
+    assert await count_events(store) == 3
 
 
 async def test_a_thousand_fit_and_one_more_does_not(api: httpx.AsyncClient, store: Store) -> None:
     assert (await api.post("/api/events", json=[{"eventType": "x"}] * 1000)).json()["accepted"] == 1000
     assert "application/x-ndjson" in problem(await api.post("/api/events", json=[{"eventType": "x"}] * 1001), 422)["detail"]
-    assert await stored(store) == 1000
+    assert await count_events(store) == 1000
 
 
 async def test_an_empty_array_is_nothing(api: httpx.AsyncClient) -> None:
@@ -141,7 +136,7 @@ async def test_bad_input_is_a_4xx_that_says_what_and_where(api: httpx.AsyncClien
         if loc is not None:
             assert [one["loc"] for one in answer["errors"]] == [loc], body[:60]
             assert answer["errors"][0]["msg"]
-        assert await stored(store) == 0, body[:60]
+        assert await count_events(store) == 0, body[:60]
 
 
 async def test_one_bad_event_in_an_array_keeps_all_out_and_is_named_by_its_place(
@@ -151,7 +146,7 @@ async def test_one_bad_event_in_an_array_keeps_all_out_and_is_named_by_its_place
     events[3]["refId"] = 7
     answer = problem(await api.post("/api/events", json=events), 422)
     assert answer["errors"] == [{"loc": [3, "refId"], "msg": "Input should be a valid string"}]
-    assert await stored(store) == 0
+    assert await count_events(store) == 0
 
 
 async def test_the_same_id_twice_in_one_request_is_refused(api: httpx.AsyncClient, store: Store) -> None:
@@ -159,7 +154,7 @@ async def test_the_same_id_twice_in_one_request_is_refused(api: httpx.AsyncClien
     events = [{"eventType": "x"}, {"eventType": "x", "eventId": repeated}, {"eventType": "x", "eventId": repeated.upper()}]
     answer = problem(await api.post("/api/events", json=events), 422)
     assert answer["errors"] == [{"loc": [2, "eventId"], "msg": "is the eventId of number 1 too"}]
-    assert await stored(store) == 0
+    assert await count_events(store) == 0
 
 
 async def test_a_body_past_the_limit_is_refused_announced_or_not(api: httpx.AsyncClient, store: Store) -> None:
@@ -170,7 +165,7 @@ async def test_a_body_past_the_limit_is_refused_announced_or_not(api: httpx.Asyn
             yield b" " * (1024 * 1024)
 
     problem(await api.post("/api/events", content=unannounced(), headers=JSON), 413)
-    assert await stored(store) == 0
+    assert await count_events(store) == 0
 
 
 async def test_another_content_type_is_refused(api: httpx.AsyncClient) -> None:
@@ -194,7 +189,7 @@ async def test_lines_are_accepted_blank_ones_passed_over(api: httpx.AsyncClient,
     response = await api.post("/api/events", content=body, headers=NDJSON)
     assert response.status_code == 202
     assert response.json() == {"accepted": 2, "duplicates": 0}
-    assert await stored(store) == 2
+    assert await count_events(store) == 2
 
 
 async def test_a_bad_line_is_reported_by_number_and_the_others_stand(api: httpx.AsyncClient, store: Store) -> None:
@@ -214,7 +209,7 @@ async def test_a_bad_line_is_reported_by_number_and_the_others_stand(api: httpx.
     assert (answer["accepted"], answer["duplicates"], answer["rejected"]) == (2, 1, 5)
     assert [one["line"] for one in answer["errors"]] == [2, 4, 5, 6, 7]
     assert answer["errors"][0]["loc"] == ["eventType"]
-    assert await stored(store) == 2
+    assert await count_events(store) == 2
 
 
 async def test_many_lines_in_awkward_pieces_all_arrive(api: httpx.AsyncClient, store: Store) -> None:
@@ -247,13 +242,13 @@ async def test_a_line_without_an_end_is_dropped_not_gathered(
         (2, "is longer than 1000 bytes: split it"),
         (4, "is longer than 1000 bytes: split it"),
     ]
-    assert await stored(store) == 2
+    assert await count_events(store) == 2
 
 
 async def test_only_bad_lines_are_bad_input(api: httpx.AsyncClient, store: Store) -> None:
     answer = problem(await api.post("/api/events", content=b"x\ny\n", headers=NDJSON), 422)
     assert [one["loc"] for one in answer["errors"]] == [[1], [2]]
-    assert await stored(store) == 0
+    assert await count_events(store) == 0
 
 
 async def test_no_lines_at_all_are_nothing(api: httpx.AsyncClient) -> None:
@@ -279,13 +274,13 @@ async def test_with_the_store_away_the_answer_is_503_and_later_it_works(
         assert answer["type"] == "urn:bongsu:store-unreachable"
         assert response.headers["retry-after"] == "1"
     assert (await api.post("/api/events", json={"eventType": "x"})).status_code == 202
-    assert await stored(store) == 1
+    assert await count_events(store) == 1
 
 
 async def test_too_much_waiting_is_turned_away(api: httpx.AsyncClient, store: Store, intake: Intake) -> None:
     intake.waiting_limit = 2
     assert problem(await api.post("/api/events", json=[{"eventType": "x"}] * 3), 503)["type"] == "urn:bongsu:too-busy"
-    assert await stored(store) == 0
+    assert await count_events(store) == 0
 
 
 async def in_tens(count: int) -> AsyncIterator[bytes]:
@@ -300,7 +295,7 @@ async def test_a_stream_waits_for_room_instead_of_being_turned_away(
     monkeypatch.setattr(ndjson, "BATCH_ITEMS", 20)
     answers = await asyncio.gather(*(api.post("/api/events", content=in_tens(200), headers=NDJSON) for _ in range(5)))
     assert [answer.json() for answer in answers] == [{"accepted": 200, "duplicates": 0}] * 5
-    assert await stored(store) == 1000
+    assert await count_events(store) == 1000
 
 
 async def test_a_stream_the_store_left_in_the_middle_says_how_far_it_came(
@@ -319,7 +314,7 @@ async def test_a_stream_the_store_left_in_the_middle_says_how_far_it_came(
     answer = problem(await api.post("/api/events", content=in_tens(50), headers=NDJSON), 503)
     assert "after 20 accepted and 0 duplicates up to line 20: send the lines after it again" in answer["detail"]
     assert "nothing was stored" not in answer["detail"].lower()
-    assert await stored(store) == 20
+    assert await count_events(store) == 20
 
 
 async def test_a_bug_is_a_500_that_tells_nothing_but_where_to_look(
@@ -356,4 +351,4 @@ async def test_an_event_the_store_refuses_fails_its_own_request_and_no_other(
     types = ["a", "b", "poison", "c", "d"]
     answers = await asyncio.gather(*(api.post("/api/events", json={"eventType": name}) for name in types))
     assert [answer.status_code for answer in answers] == [202, 202, 500, 202, 202]
-    assert await stored(store) == 4
+    assert await count_events(store) == 4

@@ -15,8 +15,8 @@ from bongsu.model import Channel, Event, EventStatus, Guarantee, Listed, Notice,
 from bongsu.rules import CRITICAL_DIRECT, DIRECT, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
-from bongsu.store.core.query import same
 from bongsu.store.outbox import ClaimedEvent, EventResult, StoredEvent
+from tests.support.outbox import count_events
 from tests.support.rows import NOW, set_columns
 
 LEAST: dict[str, Any] = {"type": "MARKETING", "userIds": ["a", "b"], "title": "봄 할인", "body": "오늘만\n반값"}
@@ -43,12 +43,6 @@ async def find(store: Store, event_id: str) -> StoredEvent:
         row = await outbox.find(tx, UUID(event_id))
     assert row is not None
     return row
-
-
-async def count_events(store: Store) -> int:
-    async with store.read() as tx:
-        (row,) = await tx.fetch(same("SELECT count(*) AS count FROM bongsu_events")())
-    return int(row["count"])
 
 
 def said(event: Event) -> Notice:

@@ -11,14 +11,7 @@ from bongsu.errors import RateLimited
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.rate_limit import SWEEP, RateLimit
 from bongsu.settings import Settings
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clocks import ManualClock
 
 
 def allowed(limit: RateLimit, member_id: str = "m") -> int:
@@ -32,7 +25,7 @@ def allowed(limit: RateLimit, member_id: str = "m") -> int:
 
 
 def test_a_burst_is_allowed_and_then_the_rate() -> None:
-    clock = Clock()
+    clock = ManualClock()
     limit = RateLimit(2, 10, clock)
     assert allowed(limit) == 10
     clock.now += 1.5
@@ -44,7 +37,7 @@ def test_a_burst_is_allowed_and_then_the_rate() -> None:
 
 @pytest.mark.parametrize(("rate", "seconds"), [(0.1, 10), (2, 1), (1_000, 1)])
 def test_a_call_after_the_time_that_is_named_is_allowed(rate: float, seconds: int) -> None:
-    clock = Clock()
+    clock = ManualClock()
     limit = RateLimit(rate, 1, clock)
     assert allowed(limit) == 1
     with pytest.raises(RateLimited) as refused:
@@ -55,7 +48,7 @@ def test_a_call_after_the_time_that_is_named_is_allowed(rate: float, seconds: in
 
 
 def test_members_who_no_longer_call_are_forgotten() -> None:
-    clock = Clock()
+    clock = ManualClock()
     limit = RateLimit(20, 100, clock)
     for number in range(3 * SWEEP):
         limit.count(f"m-{number}")

@@ -12,7 +12,6 @@ from functools import partial
 from bongsu.decide import worker as module
 from bongsu.decide.progress import EventInProgress
 from bongsu.decide.worker import EventWorker
-from bongsu.model import EventStatus
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, decisions, outbox
@@ -20,6 +19,7 @@ from bongsu.store.decisions import DecisionRows, StepChanges, decide
 from bongsu.store.outbox import ClaimedEvent, LockedClaims
 from tests.support.decisions import ClockedDecider
 from tests.support.killed_processes import work_until_nothing_is_left
+from tests.support.outbox import count_pending
 from tests.support.random_events import QUIET_DAY
 from tests.support.random_events import rules as random_rules
 
@@ -92,11 +92,6 @@ async def _work(settings: Settings, rules: Rules, dice: random.Random, is_mortal
     decisions.apply_decision = apply_and_die
     worker = Mortal(store, settings, rules, death)
     await worker.start()
-    await work_until_nothing_is_left([worker], partial(_pending, store))
+    await work_until_nothing_is_left([worker], partial(count_pending, store))
     await worker.stop()
     await store.close()
-
-
-async def _pending(store: Store) -> int:
-    async with store.read() as tx:
-        return (await outbox.count_unfinished(tx))[EventStatus.PENDING]

@@ -27,7 +27,7 @@ from bongsu.model import (
 )
 from bongsu.rules import Rules
 from bongsu.settings import Settings
-from bongsu.store import Store, outbox
+from bongsu.store import Store
 from tests.support.decisions import (
     Clock,
     ClockedDecider,
@@ -42,6 +42,7 @@ from tests.support.decisions import (
     trigger_event,
 )
 from tests.support.long_runs import seeds
+from tests.support.outbox import add_events
 from tests.support.rows import NOW, add_device_for_each, set_columns
 
 BOTH = (Channel.PUSH, Channel.IN_APP)
@@ -105,11 +106,6 @@ class RecordedWorker:
         return counted.items()
 
 
-async def publish(store: Store, *events: Event) -> None:
-    async with store.transaction() as tx:
-        await outbox.add(tx, events)
-
-
 # --- what is bulk -------------------------------------------------------------------------------------------------------
 
 
@@ -122,7 +118,7 @@ async def test_an_audience_that_does_not_fit_into_one_step_is_bulk(
     await add_members(store, *who, device=True)
     await add_behaviors(store, "p1", *who)
     recorded = RecordedWorker(store, settings, rules_for(lambda _event: AUDIENCES[kind](who)))
-    await publish(store, trigger_event("it"))
+    await add_events(store, trigger_event("it"))
     await run_worker(recorded.worker)
     assert await notified_counts(store) == dict.fromkeys(who, 1)
     # Also for those whom the last step has decided.
@@ -217,7 +213,7 @@ async def test_a_small_audience_is_never_cut(
 ) -> None:
     events, rules = listed(*sizes)
     recorded = RecordedWorker(store, settings, rules)
-    await publish(store, *events)
+    await add_events(store, *events)
     await run_worker(recorded.worker)
     assert recorded.steps == steps
     assert sum((await notified_counts(store)).values()) == sum(sizes)
@@ -227,7 +223,7 @@ async def test_lists_go_before_an_audience_whose_size_is_not_known(store: Store,
     await add_members(store, *(f"all-{number}" for number in range(7)))
     audiences: dict[str, Audience] = {"few": Listed(("x", "y")), "all": Everyone(), "others": Listed(("z",))}
     recorded = RecordedWorker(store, settings, rules_for(lambda event: audiences[event.ref_id or ""]))
-    await publish(store, trigger_event("all"), trigger_event("few"), trigger_event("others"))
+    await add_events(store, trigger_event("all"), trigger_event("few"), trigger_event("others"))
     await run_worker(recorded.worker)
     first, *rest = recorded.steps
     assert first == {"few": 2, "others": 1}
@@ -243,7 +239,7 @@ async def test_small_audiences_of_interested_members_share_a_step_and_a_large_on
     async with store.transaction() as tx:
         await add_device_for_each(tx, "members")
     recorded = RecordedWorker(store, settings, rules_for(lambda event: Interested(event.ref_id or "", VIEW, 7)))
-    await publish(store, *(trigger_event(f"p{number}") for number in range(4)))
+    await add_events(store, *(trigger_event(f"p{number}") for number in range(4)))
     await run_worker(recorded.worker)
     assert Counter(await ranks(store)) == {
         "p0": Counter({(3, False): 2}),
@@ -275,7 +271,7 @@ async def test_only_what_is_larger_than_a_step_is_cut_however_events_are_mixed(
         audiences[name] = (audience, 12 if isinstance(audience, Everyone) else size)
     events = [trigger_event(name) for name in audiences]
     steps: list[dict[str, int]] = []
-    await publish(store, *events[:10])
+    await add_events(store, *events[:10])
     rules = rules_for(
         lambda event: audiences[event.ref_id or ""][0], NoticeType("SAID", BOTH, duplicate_hours=0, is_critical=True)
     )
@@ -288,7 +284,7 @@ async def test_only_what_is_larger_than_a_step_is_cut_however_events_are_mixed(
         await recorded.worker.selects.stop()
         steps += recorded.steps
         await set_columns(store, "events", {"status": "PENDING"}, due=NOW)
-        await publish(store, *events[10:])
+        await add_events(store, *events[10:])
     assert all(sum(step.values()) <= CHUNK for step in steps)
     for name, (_, size) in audiences.items():
         parts = [step[name] for step in steps if name in step]
@@ -309,10 +305,10 @@ async def test_a_small_event_is_decided_between_two_steps_of_a_large_one(store: 
     recorded = RecordedWorker(
         store, settings, rules_for(lambda event: Everyone() if event.ref_id == "all" else Listed(("few",)))
     )
-    await publish(store, trigger_event("all"))
+    await add_events(store, trigger_event("all"))
     await recorded.worker.tick()
     for _ in range(3):
-        await publish(store, trigger_event("few"))
+        await add_events(store, trigger_event("few"))
         before = len(recorded.steps)
         await recorded.worker.tick()
         assert recorded.steps[before:][0] == {"few": 1}
@@ -333,10 +329,10 @@ async def test_lists_that_keep_coming_do_not_keep_a_large_event_from_its_turn(
         return audience if event.ref_id == "all" else Listed(tuple(f"{event.ref_id}-{one}" for one in range(CHUNK - 1)))
 
     recorded = RecordedWorker(store, settings, rules_for(lists))
-    await publish(store, trigger_event("first"), trigger_event("all"))
+    await add_events(store, trigger_event("first"), trigger_event("all"))
     # More in each tick than its steps can take.
     for _ in range(20):
-        await publish(store, *(trigger_event(f"list-{len(recorded.steps)}-{number}") for number in range(5)))
+        await add_events(store, *(trigger_event(f"list-{len(recorded.steps)}-{number}") for number in range(5)))
         await recorded.worker.tick()
     assert sum(step.get("all", 0) for step in recorded.steps) >= 3 * CHUNK
     assert any("all" not in step for step in recorded.steps[-3:]), "lists are still being decided"
@@ -354,11 +350,11 @@ async def test_a_large_event_and_those_that_lists_leave_no_room_for_take_turns(s
         return one if name.startswith("select") else Listed(tuple(f"{name}-{number}" for number in range(CHUNK - 1)))
 
     recorded = RecordedWorker(store, settings, rules_for(audience))
-    await publish(store, trigger_event("all"))
+    await add_events(store, trigger_event("all"))
     await recorded.worker.tick()
     for turn in range(12):
         # More lists in each tick than its steps can take, and more of the others than have a turn.
-        await publish(
+        await add_events(
             store,
             *(trigger_event(f"list-{turn}-{number}") for number in range(5)),
             *(trigger_event(f"select-{turn}") for _ in "ab"),
@@ -374,9 +370,9 @@ async def test_small_events_without_lists_do_not_take_the_turns_of_a_large_one(s
     await add_members(store, *(f"m-{number:03}" for number in range(40 * CHUNK)))
     one = Selected("SELECT member_id FROM bongsu_members ORDER BY member_id LIMIT 1")
     recorded = RecordedWorker(store, settings, rules_for(lambda event: Everyone() if event.ref_id == "all" else one))
-    await publish(store, trigger_event("all"))
+    await add_events(store, trigger_event("all"))
     await recorded.worker.tick()
-    await publish(store, *(trigger_event(f"small-{number}") for number in range(30)))
+    await add_events(store, *(trigger_event(f"small-{number}") for number in range(30)))
     for _ in range(8):
         await recorded.worker.tick()
     assert sum("all" in step for step in recorded.steps) >= 8
@@ -393,11 +389,11 @@ async def test_many_large_events_do_not_keep_small_ones_from_being_claimed(
     recorded = RecordedWorker(
         store, settings, rules_for(lambda event: Everyone() if event.ref_id in names else Listed(("few",)))
     )
-    await publish(store, *(trigger_event(name) for name in names))
+    await add_events(store, *(trigger_event(name) for name in names))
     while len({name for step in recorded.steps for name in step}) < large:
         await recorded.worker.tick()
     before = len(recorded.steps)
-    await publish(store, *(trigger_event(f"few-{number}") for number in range(4)))
+    await add_events(store, *(trigger_event(f"few-{number}") for number in range(4)))
     await recorded.worker.tick()
     assert recorded.steps[before] == dict.fromkeys([f"few-{number}" for number in range(4)], 1)
     assert len(recorded.worker._in_progress) <= 4 + 1

@@ -21,15 +21,11 @@ from tests.support.decisions import (
     run_worker,
     trigger_event,
 )
+from tests.support.outbox import add_events
 from tests.support.rows import set_columns
 
 CRITICAL = NoticeType("CRITICAL", IN_APP, is_critical=True)
 CONFIRMED = Event(event_type="reservation.confirmed", target_id="guest", ref_id="r1")
-
-
-async def publish(store: Store, *events: Event) -> None:
-    async with store.transaction() as tx:
-        await outbox.add(tx, events)
 
 
 def likes(count: int) -> list[Event]:
@@ -45,8 +41,8 @@ def noted(order: list[str]) -> Callable[[Decision], None]:
 
 
 async def test_a_confirmation_is_decided_before_likes_that_came_earlier(store: Store, settings: Settings) -> None:
-    await publish(store, *likes(2 * BATCH))
-    await publish(store, CONFIRMED)
+    await add_events(store, *likes(2 * BATCH))
+    await add_events(store, CONFIRMED)
     order: list[str] = []
     worker = worker_of(store, settings, catalogue(settings), order)
     await worker.tick()
@@ -64,11 +60,11 @@ async def test_a_confirmation_that_comes_during_a_campaign_waits_for_one_step(st
         """It comes when this tick has claimed what it takes."""
 
         async def _continue(self) -> int:
-            await publish(store, CONFIRMED)
+            await add_events(store, CONFIRMED)
             return await super()._continue()
 
     rules = Rules(catalogue(settings), rules_notifying(Everyone()))
-    await publish(store, trigger_event("campaign"))
+    await add_events(store, trigger_event("campaign"))
     worker = Late(store, rules, settings, ClockedDecider(store, settings, Clock(), 2), noted(order))
     await worker.tick()
     assert order == ["said", "reservation.confirmed", "said"]
@@ -77,9 +73,9 @@ async def test_a_confirmation_that_comes_during_a_campaign_waits_for_one_step(st
 
 async def test_other_events_keep_a_share(store: Store, settings: Settings) -> None:
     """The oldest of all are claimed with every claim, however many critical ones wait."""
-    await publish(store, *likes(3))
+    await add_events(store, *likes(3))
     await set_columns(store, "events", due=timedelta(seconds=-1))
-    await publish(store, *(Event(event_type="reservation.confirmed", target_id="g", ref_id=str(n)) for n in range(30)))
+    await add_events(store, *(Event(event_type="reservation.confirmed", target_id="g", ref_id=str(n)) for n in range(30)))
     async with store.transaction() as tx:
         claimed = await outbox.claim(tx, 10, 60, "w", ["reservation.confirmed", "other"])
     assert sorted(one.event.event_type for one in claimed) == ["post.liked"] * 2 + ["reservation.confirmed"] * 8
@@ -87,7 +83,7 @@ async def test_other_events_keep_a_share(store: Store, settings: Settings) -> No
 
 async def test_several_critical_types_are_claimed_by_their_due_times(store: Store) -> None:
     events = [Event(event_type=f"c{number % 3}", ref_id=str(number)) for number in range(12)]
-    await publish(store, *events)
+    await add_events(store, *events)
     for number in range(12):
         await set_columns(store, "events", {"ref_id": str(number)}, due=timedelta(seconds=number - 100))
     async with store.transaction() as tx:
@@ -98,7 +94,7 @@ async def test_several_critical_types_are_claimed_by_their_due_times(store: Stor
 
 
 async def test_a_claim_of_critical_types_takes_nothing_else(store: Store) -> None:
-    await publish(store, *likes(3))
+    await add_events(store, *likes(3))
     async with store.transaction() as tx:
         assert await outbox.claim_critical(tx, 10, 60, "w", ["reservation.confirmed"]) == []
 
@@ -143,10 +139,10 @@ async def test_what_a_rule_gave_counts_for_the_next_events(store: Store, setting
     rules = Rules(catalogue(settings), rules_notifying(Listed(("guest",)), CRITICAL))
     order: list[str] = []
     worker = worker_of(store, settings, rules, order)
-    await publish(store, trigger_event("first"))
+    await add_events(store, trigger_event("first"))
     await worker.tick()
-    await publish(store, *likes(BATCH))
-    await publish(store, trigger_event("second"))
+    await add_events(store, *likes(BATCH))
+    await add_events(store, trigger_event("second"))
     order.clear()
     await worker.tick()
     assert order[0] == "said"

@@ -14,6 +14,7 @@ from bongsu.rules import DIRECT, Rules, catalogue
 from bongsu.settings import Settings
 from bongsu.store import Store, outbox
 from tests.support.decisions import IN_APP, Clock, ClockedDecider, notified_counts, rows, run_worker, trigger_event
+from tests.support.outbox import add_events
 from tests.support.rows import set_columns
 
 MANY = [f"member-{number:05}" for number in range(6_000)]
@@ -27,14 +28,9 @@ def direct(members: list[str], **more: object) -> Event:
     )
 
 
-async def publish(store: Store, *events: Event) -> None:
-    async with store.transaction() as tx:
-        await outbox.add(tx, events)
-
-
 async def test_large_events_are_claimed_one_at_a_time_and_small_ones_beside_them(store: Store) -> None:
     large, small = [direct(MANY) for _ in range(3)], direct(FEW)
-    await publish(store, *large, small)
+    await add_events(store, *large, small)
     for number, event in enumerate(large):
         due = timedelta(seconds=number - 100)
         await set_columns(store, "events", {"event_id": event.event_id}, due=due)
@@ -48,8 +44,8 @@ async def test_large_events_are_claimed_one_at_a_time_and_small_ones_beside_them
 
 
 async def test_of_large_events_those_that_can_be_critical_are_claimed_first(store: Store) -> None:
-    await publish(store, direct(MANY))
-    await publish(store, Event(event_type="notice.published", payload={"memberIds": MANY, "title": "t", "body": "b"}))
+    await add_events(store, direct(MANY))
+    await add_events(store, Event(event_type="notice.published", payload={"memberIds": MANY, "title": "t", "body": "b"}))
     async with store.transaction() as tx:
         claimed = await outbox.claim(tx, 10, 60, "w", ["notice.published"])
     assert [one.event.event_type for one in claimed] == ["notice.published"]
@@ -57,8 +53,8 @@ async def test_of_large_events_those_that_can_be_critical_are_claimed_first(stor
 
 async def test_a_worker_holds_few_large_events_and_claims_one_at_a_time(store: Store, settings: Settings) -> None:
     """The next when the last has had its first step: a large critical one does not wait until a campaign is decided."""
-    await publish(store, *(direct(MANY) for _ in range(MOST_LARGE + 2)))
-    await publish(store, direct(["guest"]))
+    await add_events(store, *(direct(MANY) for _ in range(MOST_LARGE + 2)))
+    await add_events(store, direct(["guest"]))
     worker = EventWorker(store, catalogue(settings), settings, ClockedDecider(store, settings, Clock(), 1_000))
     await worker.tick()
     assert (await notified_counts(store))["guest"] == 1
@@ -81,7 +77,7 @@ async def test_rules_of_a_large_event_run_outside_the_event_loop(store: Store, s
         threads[event.ref_id or ""] = threading.get_ident()
         yield Notice(NoticeType("SAID", IN_APP), Listed(("a",)), title="t", body="b")
 
-    await publish(store, trigger_event("large", payload={"text": ["x" * 60_000, "y" * 60_000]}), trigger_event("small"))
+    await add_events(store, trigger_event("large", payload={"text": ["x" * 60_000, "y" * 60_000]}), trigger_event("small"))
     await run_worker(EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock())))
     assert threads["small"] == threading.get_ident()
     assert threads["large"] != threading.get_ident()
@@ -101,7 +97,7 @@ async def test_between_the_rules_of_two_events_others_have_the_event_loop(store:
             turns[0] += 1
             await asyncio.sleep(0)
 
-    await publish(store, *(trigger_event(str(number)) for number in range(5)))
+    await add_events(store, *(trigger_event(str(number)) for number in range(5)))
     task = asyncio.create_task(others())
     await run_worker(EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock())))
     await task

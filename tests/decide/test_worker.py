@@ -20,7 +20,8 @@ from bongsu.settings import Settings
 from bongsu.store import Store, Transaction, outbox
 from bongsu.store.core.query import same
 from bongsu.store.desk import dead_letters, dead_replay
-from bongsu.store.outbox import CRASHES_ALONE, SUSPECT_AFTER, ClaimedEvent, LockedClaims, StoredEvent
+from bongsu.store.outbox import CRASHES_ALONE, SUSPECT_AFTER, ClaimedEvent, LockedClaims
+from tests.support.outbox import add_events, count_pending, find_event
 from tests.support.rows import add_event
 
 
@@ -30,28 +31,11 @@ def quick(settings: Settings) -> Settings:
     return settings.model_copy(update={"retry_base_seconds": 0.01})
 
 
-async def add(store: Store, *events: Event) -> None:
-    async with store.transaction() as tx:
-        await outbox.add(tx, events)
-
-
-async def fate(store: Store, event: Event) -> StoredEvent:
-    async with store.read() as tx:
-        row = await outbox.find(tx, event.event_id)
-    assert row is not None
-    return row
-
-
-async def pending(store: Store) -> int:
-    async with store.read() as tx:
-        return (await outbox.count_unfinished(tx))[EventStatus.PENDING]
-
-
 async def finish(worker: EventWorker, store: Store) -> None:
     """Run the worker until nothing is pending."""
     await worker.start()
     async with asyncio.timeout(30):
-        while await pending(store):
+        while await count_pending(store):
             worker.wake()
             await worker.idle.wait()
     await worker.stop()
@@ -107,29 +91,29 @@ async def test_an_event_that_comes_without_a_signal_is_found_before_the_next_pol
         async def _begin(self, claimed: Sequence[ClaimedEvent]) -> int:
             done = await super()._begin(claimed)
             if any(one.event.event_id == first.event_id for one in claimed):
-                await add(store, second)
+                await add_events(store, second)
                 is_there.set()
             return done
 
     seldom = quick.model_copy(update={"poll_seconds": 3600.0})
     worker = Overtaken(store, catalogue(seldom), seldom, Decider(store, Templates.load(), seldom))
-    await add(store, first)
+    await add_events(store, first)
     await worker.start()
     async with asyncio.timeout(20):
         await is_there.wait()
-        while await pending(store):
+        while await count_pending(store):
             await asyncio.sleep(0.01)
-    assert (await fate(store, second)).status is EventStatus.DONE
+    assert (await find_event(store, second)).status is EventStatus.DONE
     await worker.stop()
 
 
 async def test_an_event_that_no_rule_handles_ends_unhandled_until_a_rule_does(store: Store, quick: Settings) -> None:
     """As when a worker of the version before meets it during a deploy: it is found among the dead letters and replayed."""
     silent, unknown = Event(event_type="comment.deleted"), Event(event_type="test.said")
-    await add(store, silent, unknown)
+    await add_events(store, silent, unknown)
     await finish(worker_of(store, catalogue(quick), quick), store)
     for event, status in ((silent, EventStatus.DONE), (unknown, EventStatus.UNHANDLED)):
-        row = await fate(store, event)
+        row = await find_event(store, event)
         assert (row.status, row.attempts, row.error) == (status, 0, None)
         assert row.finished_at is not None
     async with store.read() as tx:
@@ -140,14 +124,14 @@ async def test_an_event_that_no_rule_handles_ends_unhandled_until_a_rule_does(st
     async with store.transaction() as tx:
         assert await dead_replay.replay(tx, [dead]) == 1
     await finish(worker_of(store, say("SAID"), quick), store)
-    assert (await fate(store, unknown)).status is EventStatus.DONE
+    assert (await find_event(store, unknown)).status is EventStatus.DONE
 
 
 async def test_a_notice_is_decided_in_the_transaction_that_finishes_its_event(store: Store, quick: Settings) -> None:
     decisions = Decisions(store, quick)
     await decisions.prepare(store)
     events = [Event(event_type="test.said") for _ in range(3)]
-    await add(store, *events)
+    await add_events(store, *events)
     await finish(worker_of(store, say("SAID"), quick, decisions), store)
     assert await decisions.made(store) == sorted((str(event.event_id), "SAID") for event in events)
 
@@ -163,12 +147,12 @@ async def test_a_failing_rule_is_retried_and_ends_failed_with_the_tracebacks_las
         raise KeyError("previousPrice")
 
     bad, good = Event(event_type="test.broken"), Event(event_type="product.updated")
-    await add(store, bad, good)
+    await add_events(store, bad, good)
     await finish(worker_of(store, Rules(rules, catalogue(quick)), quick), store)
-    row = await fate(store, bad)
+    row = await find_event(store, bad)
     assert (row.status, row.error) == (EventStatus.FAILED, "KeyError: 'previousPrice'")
     assert row.attempts == len(asked) == 1 + quick.max_retries
-    assert (await fate(store, good)).status is EventStatus.DONE
+    assert (await find_event(store, good)).status is EventStatus.DONE
 
 
 async def test_a_rule_that_recovers_is_done_with_its_failures_counted(store: Store, quick: Settings) -> None:
@@ -182,9 +166,9 @@ async def test_a_rule_that_recovers_is_done_with_its_failures_counted(store: Sto
         return ()
 
     event = Event(event_type="test.shaky")
-    await add(store, event)
+    await add_events(store, event)
     await finish(worker_of(store, rules, quick), store)
-    row = await fate(store, event)
+    row = await find_event(store, event)
     assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 2, None)
 
 
@@ -193,11 +177,11 @@ async def test_a_decision_that_fails_takes_only_its_own_event_along(store: Store
     await decisions.prepare(store)
     events = [Event(event_type="test.said", ref_id=str(number)) for number in range(5)]
 
-    await add(store, *events)
+    await add_events(store, *events)
     await finish(worker_of(store, say("SAID"), quick, decisions), store)
-    statuses = [(await fate(store, event)).status.value for event in events]
+    statuses = [(await find_event(store, event)).status.value for event in events]
     assert statuses == ["DONE", "DONE", "FAILED", "DONE", "DONE"]
-    assert "no_such_table" in ((await fate(store, events[2])).error or "")
+    assert "no_such_table" in ((await find_event(store, events[2])).error or "")
     # What it had written before it failed is not there: the decision and the record are one.
     assert len(await decisions.made(store)) == 4
 
@@ -211,7 +195,7 @@ async def test_an_event_that_ends_every_worker_is_failed_without_being_tried_aga
         return ()
 
     event = Event(event_type="test.poison")
-    await add(store, event)
+    await add_events(store, event)
     for _ in range(SUSPECT_AFTER):
         async with store.single() as tx:
             await outbox.claim(tx, 1, -1, "one that dies")
@@ -219,7 +203,7 @@ async def test_an_event_that_ends_every_worker_is_failed_without_being_tried_aga
         async with store.single() as tx:
             assert await outbox.claim_suspect(tx, -1, "one that dies")
     await finish(worker_of(store, rules, quick), store)
-    row = await fate(store, event)
+    row = await find_event(store, event)
     assert row.status is EventStatus.FAILED
     assert row.error == f"every worker that claimed it has crashed, {SUSPECT_AFTER + CRASHES_ALONE} in a row"
     assert asked == []
@@ -239,10 +223,10 @@ async def test_a_store_that_goes_away_again_and_again_is_no_events_fault(
     monkeypatch.setattr(outbox, "record_query", record_at_last)
     monkeypatch.setattr("bongsu.runtime.loop.FIRST_BACKOFF", 0.001)
     event = Event(event_type="product.updated")
-    await add(store, event)
+    await add_events(store, event)
     await finish(worker_of(store, catalogue(quick), quick), store)
     assert failures == []
-    row = await fate(store, event)
+    row = await find_event(store, event)
     assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 0, None)
 
 
@@ -254,18 +238,18 @@ async def test_an_error_is_stored_without_what_may_be_personal_data(store: Store
         raise ValueError("no good\x00\n[SQL: …]\n[parameters: {'phone': '010-1234-5678'}]")
 
     event = Event(event_type="test.broken")
-    await add(store, event)
+    await add_events(store, event)
     await finish(worker_of(store, rules, quick.model_copy(update={"max_retries": 0})), store)
-    assert (await fate(store, event)).error == "ValueError: no good"
+    assert (await find_event(store, event)).error == "ValueError: no good"
 
 
 async def test_a_row_that_cannot_be_read_fails_at_once_and_alone(store: Store, quick: Settings) -> None:
     async with store.transaction() as tx:
         await add_event(tx, event_type="bad", payload='{"n":' + "9" * 5000 + "}")
     good = Event(event_type="product.updated")
-    await add(store, good)
+    await add_events(store, good)
     await finish(worker_of(store, catalogue(quick), quick), store)
-    assert (await fate(store, good)).status is EventStatus.DONE
+    assert (await find_event(store, good)).status is EventStatus.DONE
     async with store.read() as tx:
         ((status, attempts, error),) = await tx.fetch(
             same("SELECT status, attempts, error FROM bongsu_events WHERE event_type = 'bad'")()
@@ -278,7 +262,7 @@ async def test_a_zombie_decides_nothing(store: Store, quick: Settings) -> None:
     decisions = Decisions(store, quick)
     await decisions.prepare(store)
     event = Event(event_type="test.said")
-    await add(store, event)
+    await add_events(store, event)
     lapsed = quick.model_copy(update={"lease_seconds": 0.001})
     slow = worker_of(store, say("TOO LATE"), lapsed, decisions)
     zombies = await slow._claim()
@@ -301,15 +285,15 @@ async def test_a_worker_survives_a_store_that_goes_away(
 
     monkeypatch.setattr(outbox, "claim", claim_sometimes)
     event = Event(event_type="product.updated")
-    await add(store, event)
+    await add_events(store, event)
     await finish(worker, store)
     assert worker.crashed.is_set()
-    assert (await fate(store, event)).status is EventStatus.DONE
+    assert (await find_event(store, event)).status is EventStatus.DONE
 
 
 async def test_an_event_type_that_no_rule_handles_is_logged_once(store: Store, quick: Settings) -> None:
     events = [Event(event_type=one) for one in ("order.shiped", "order.shiped", "product.updated", "comment.deleted", "x")]
-    await add(store, *events)
+    await add_events(store, *events)
     before = REGISTRY.get_sample_value("bongsu_events_unhandled_total") or 0.0
     worker = worker_of(store, catalogue(quick), quick)
     with capture_logs() as lines:
@@ -317,5 +301,5 @@ async def test_an_event_type_that_no_rule_handles_is_logged_once(store: Store, q
     logged = [line["event_type"] for line in lines if line["event"] == "no rule handles this event type"]
     assert sorted(logged) == ["order.shiped", "x"]
     assert REGISTRY.get_sample_value("bongsu_events_unhandled_total") == before + 3
-    statuses = [(await fate(store, one)).status.value for one in events]
+    statuses = [(await find_event(store, one)).status.value for one in events]
     assert statuses == ["UNHANDLED", "UNHANDLED", "DONE", "DONE", "UNHANDLED"]

@@ -20,10 +20,11 @@ from bongsu.store import Store
 from tests.deliver.test_killed_dispatchers import FAULTS
 from tests.desk.killed_campaign import KINDS, Answer, cancel_later, work
 from tests.simulator.running import Simulator, simulating
-from tests.support.cancellations import add_events, add_members_with_devices, counts_are_exact, event_status, in_inboxes
+from tests.support.cancellations import add_members_with_devices, counts_are_exact, event_status, in_inboxes
 from tests.support.decisions import rows
 from tests.support.killed_processes import kill_at_random
 from tests.support.long_runs import seeds
+from tests.support.outbox import add_events
 from tests.support.processes import WAIT_SECONDS, forks
 
 SEEDS = seeds(1)

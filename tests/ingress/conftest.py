@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from tests.ingress.databases import Onlooker, OutboxOnlooker, Place
+from tests.ingress.source_rigs import OUTBOXES, empty_database
 from tests.support.mariadb import MariadbServer
 from tests.support.servers import PostgresServer
 
@@ -61,3 +63,10 @@ def postgresql_place(postgresql_onlooker: Onlooker) -> Place:
 @pytest.fixture
 def place(onlooker: Onlooker) -> Place:
     return onlooker.place
+
+
+@pytest.fixture(params=OUTBOXES)
+def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """An empty database of another service."""
+    with empty_database(request, request.param, tmp_path) as place:
+        yield place

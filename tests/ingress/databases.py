@@ -91,14 +91,7 @@ class OutboxOnlooker:
 
     def _fetch(self, text: str, value: object = None) -> list[Any]:
         """On a new connection, so that it sees what was committed. The values are ids, which need no quotes."""
-        with (
-            contextlib.closing(connect_plainly(self.place)) as connection,
-            contextlib.closing(connection.cursor()) as cursor,
-        ):
-            cursor.execute(text.format(value))
-            rows = list(cursor.fetchall()) if cursor.description else []
-            connection.commit()
-            return rows
+        return run_plainly(self.place, text.format(value))
 
 
 def connect_plainly(place: Place) -> Any:
@@ -108,6 +101,17 @@ def connect_plainly(place: Place) -> Any:
         case "postgresql":
             return psycopg.connect(place.where)
     return connect_mysql(place.where)
+
+
+def run_plainly(place: Place, *texts: str) -> list[Any]:
+    """Run these statements; the rows of the last."""
+    with contextlib.closing(connect_plainly(place)) as connection:
+        cursor = connection.cursor()
+        for text in texts:
+            cursor.execute(text)
+        rows = list(cursor.fetchall()) if cursor.description else []
+        connection.commit()
+        return rows
 
 
 class Onlooker:

@@ -22,7 +22,7 @@ from bongsu.ingress.rabbitmq.queue import QueueSource
 from bongsu.ingress.rabbitmq.topology import NOTIFICATIONS
 from bongsu.ingress.relay import RejectedFilter, open_outbox, open_relay
 from bongsu.settings import Settings
-from tests.ingress.databases import Place, connect_plainly
+from tests.ingress.databases import Place, connect_plainly, run_plainly
 from tests.support.forwarder import Forwarder
 from tests.support.mariadb import MariadbServer
 from tests.support.rabbit_caller import Caller, calling
@@ -87,10 +87,7 @@ class OutboxRig:
         return open_relay("orders", self.url)
 
     async def waiting(self) -> int:
-        with contextlib.closing(connect_plainly(self.place)) as connection:
-            cursor = connection.cursor()
-            cursor.execute("SELECT count(*) FROM bongsu_outbox WHERE failed_at IS NULL")
-            (count,) = cursor.fetchone()
+        ((count,),) = run_plainly(self.place, "SELECT count(*) FROM bongsu_outbox WHERE failed_at IS NULL")
         return int(count)
 
     async def rejected(self) -> dict[str, str]:

@@ -21,7 +21,7 @@ from bongsu.ingress.relay import RejectedFilter, mysql, open_outbox, open_relay,
 from bongsu.model import Event, new_id
 from bongsu.runtime.loop import running
 from bongsu.store.outbox import NewEvent
-from tests.ingress.databases import Place, connect_plainly
+from tests.ingress.databases import connect_plainly, run_plainly
 from tests.ingress.source_rigs import OutboxRig, QueueRig, empty_database, outbox_rig, rig_of, until_empty
 from tests.support.waiting import until
 
@@ -61,16 +61,6 @@ class Recorder:
         return [str(event.event_id) for event in self.events]
 
 
-def sql(place: Place, *texts: str) -> list[Any]:
-    with contextlib.closing(connect_plainly(place)) as connection:
-        cursor = connection.cursor()
-        for text in texts:
-            cursor.execute(text)
-        rows = list(cursor.fetchall()) if cursor.description else []
-        connection.commit()
-        return rows
-
-
 @pytest.fixture
 async def rig(request: pytest.FixtureRequest, tmp_path: Path, database: str) -> AsyncIterator[OutboxRig]:
     with empty_database(request, database, tmp_path) as place:
@@ -80,12 +70,12 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path, database: str) -> 
 
 @pytest.mark.parametrize("database", OWN_TYPES)
 async def test_a_table_with_types_of_its_own_is_relayed_too(rig: OutboxRig, database: str) -> None:
-    sql(rig.place, "DROP TABLE bongsu_outbox", OWN_TYPES[database])
+    run_plainly(rig.place, "DROP TABLE bongsu_outbox", OWN_TYPES[database])
     if database == "postgresql":
-        sql(rig.place, f"ALTER DATABASE {urlsplit(rig.place.where).path[1:]} SET timezone = 'Asia/Seoul'")
+        run_plainly(rig.place, f"ALTER DATABASE {urlsplit(rig.place.where).path[1:]} SET timezone = 'Asia/Seoul'")
     good, bad, member = new_id(), new_id(), new_id()
     at = f"{MOMENT:%Y-%m-%d %H:%M:%S.%f}"
-    sql(
+    run_plainly(
         rig.place,
         "SET time_zone = '+00:00'" if database == "mariadb" else "SET timezone = 'UTC'",
         "INSERT INTO bongsu_outbox (event_id, event_type, occurred_at, target_id, payload) VALUES "
@@ -99,7 +89,7 @@ async def test_a_table_with_types_of_its_own_is_relayed_too(rig: OutboxRig, data
         assert list(await rig.rejected()) == [str(bad)]
         outbox = open_outbox(rig.url)
         assert await outbox.count_rejected(RejectedFilter(event_id=str(bad), event_type="order.paid")) == 1
-        sql(rig.place, "UPDATE bongsu_outbox SET payload = '{}'")
+        run_plainly(rig.place, "UPDATE bongsu_outbox SET payload = '{}'")
         assert await outbox.replay([str(bad)]) == 1
         await outbox.close()
         await until_empty(rig)
@@ -113,8 +103,10 @@ async def test_a_time_that_is_out_of_range_stops_no_other_row(rig: OutboxRig, da
     for time in ODD_TIMES[database]:
         for columns in ("created_at", "occurred_at", "occurred_at, created_at"):
             values = ", ".join([f"'{time}'"] * len(columns.split(",")))
-            sql(rig.place, begin, f"INSERT INTO bongsu_outbox (event_type, {columns}) VALUES ('order.paid', {values})")
-    sql(rig.place, f"INSERT INTO bongsu_outbox (event_id, event_type) VALUES ('{known}', 'order.paid')")
+            run_plainly(
+                rig.place, begin, f"INSERT INTO bongsu_outbox (event_type, {columns}) VALUES ('order.paid', {values})"
+            )
+    run_plainly(rig.place, f"INSERT INTO bongsu_outbox (event_id, event_type) VALUES ('{known}', 'order.paid')")
     recorder = Recorder()
     with capture_logs() as lines:
         async with running(Consumer(rig.source(), decode_event, recorder.accept)):
@@ -129,11 +121,11 @@ async def test_a_time_that_is_out_of_range_stops_no_other_row(rig: OutboxRig, da
 @pytest.mark.parametrize("database", ["mariadb"])
 async def test_rows_that_their_id_does_not_find_are_an_error_and_the_others_arrive(rig: OutboxRig) -> None:
     """Else they would be relayed again at once, for ever."""
-    sql(rig.place, "ALTER TABLE bongsu_outbox MODIFY event_id varchar(64) CHARACTER SET utf8mb4 NOT NULL")
+    run_plainly(rig.place, "ALTER TABLE bongsu_outbox MODIFY event_id varchar(64) CHARACTER SET utf8mb4 NOT NULL")
     known = str(new_id())
-    sql(rig.place, f"INSERT INTO bongsu_outbox (event_id, event_type) VALUES ('주문-1', 'x'), ('{known}', 'x')")
-    sql(rig.place, "ALTER TABLE bongsu_outbox MODIFY event_id varbinary(64) NOT NULL")
-    sql(rig.place, "UPDATE bongsu_outbox SET event_id = X'ff' WHERE event_id LIKE '주문%'")
+    run_plainly(rig.place, f"INSERT INTO bongsu_outbox (event_id, event_type) VALUES ('주문-1', 'x'), ('{known}', 'x')")
+    run_plainly(rig.place, "ALTER TABLE bongsu_outbox MODIFY event_id varbinary(64) NOT NULL")
+    run_plainly(rig.place, "UPDATE bongsu_outbox SET event_id = X'ff' WHERE event_id LIKE '주문%'")
     relay = rig.source()
     batch = await relay.receive(10)
     (good,) = [each for each in batch if each.handle == known]
@@ -152,14 +144,14 @@ def limited(rig: OutboxRig, database: str) -> Iterator[tuple[str, str]]:
     name = f"bongsu_test_{secrets.token_hex(4)}"
     place = rig.place
     if database == "postgresql":
-        sql(place, f"CREATE ROLE {name} LOGIN PASSWORD 'a-secret'")
+        run_plainly(place, f"CREATE ROLE {name} LOGIN PASSWORD 'a-secret'")
         grantee, drop = name, f"DROP OWNED BY {name}; DROP ROLE {name}"
     else:
-        sql(place, f"CREATE USER {name} IDENTIFIED BY 'a-secret'")
+        run_plainly(place, f"CREATE USER {name} IDENTIFIED BY 'a-secret'")
         grantee, drop = name, f"DROP USER {name}"
     host = urlsplit(place.where).netloc.rpartition("@")[2]
     yield grantee, urlsplit(place.where)._replace(netloc=f"{name}:a-secret@{host}").geturl()
-    sql(place, drop)
+    run_plainly(place, drop)
 
 
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"])
@@ -171,10 +163,10 @@ async def test_the_doctor_finds_a_right_that_is_missing_and_the_rights_of_the_pa
     await rig.put({"eventId": waiting, "eventType": "order.paid"})
     outbox = open_outbox(url)
     for rights in ("SELECT", "SELECT, UPDATE"):
-        sql(rig.place, f"GRANT {rights} ON bongsu_outbox TO {grantee}")
+        run_plainly(rig.place, f"GRANT {rights} ON bongsu_outbox TO {grantee}")
         with pytest.raises(SourceLoginRefused, match="its rights"):
             await outbox.check()
-    sql(rig.place, f"GRANT SELECT, UPDATE, DELETE ON bongsu_outbox TO {grantee}")
+    run_plainly(rig.place, f"GRANT SELECT, UPDATE, DELETE ON bongsu_outbox TO {grantee}")
     assert "answers" in await outbox.check()
     assert await rig.waiting() == 1
     await outbox.close()
@@ -241,7 +233,7 @@ async def test_a_table_that_is_locked_for_long_is_waited_for_and_does_not_use_up
         cursor.execute(LOCK[database])
         async with running(taking):
             await until(lambda: taking._source_outage._failures >= 4)
-            ((connections,),) = sql(rig.place, CONNECTIONS[database])
+            ((connections,),) = run_plainly(rig.place, CONNECTIONS[database])
             cursor.execute(UNLOCK[database])
             await until_empty(rig)
     assert recorder.ids == [waiting]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ import pytest
 
 from bongsu.model import new_id
 from tests.conftest import KEYS, SettingsMaker
-from tests.ingress.databases import Place, connect_plainly
+from tests.ingress.databases import Place, run_plainly
 from tests.ingress.source_rigs import OUTBOXES, empty_database, url_of
 from tests.support.processes import bongsu, serving
 from tests.test_serve import KEY, eventually
@@ -45,21 +45,6 @@ CURES = {
 AWAY = {"billing": "postgresql", "orders": "mysql"}
 
 
-@pytest.fixture(params=OUTBOXES)
-def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with empty_database(request, request.param, tmp_path) as place:
-        yield place
-
-
-def sql(place: Place, text: str) -> list[Any]:
-    with contextlib.closing(connect_plainly(place)) as connection:
-        cursor = connection.cursor()
-        cursor.execute(text)
-        rows = list(cursor.fetchall()) if cursor.description else []
-        connection.commit()
-        return rows
-
-
 def migrate_outbox(url: str) -> tuple[int | None, str, str]:
     done = bongsu("migrate", "--outbox", url, environment={})
     return done.returncode, done.stdout, done.stderr
@@ -70,19 +55,19 @@ def is_one_line(stderr: str) -> bool:
 
 
 def test_the_command_creates_one_table_and_nothing_else_and_says_when_it_is_there(elsewhere: Place) -> None:
-    sql(elsewhere, "CREATE TABLE orders (ref varchar(64) PRIMARY KEY)")
-    sql(elsewhere, "INSERT INTO orders VALUES ('kept')")
+    run_plainly(elsewhere, "CREATE TABLE orders (ref varchar(64) PRIMARY KEY)")
+    run_plainly(elsewhere, "INSERT INTO orders VALUES ('kept')")
     code, stdout, stderr = migrate_outbox(url_of(elsewhere))
     assert (code, stderr, stdout.count("\n")) == (0, "", 1)
     assert stdout.startswith("Created bongsu_outbox in ")
-    assert sorted(name for (name,) in sql(elsewhere, OBJECTS[elsewhere.database])) == ["bongsu_outbox", "orders"]
+    assert sorted(name for (name,) in run_plainly(elsewhere, OBJECTS[elsewhere.database])) == ["bongsu_outbox", "orders"]
 
-    sql(elsewhere, "INSERT INTO bongsu_outbox (event_type) VALUES ('order.paid')")
+    run_plainly(elsewhere, "INSERT INTO bongsu_outbox (event_type) VALUES ('order.paid')")
     code, stdout, stderr = migrate_outbox(url_of(elsewhere))
     assert (code, stderr, stdout.count("\n")) == (0, "", 1)
     assert stdout.startswith("bongsu_outbox is there already in ")
-    assert sql(elsewhere, "SELECT count(*) FROM bongsu_outbox") == [(1,)]
-    assert sql(elsewhere, "SELECT ref FROM orders") == [("kept",)]
+    assert run_plainly(elsewhere, "SELECT count(*) FROM bongsu_outbox") == [(1,)]
+    assert run_plainly(elsewhere, "SELECT ref FROM orders") == [("kept",)]
 
 
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"])
@@ -101,7 +86,7 @@ def test_a_login_or_a_database_that_is_refused_is_one_line_that_names_the_cure(
         assert is_one_line(stderr)
         assert "Correct the user and password" in stderr
         assert "a-secret" not in stderr
-        assert sql(place, OBJECTS[place.database]) == []
+        assert run_plainly(place, OBJECTS[place.database]) == []
 
 
 @pytest.mark.parametrize(
@@ -173,7 +158,7 @@ def test_a_row_that_cannot_be_an_event_is_listed_mended_and_replayed_in_every_da
         client = stack.enter_context(served.client(**KEY))
         ids = {name: str(new_id()) for name in places}
         for name, place in places.items():
-            sql(
+            run_plainly(
                 place,
                 "INSERT INTO bongsu_outbox (event_id, event_type, ref_id, payload) "
                 f"VALUES ('{ids[name]}', 'order.paid', '{name}', 'no JSON')",
@@ -195,7 +180,7 @@ def test_a_row_that_cannot_be_an_event_is_listed_mended_and_replayed_in_every_da
         assert rejected(places) == 3
 
         for place in places.values():
-            sql(place, "UPDATE bongsu_outbox SET payload = '{\"amount\": 12000}'")
+            run_plainly(place, "UPDATE bongsu_outbox SET payload = '{\"amount\": 12000}'")
         one = bongsu("dead", "replay", "--source", "outbox", "--queue", "mariadb", environment=environment)
         assert one.stdout == "1 matched, 1 replayed\n", one.stderr
         eventually(lambda: {each["queue"] for each in letters(client)}, {"sqlite", "postgresql"})
@@ -226,7 +211,9 @@ def test_an_outbox_that_is_away_disturbs_no_other(
         for _ in AWAY:
             served.wait_for("source is away")
         for _ in range(3):
-            sql(place, f"INSERT INTO bongsu_outbox (event_id, event_type) VALUES ('{(event_id := new_id())}', 'order.paid')")
+            run_plainly(
+                place, f"INSERT INTO bongsu_outbox (event_id, event_type) VALUES ('{(event_id := new_id())}', 'order.paid')"
+            )
             eventually(lambda: client.get(f"/api/events/{event_id}").status_code, 200)
         metrics = client.get("/metrics").text
         assert 'bongsu_source_up{source="outbox shop"} 1.0' in metrics
@@ -258,9 +245,10 @@ def letters(client: httpx.Client, **asked: Any) -> list[dict[str, Any]]:
 
 def rejected(places: Mapping[str, Place]) -> int:
     return sum(
-        sql(place, "SELECT count(*) FROM bongsu_outbox WHERE failed_at IS NOT NULL")[0][0] for place in places.values()
+        run_plainly(place, "SELECT count(*) FROM bongsu_outbox WHERE failed_at IS NOT NULL")[0][0]
+        for place in places.values()
     )
 
 
 def rows_of(place: Place) -> int:
-    return int(sql(place, "SELECT count(*) FROM bongsu_outbox")[0][0])
+    return int(run_plainly(place, "SELECT count(*) FROM bongsu_outbox")[0][0])

@@ -3,9 +3,8 @@ what a foreign client inserts as shown arrives."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from bongsu.runtime.signals import LocalSignals
 from bongsu.store import Store, outbox
 from bongsu.store.outbox import NewEvent
 from tests.conftest import SettingsMaker
-from tests.ingress.databases import Place, connect_plainly
-from tests.ingress.source_rigs import OUTBOXES, empty_database, url_of
+from tests.ingress.databases import Place, run_plainly
+from tests.ingress.source_rigs import empty_database, url_of
 from tests.ingress.test_plain_sql import PAGE, SHOWN, shown_for
 from tests.support.mariadb import MariadbServer
 from tests.support.waiting import until
@@ -33,12 +32,6 @@ CREATED = {
     "postgresql": (postgres.CREATE, *postgres.CREATE_INDEXES),
     "sqlite": (sqlite.CREATE, sqlite.CREATE_INDEX),
 }
-
-
-@pytest.fixture(params=OUTBOXES)
-def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with empty_database(request, request.param, tmp_path) as place:
-        yield place
 
 
 @pytest.fixture
@@ -68,22 +61,11 @@ def inserts_for(database: str) -> list[str]:
     return [text.replace("bongsu_events", "bongsu_outbox") for text in (shown.least, shown.full, shown.full)]
 
 
-def execute(place: Place, *texts: str) -> None:
-    with contextlib.closing(connect_plainly(place)) as connection:
-        cursor = connection.cursor()
-        for text in texts:
-            cursor.execute(text)
-        connection.commit()
-
-
 async def arrived(place: Place, home: Store) -> list[Event]:
     """What the relay brings to the store."""
 
     def is_empty() -> bool:
-        with contextlib.closing(connect_plainly(place)) as connection:
-            cursor = connection.cursor()
-            cursor.execute("SELECT count(*) FROM bongsu_outbox")
-            return bool(cursor.fetchone()[0] == 0)
+        return run_plainly(place, "SELECT count(*) FROM bongsu_outbox") == [(0,)]
 
     async with running(Intake(home, LocalSignals(), "outbox")) as intake:
         relay = open_relay("orders", url_of(place))
@@ -98,9 +80,9 @@ def test_the_page_shows_the_table_that_the_command_creates(elsewhere: Place) -> 
 
 
 async def test_what_is_inserted_as_the_page_shows_arrives_once(elsewhere: Place, home: Store) -> None:
-    execute(elsewhere, *table_for(elsewhere.database), *table_for(elsewhere.database))
-    execute(elsewhere, *inserts_for(elsewhere.database))
-    execute(elsewhere, "INSERT INTO bongsu_outbox (event_type) VALUES ('day.ended')")
+    run_plainly(elsewhere, *table_for(elsewhere.database), *table_for(elsewhere.database))
+    run_plainly(elsewhere, *inserts_for(elsewhere.database))
+    run_plainly(elsewhere, "INSERT INTO bongsu_outbox (event_type) VALUES ('day.ended')")
     events = await arrived(elsewhere, home)
     assert [event.payload for event in events if event.event_type == "day.ended"] == [{}]
     (full,) = [event for event in events if event.event_id == SHOWN.event_id]

@@ -26,6 +26,7 @@ from bongsu.runtime.jwks import PAUSE_SECONDS, REFRESH_SECONDS, SignInKeys, read
 from bongsu.runtime.keys import Keys
 from bongsu.runtime.loop import running
 from bongsu.settings import Settings
+from tests.support.clocks import ManualClock
 
 ISSUER, AUDIENCE = "https://sign-in.example/realm", "shop"
 SECRET = "a secret that is long enough to sign tokens"
@@ -85,23 +86,13 @@ def sign_in() -> Iterator[SignIn]:
     server.server_close()
 
 
-class Clock:
-    """Time that passes when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(0.0)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def keys(sign_in: SignIn, clock: Clock) -> Keys:
+def keys(sign_in: SignIn, clock: ManualClock) -> Keys:
     return Keys(("key",), (SECRET,), SignInKeys(sign_in.url, ISSUER, [AUDIENCE, "app"], clock))
 
 
@@ -151,7 +142,7 @@ async def test_without_a_sign_in_its_tokens_are_refused() -> None:
 
 
 async def test_a_key_that_is_new_is_found_and_invented_key_ids_do_not_cause_a_request_each(
-    keys: Keys, sign_in: SignIn, clock: Clock
+    keys: Keys, sign_in: SignIn, clock: ManualClock
 ) -> None:
     assert await keys.member_of(token()) == "m-1"
     clock.now += PAUSE_SECONDS
@@ -165,7 +156,7 @@ async def test_a_key_that_is_new_is_found_and_invented_key_ids_do_not_cause_a_re
 
 
 async def test_known_keys_stay_valid_while_the_sign_in_is_down_and_others_are_not_accepted(
-    keys: Keys, sign_in: SignIn, clock: Clock
+    keys: Keys, sign_in: SignIn, clock: ManualClock
 ) -> None:
     assert await keys.member_of(token()) == "m-1"
     sign_in.status = 500
@@ -179,7 +170,7 @@ async def test_known_keys_stay_valid_while_the_sign_in_is_down_and_others_are_no
         await keys.member_of(token("new"))
 
 
-async def test_a_sign_in_that_is_down_at_the_start_is_asked_again(keys: Keys, sign_in: SignIn, clock: Clock) -> None:
+async def test_a_sign_in_that_is_down_at_the_start_is_asked_again(keys: Keys, sign_in: SignIn, clock: ManualClock) -> None:
     sign_in.status = 503
     with pytest.raises(KeyServerUnreachable):
         await keys.member_of(token())
@@ -191,7 +182,9 @@ async def test_a_sign_in_that_is_down_at_the_start_is_asked_again(keys: Keys, si
     assert await keys.member_of(token()) == "m-1"
 
 
-async def test_a_key_that_was_withdrawn_is_refused_after_the_next_refresh(keys: Keys, sign_in: SignIn, clock: Clock) -> None:
+async def test_a_key_that_was_withdrawn_is_refused_after_the_next_refresh(
+    keys: Keys, sign_in: SignIn, clock: ManualClock
+) -> None:
     assert keys.sign_in is not None
     async with running(keys.sign_in):
         await keys.sign_in.idle.wait()
@@ -236,7 +229,7 @@ def test_the_settings_of_a_sign_in_are_given_together_and_replace_the_secret() -
 
 
 async def test_those_who_wait_for_a_server_that_does_not_answer_wait_once(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts = []
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from bongsu.model import Channel, Event, Everyone, NoticeType
+from bongsu.model import Channel, Everyone, NoticeType
 from bongsu.settings import Settings
-from bongsu.store import Store, outbox
+from bongsu.store import Store
 from bongsu.store.core.query import same
 from bongsu.store.desk import cancel_steps, cancellations
 from bongsu.store.desk.cancel_steps import Step
@@ -38,11 +38,6 @@ async def decide_campaign(
     event = trigger_event()
     await decide(store, settings, rules_notifying(Everyone(), kind), event, chunk=chunk, **decided)
     return event.event_id
-
-
-async def add_events(store: Store, *events: Event) -> None:
-    async with store.transaction() as tx:
-        await outbox.add(tx, events)
 
 
 async def request_cancel(

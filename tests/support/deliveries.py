@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from bongsu.store import Store, Transaction
+from bongsu.model import Channel
+from bongsu.store import Store, Transaction, deliveries
 from bongsu.store.core.query import same
+from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus
+from bongsu.store.ranks import RANKS
 from tests.support.notifications import add_past_message, add_past_notification
 from tests.support.rows import NOW, add_event, set_columns
 
@@ -81,3 +86,29 @@ async def failed_event(
     }
     async with store.transaction() as tx:
         return await add_event(tx, event_type=event_type, status="FAILED", error=error, **columns)
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+
+async def claim(store: Any, limit: int = 10) -> list[ClaimedDelivery]:
+    """Pushes of any rank, for a minute."""
+    return await deliveries.claim(store, Channel.PUSH, RANKS, limit, 60, "w")
+
+
+def result(claimed: ClaimedDelivery, status: DeliveryStatus, **more: Any) -> DeliveryResult:
+    return DeliveryResult(claimed.delivery_id, claimed.epoch, status, "X", bulk_message=claimed.message_id, **more)
+
+
+class StoreInTransaction:
+    """Passes one open transaction to functions that take a store and begin a transaction themselves."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self.dialect = tx.dialect
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        yield self._tx
+
+    single = transaction

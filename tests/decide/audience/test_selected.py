@@ -30,6 +30,7 @@ from tests.support.decisions import (
     tick_until_work,
     trigger_event,
 )
+from tests.support.outbox import add_events
 from tests.support.rows import NOW, Sql, set_columns
 
 # Neither ends by itself.
@@ -48,21 +49,16 @@ def slow_or_listed(store: Store) -> Any:
     return rules_notifying(audience)
 
 
-async def publish(store: Store, *events: Event) -> None:
-    async with store.transaction() as tx:
-        await outbox.add(tx, events)
-
-
 async def test_other_events_are_decided_and_stored_while_selects_run(store: Store, settings: Settings) -> None:
     """More of them than run at a time."""
     patient = settings.model_copy(update={"audience_timeout_seconds": 3600.0})
     slow = [trigger_event(f"slow {number}") for number in range(AUDIENCE_READERS + 1)]
-    await publish(store, *slow, trigger_event("a"))
+    await add_events(store, *slow, trigger_event("a"))
     worker = EventWorker(store, slow_or_listed(store), patient, ClockedDecider(store, patient, Clock()))
     await worker.tick()
     assert await notified_counts(store) == {"a": 1}
     # On SQLite a transaction that is held would keep this one waiting.
-    await publish(store, trigger_event("b"))
+    await add_events(store, trigger_event("b"))
     await worker.tick()
     assert await notified_counts(store) == {"a": 1, "b": 1}
     held = await rows(store, "SELECT ref_id FROM bongsu_events WHERE leased_by IS NOT NULL ORDER BY ref_id")
@@ -111,7 +107,7 @@ async def test_a_claim_that_was_lost_meanwhile_stores_no_members(
     """The members of two claims' SELECTs must not mix."""
     everyone = [f"m{number}" for number in range(9)]
     await add_members(store, *everyone)
-    await publish(store, trigger_event("x"))
+    await add_events(store, trigger_event("x"))
     is_claimed_again = asyncio.Event()
     read_within = store.database.read_within
 
@@ -149,7 +145,7 @@ async def test_the_select_of_the_next_notice_runs_although_the_last_one_was_not_
         for name in ("FIRST", "SECOND"):
             yield Notice(NoticeType(name, IN_APP), EVERYONE, subject=name, title="t", body="b")
 
-    await publish(store, trigger_event("x"))
+    await add_events(store, trigger_event("x"))
     worker = EventWorker(store, rules, settings, ClockedDecider(store, settings, Clock()))
     await worker.tick()
     assert await worker.selects.wait()
@@ -164,7 +160,7 @@ async def test_selects_that_fail_while_the_store_refuses_results_are_tried_again
 ) -> None:
     """Several fail together, and the first cannot be recorded: none stays claimed with nothing to wait for."""
     quick = settings.model_copy(update={"retry_base_seconds": 0.0, "max_retries": 0})
-    await publish(store, trigger_event("a"), trigger_event("b"), trigger_event("c"))
+    await add_events(store, trigger_event("a"), trigger_event("b"), trigger_event("c"))
     rules = rules_notifying(lambda _event: Selected("SELECT nothing FROM nowhere"))
     worker = EventWorker(store, rules, quick, ClockedDecider(store, quick, Clock()))
     record, refusals = outbox.record, 1

@@ -14,9 +14,8 @@ from bongsu.settings import Settings
 from bongsu.store import Statement, Store
 from bongsu.store import deliveries as statements
 from bongsu.store.decisions import audience_snapshots
-from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, recovery
+from bongsu.store.deliveries import DeliveryResult, DeliveryStatus, recovery
 from bongsu.store.desk import cancel_steps, cancellations
-from bongsu.store.ranks import RANKS
 from tests.support.cancellations import (
     SALE,
     cancel_counts,
@@ -27,6 +26,7 @@ from tests.support.cancellations import (
     statuses,
 )
 from tests.support.decisions import decide, rows, rules_notifying, trigger_event
+from tests.support.deliveries import claim, result
 from tests.support.plans import generic_plan, keep_statistics, rows_read
 from tests.support.rows import set_columns
 
@@ -34,14 +34,6 @@ AGAIN = NoticeType("AGAIN", SALE.channels, guarantee=Guarantee.AT_LEAST_ONCE, du
 MORE = NoticeType("MORE", SALE.channels, duplicate_hours=0)
 MANY = 5_000
 READY, FAIL, UNKNOWN = DeliveryStatus.READY, DeliveryStatus.FAIL, DeliveryStatus.UNKNOWN
-
-
-async def claim(store: Any, limit: int = 10) -> list[ClaimedDelivery]:
-    return await statements.claim(store, Channel.PUSH, RANKS, limit, 60, "w")
-
-
-def result(claimed: ClaimedDelivery, status: DeliveryStatus, **more: Any) -> DeliveryResult:
-    return DeliveryResult(claimed.delivery_id, claimed.epoch, status, "X", bulk_message=claimed.message_id, **more)
 
 
 async def record(store: Store, *results: DeliveryResult) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections.abc import AsyncIterator
@@ -15,7 +14,7 @@ from bongsu.store import Store, Transaction, deliveries
 from bongsu.store.core.query import same
 from bongsu.store.deliveries import DeliveryResult, DeliveryStatus, Success, recovery
 from bongsu.store.deliveries.continuity import ALWAYS
-from tests.support.deliveries import add_delivery_in_state, add_guaranteed_message
+from tests.support.deliveries import StoreInTransaction, add_delivery_in_state, add_guaranteed_message
 from tests.support.notifications import add_many_deliveries, add_many_recipients
 from tests.support.plans import generic_plan, keep_statistics, rows_read, rows_read_so_far
 from tests.support.rows import Sql, add_delivery_for_each
@@ -103,20 +102,6 @@ async def test_the_recovery_job_reads_only_what_waits(full: Store) -> None:
             assert "Seq Scan on bongsu_deliveries" not in plan
 
 
-class _InTransaction:
-    """A store for functions that begin a transaction themselves: they get this one."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._tx = tx
-        self.dialect = tx.dialect
-
-    @contextlib.asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
-        yield self._tx
-
-    single = transaction
-
-
 async def test_a_plan_from_when_few_waited_reads_no_others_when_many_do(store: Store) -> None:
     """PostgreSQL keeps the plans of statements that a connection has run before."""
     if store.dialect.name == "sqlite":
@@ -125,7 +110,7 @@ async def test_a_plan_from_when_few_waited_reads_no_others_when_many_do(store: S
     async def step() -> int:
         """Claim, renew and record; how many rows were read for the last two. Each is read to be locked and to be changed."""
         async with store.transaction() as tx:
-            inside: Any = _InTransaction(tx)
+            inside: Any = StoreInTransaction(tx)
             claims = [(one.delivery_id, one.epoch) for one in await deliveries.claim(inside, Channel.PUSH, (1,), 6, 60, "w")]
             assert len(claims) == 6
             before = await rows_read_so_far(tx, "bongsu_deliveries")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,12 @@ from bongsu.settings import Settings
 from bongsu.store import Query, Row, Store, Transaction, inbox
 from bongsu.store import deliveries as statements
 from bongsu.store.core.query import same
-from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success, recovery
+from bongsu.store.deliveries import DeliveryStatus, Success, recovery
 from bongsu.store.desk import cancel_steps, cancellations, dead_letters, dead_replay
 from bongsu.store.members import devices
-from bongsu.store.ranks import RANKS
 from tests.conftest import KEYS
 from tests.support.cancellations import (
     SALE,
-    add_events,
     add_members_with_devices,
     cancel_counts,
     counts_are_exact,
@@ -38,6 +35,8 @@ from tests.support.cancellations import (
     statuses,
 )
 from tests.support.decisions import Clock, ClockedDecider, decide, rows, rules_notifying, trigger_event
+from tests.support.deliveries import StoreInTransaction, claim, result
+from tests.support.outbox import add_events
 from tests.support.plans import rows_read_so_far
 from tests.support.rows import set_columns
 from tests.support.waiting import until_waiting
@@ -51,28 +50,6 @@ READY, FAIL, UNKNOWN = DeliveryStatus.READY, DeliveryStatus.FAIL, DeliveryStatus
 @pytest.fixture
 def settings(migrated_postgres_url: str, tmp_path: Path) -> Settings:
     return Settings(data_dir=tmp_path, database_url=migrated_postgres_url, poll_seconds=0.05, **KEYS)
-
-
-async def claim(store: Any, limit: int = 10) -> list[ClaimedDelivery]:
-    return await statements.claim(store, Channel.PUSH, RANKS, limit, 60, "w")
-
-
-def result(claimed: ClaimedDelivery, status: DeliveryStatus, **more: Any) -> DeliveryResult:
-    return DeliveryResult(claimed.delivery_id, claimed.epoch, status, "X", bulk_message=claimed.message_id, **more)
-
-
-class StoreInTransaction:
-    """Passes one open transaction to functions that take a store and begin a transaction themselves."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._tx = tx
-        self.dialect = tx.dialect
-
-    @contextlib.asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
-        yield self._tx
-
-    single = transaction
 
 
 async def test_a_cancellation_waits_for_a_claim_and_counts_what_it_took_as_sent(store: Store, settings: Settings) -> None:

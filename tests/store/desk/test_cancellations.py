@@ -23,7 +23,6 @@ from tests.support import replays
 from tests.support.campaigns import add_event, add_message, keep_counts
 from tests.support.cancellations import (
     SALE,
-    add_events,
     add_members_with_devices,
     cancel_counts,
     counts_are_exact,
@@ -36,7 +35,9 @@ from tests.support.cancellations import (
     statuses,
 )
 from tests.support.decisions import Clock, ClockedDecider, decide, rows, rules_notifying, tick_until_work, trigger_event
+from tests.support.deliveries import claim
 from tests.support.notifications import add_past_notification
+from tests.support.outbox import add_events
 from tests.support.rows import Sql, set_columns
 
 MORE = NoticeType("MORE", SALE.channels, duplicate_hours=0)
@@ -44,10 +45,6 @@ AHEAD = timedelta(seconds=30)
 _UNREAD = Sql("""(
     SELECT count(*) FROM bongsu_notifications AS n
     WHERE n.member_id = bongsu_members.member_id AND n.read_at IS NULL AND n.channels & 8 <> 0)""")
-
-
-async def claim(store: Store, limit: int = 10) -> list[ClaimedDelivery]:
-    return await statements.claim(store, "PUSH", RANKS, limit, 60, "w")
 
 
 async def record(store: Store, claimed: ClaimedDelivery, status: DeliveryStatus) -> None:

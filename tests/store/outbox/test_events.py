@@ -16,6 +16,7 @@ from bongsu.store import Store, outbox
 from bongsu.store.core.locks import lock_names
 from bongsu.store.core.query import same
 from bongsu.store.outbox import STATEMENT_EVENTS, SUSPECT_AFTER, ClaimedEvent, EndedEvent, EventResult
+from tests.support.outbox import find_event
 from tests.support.rows import NOW, Sql, add_event, add_message, set_columns
 from tests.support.waiting import until_waiting
 
@@ -39,13 +40,6 @@ async def record(store: Store, *results: EventResult) -> set[UUID]:
         return await outbox.record(tx, results)
 
 
-async def find(store: Store, event: Event) -> outbox.StoredEvent:
-    async with store.read() as tx:
-        row = await outbox.find(tx, event.event_id)
-    assert row is not None
-    return row
-
-
 async def end_all_leases(store: Store) -> None:
     await set_columns(store, "events", {"status": "PENDING"}, due=NOW)
 
@@ -60,7 +54,7 @@ async def test_an_event_comes_back_as_it_was(store: Store) -> None:
         payload={"previousPrice": 10000.5, "이름": "사과", "nested": {"list": [1, None, True, "x\ny\t\"'"]}, "big": 2**60},
     )
     assert await add(store, event) == {event.event_id}
-    row = await find(store, event)
+    row = await find_event(store, event)
     assert row.event == event
     assert row.status is EventStatus.PENDING
     assert (row.attempts, row.error, row.finished_at) == (0, None, None)
@@ -74,7 +68,7 @@ async def test_the_same_id_is_stored_once_and_keeps_the_first_content(store: Sto
     assert await add(store, first) == {first.event_id}
     again = an_event(event_id=first.event_id, ref_id="changed")
     assert await add(store, again, other) == {other.event_id}
-    assert (await find(store, first)).event.ref_id == "1"
+    assert (await find_event(store, first)).event.ref_id == "1"
 
 
 async def test_one_statement_stores_ten_thousand(store: Store) -> None:
@@ -88,11 +82,11 @@ async def test_of_many_those_that_are_known_are_reported_as_known(store: Store) 
     assert await outbox.add_many(store, known) == [True] * 3
     fresh = [an_event(ref_id="이름\\N\"'", payload={"a": "\t\\"}) for _ in range(50)]
     assert await outbox.add_many(store, fresh) == [True] * len(fresh)
-    assert (await find(store, fresh[0])).event == fresh[0]
+    assert (await find_event(store, fresh[0])).event == fresh[0]
     more = [an_event() for _ in range(STATEMENT_EVENTS * 2)]
     again = [an_event(event_id=event.event_id, ref_id="changed") for event in known]
     assert await outbox.add_many(store, [*again, *more, more[0]]) == [False] * 3 + [True] * len(more) + [False]
-    assert (await find(store, known[0])).event.ref_id == "first"
+    assert (await find_event(store, known[0])).event.ref_id == "first"
     assert len(await claim(store, limit=1000)) == len([*known, *fresh, *more])
 
 
@@ -149,10 +143,10 @@ async def test_a_zombie_finishes_nothing(store: Store) -> None:
     (zombie,) = await claim(store, lease=-1)
     (living,) = await claim(store)
     assert await record(store, EventResult(event.event_id, zombie.epoch, EventStatus.FAILED, "late")) == set()
-    assert (await find(store, event)).status is EventStatus.PENDING
+    assert (await find_event(store, event)).status is EventStatus.PENDING
     assert await record(store, EventResult(event.event_id, living.epoch, EventStatus.DONE)) == {event.event_id}
     assert await record(store, EventResult(event.event_id, living.epoch, EventStatus.FAILED, "twice")) == set()
-    row = await find(store, event)
+    row = await find_event(store, event)
     assert (row.status, row.attempts, row.error) == (EventStatus.DONE, 0, None)
     assert row.finished_at is not None
 
@@ -168,7 +162,7 @@ async def test_a_zombie_that_has_waited_for_the_next_claim_finishes_nothing(stor
         await until_waiting(store)
         assert not late.done()
     assert await late == set()
-    assert (await find(store, event)).status is EventStatus.PENDING
+    assert (await find_event(store, event)).status is EventStatus.PENDING
     assert await record(store, EventResult(event.event_id, next_one.epoch, EventStatus.DONE)) == {event.event_id}
 
 
@@ -182,7 +176,7 @@ async def test_a_claim_that_is_renewed_at_this_moment_can_be_recorded(store: Sto
         await until_waiting(store)
         assert not recorded.done()
     assert await recorded == {event.event_id}
-    assert (await find(store, event)).status is EventStatus.DONE
+    assert (await find_event(store, event)).status is EventStatus.DONE
 
 
 async def test_a_claim_is_recorded_once(store: Store) -> None:
@@ -199,7 +193,7 @@ async def test_a_claim_is_recorded_once(store: Store) -> None:
         assert (await outbox.lock_claims(tx, [(event.event_id, claimed.epoch)])).claims == set()
         assert await tx.execute(outbox.save_cursors_query({(event.event_id, claimed.epoch): "x"}, 60)) == [0]
         assert await outbox.find_begun(tx, [event.event_id]) == {}
-    row = await find(store, event)
+    row = await find_event(store, event)
     assert (row.status, row.attempts) == (EventStatus.PENDING, 1)
 
 
@@ -256,14 +250,14 @@ async def test_a_failed_attempt_is_counted_and_waits(store: Store) -> None:
     await add(store, event)
     (claimed,) = await claim(store)
     await record(store, EventResult(event.event_id, claimed.epoch, EventStatus.PENDING, "KeyError: 'x'", 30))
-    row = await find(store, event)
+    row = await find_event(store, event)
     assert (row.status, row.attempts, row.error) == (EventStatus.PENDING, 1, "KeyError: 'x'")
     assert await claim(store) == []
     await end_all_leases(store)
     (again,) = await claim(store)
     assert (again.attempts, again.claim_count, again.epoch) == (1, 1, 2)
     await record(store, EventResult(event.event_id, again.epoch, EventStatus.FAILED, "KeyError: 'x'"))
-    row = await find(store, event)
+    row = await find_event(store, event)
     assert (row.status, row.attempts, row.error) == (EventStatus.FAILED, 2, "KeyError: 'x'")
 
 
@@ -279,7 +273,7 @@ async def test_one_record_gives_each_of_many_its_own_result(store: Store) -> Non
         EventResult(new_id(), 1, EventStatus.DONE),
     )
     assert ours == {one.event.event_id for one in (done, later, failed)}
-    found = [(await find(store, one.event)).status.value for one in (done, later, failed)]
+    found = [(await find_event(store, one.event)).status.value for one in (done, later, failed)]
     assert found == ["DONE", "PENDING", "FAILED"]
     async with store.read() as tx:
         counts = await outbox.count_unfinished(tx)
@@ -309,7 +303,7 @@ async def test_a_row_that_cannot_be_read_fails_only_its_own_event(store: Store) 
     claimed = {one.event.event_type: one for one in await claim(store)}
     assert claimed["good"].hopeless is None
     assert "cannot be read" in (claimed["bad"].hopeless or "")
-    assert "cannot be read" in ((await find(store, claimed["bad"].event)).error or "")
+    assert "cannot be read" in ((await find_event(store, claimed["bad"].event)).error or "")
 
 
 @pytest.mark.parametrize("column", ["created_at", "due", "occurred_at"])

@@ -23,19 +23,10 @@ from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoin
 from bongsu.settings import Settings
 from tests.simulator.account import write_account
 from tests.simulator.running import Simulator
+from tests.support.clocks import ManualClock
 from tests.test_serve import eventually
 
 _numbers = itertools.count(1)
-
-
-class Clock:
-    """Time that passes when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def outgoing(address: str = "ok", **fields: Any) -> Outgoing:
@@ -193,7 +184,7 @@ async def test_what_cannot_go_is_refused_and_never_sent(simulator: Simulator, fi
 
 async def test_a_projects_quota_holds_all_until_its_time_is_over(simulator: Simulator) -> None:
     simulator.configure(quota={"perMinute": 1}, retryAfter={"form": "seconds", "seconds": 30})
-    clock = Clock()
+    clock = ManualClock()
     async with pushing(simulator.address, clock=clock) as push:
         assert isinstance(await push.send(outgoing()), Accepted)
         first, held = await push.send(outgoing()), await push.send(outgoing())
@@ -213,7 +204,7 @@ async def test_one_devices_quota_holds_nobody_else(simulator: Simulator) -> None
 
 async def test_the_breaker_opens_after_repeated_failures_and_half_opens_by_itself(simulator: Simulator) -> None:
     simulator.configure(faults={"unavailable": 1})
-    clock = Clock()
+    clock = ManualClock()
     breaker = Breaker(failures=3, open_seconds=10, most_open_seconds=40)
     async with pushing(simulator.address, clock=clock, breaker=breaker) as push:
         with capture_logs() as lines:
@@ -238,7 +229,7 @@ async def test_the_breaker_opens_after_repeated_failures_and_half_opens_by_itsel
 
 
 async def test_one_device_with_a_wrong_key_fails_alone(simulator: Simulator) -> None:
-    async with pushing(simulator.address, clock=Clock()) as push:
+    async with pushing(simulator.address, clock=ManualClock()) as push:
         with capture_logs() as lines:
             assert isinstance(await push.send(outgoing("third-party-1", platform=Platform.IOS)), Misconfigured)
         assert [(line["log_level"], line["code"]) for line in lines] == [("error", "THIRD_PARTY_AUTH_ERROR")]
@@ -249,7 +240,7 @@ async def test_one_device_with_a_wrong_key_fails_alone(simulator: Simulator) -> 
 
 
 async def test_our_apns_key_pauses_that_platform_and_no_other(simulator: Simulator) -> None:
-    clock = Clock()
+    clock = ManualClock()
     async with pushing(simulator.address, clock=clock) as push:
         with capture_logs() as lines:
             for _ in range(5):
@@ -273,7 +264,7 @@ async def test_while_we_are_misconfigured_nothing_is_sent_but_a_probe(
     simulator: Simulator, fault: str, failing: int
 ) -> None:
     simulator.configure(faults={fault: 1})
-    clock = Clock()
+    clock = ManualClock()
     async with pushing(simulator.address, clock=clock) as push:
         with capture_logs() as lines:
             outcomes = [await push.send(outgoing()) for _ in range(10)]
@@ -368,7 +359,7 @@ async def test_many_sends_share_one_access_token(simulator: Simulator, tmp_path:
 
 async def test_a_token_is_renewed_before_its_end_while_the_old_one_serves(simulator: Simulator, tmp_path: Path) -> None:
     simulator.configure(oauth={"required": True, "seconds": 1000})
-    clock = Clock()
+    clock = ManualClock()
     account = write_account(tmp_path, f"{simulator.address}/token")
     async with pushing(simulator.address, credentials=account, clock=clock) as push:
         assert isinstance(await push.send(outgoing()), Accepted)
@@ -382,7 +373,7 @@ async def test_a_token_is_renewed_before_its_end_while_the_old_one_serves(simula
 
 async def test_an_ended_token_is_not_used(simulator: Simulator, tmp_path: Path) -> None:
     simulator.configure(oauth={"required": True, "seconds": 1000})
-    clock = Clock()
+    clock = ManualClock()
     account = write_account(tmp_path, f"{simulator.address}/token")
     async with pushing(simulator.address, credentials=account, clock=clock) as push:
         assert isinstance(await push.send(outgoing()), Accepted)
@@ -461,7 +452,7 @@ async def test_a_cancelled_send_does_not_take_the_token_from_the_others(simulato
 
 async def test_a_token_that_has_ended_is_not_used_while_no_other_can_be_had(simulator: Simulator, tmp_path: Path) -> None:
     simulator.configure(oauth={"required": True, "seconds": 1000})
-    clock = Clock()
+    clock = ManualClock()
     account = write_account(tmp_path, f"{simulator.address}/token")
     async with pushing(simulator.address, credentials=account, clock=clock) as push:
         assert isinstance(await push.send(outgoing()), Accepted)
@@ -480,7 +471,7 @@ async def test_an_outage_of_oauth_is_probed_soon_and_any_answer_ends_the_pause(
     simulator: Simulator, tmp_path: Path, answers: dict[str, float]
 ) -> None:
     simulator.configure(oauth={"required": True, "fault": "garbage"})
-    clock = Clock()
+    clock = ManualClock()
     account = write_account(tmp_path, f"{simulator.address}/token")
     waits = []
     async with pushing(simulator.address, credentials=account, clock=clock) as push:
