@@ -143,7 +143,7 @@ class Inbox:
             return UnreadCount(unread=await statements.count_unread(tx, member_id))
 
     async def act(self, member_id: str, notification_id: int, act: Act) -> State | None:
-        """Act one notification; None when the member has no such notification, or not any more.
+        """Do this to one notification; None when the member has no such notification, or not any more.
 
         Where there is nothing to change, it is answered without a lock.
         """

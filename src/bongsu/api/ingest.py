@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 from bongsu.api.bodies import JSON, content_type, parse, read_body, schema_of, stream_body
 from bongsu.api.problems import ProblemError
 from bongsu.ingress import ndjson
+from bongsu.ingress.decode import Decode
 
 ARRAY_LIMIT = 1_000
 NDJSON = {"application/x-ndjson", "application/ndjson", "application/jsonl"}
@@ -49,7 +50,7 @@ class RequestBodies(Generic[_M]):
         return things
 
     @staticmethod
-    async def ingest_lines(request: Request, accept: ndjson.Accept[Any], decode: ndjson.Decode[Any]) -> JSONResponse:
+    async def ingest_lines(request: Request, accept: ndjson.Accept[Any], decode: Decode[Any]) -> JSONResponse:
         """Accept line by line; the answer says how many, and which were rejected."""
         try:
             tally = await ndjson.ingest_lines(stream_body(request), accept, decode)

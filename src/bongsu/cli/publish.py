@@ -25,7 +25,7 @@ from rich.progress import (
 from bongsu.errors import BadCommand, PublishInterrupted
 from bongsu.ingress import ndjson
 from bongsu.ingress.behaviors import keep_behaviors
-from bongsu.ingress.decode import Rejected, decode_behavior, decode_json
+from bongsu.ingress.decode import Decode, Rejected, decode_behavior, decode_json
 from bongsu.ingress.intake import Intake
 from bongsu.model import Behavior, Event
 from bongsu.runtime.loop import running
@@ -73,7 +73,7 @@ async def load_behaviors(settings: Settings, path: Path, console: Console) -> nd
         return await _ingest(path, console, keep, decode_behavior)
 
 
-async def _ingest(path: Path, console: Console, accept: ndjson.Accept[_T], decode: ndjson.Decode[_T]) -> ndjson.Tally:
+async def _ingest(path: Path, console: Console, accept: ndjson.Accept[_T], decode: Decode[_T]) -> ndjson.Tally:
     """Ingest the file's lines, with a progress bar on a terminal."""
     file, size = _opened(path)
     with file, _progress(console) as progress:

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from bongsu.errors import RunLost
+from bongsu.model.payload import storable_text
 from bongsu.runtime.lease import Lease
 from bongsu.runtime.loop import Loop
 from bongsu.store import Query, Row, Store, Transaction
@@ -263,5 +264,4 @@ def _progress_of(row: RunRow) -> Progress:
 
 
 def _as_stored(text: str | None) -> str | None:
-    """PostgreSQL takes neither NUL nor half a surrogate pair."""
-    return None if text is None else text.replace("\0", "").encode(errors="replace").decode()[:TEXT_LIMIT]
+    return None if text is None else storable_text(text, TEXT_LIMIT)

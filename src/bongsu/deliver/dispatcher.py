@@ -17,8 +17,8 @@ from itertools import takewhile
 
 from bongsu.deliver.channels.callback import CallbackSender
 from bongsu.deliver.claimer import SHARE, Claimer
+from bongsu.deliver.current_contents import CurrentContentLoader, CurrentContents
 from bongsu.deliver.leases import continuity_of, lease_of
-from bongsu.deliver.own_contents import OwnContentLoader, OwnContents
 from bongsu.deliver.recorder import Recorder
 from bongsu.deliver.transitions import (
     given_back,
@@ -77,7 +77,7 @@ class Dispatcher(Loop):
         self._sender = sender
         self._settings = settings
         self._message_cache = message_cache or MessageCache()
-        self._own_contents = OwnContentLoader()
+        self._current_contents = CurrentContentLoader()
         # Slots: deliveries that are claimed and not yet recorded.
         self._concurrency = find_channel(sender.channel).concurrency if concurrency is None else concurrency
         self._lease = lease_of(settings)
@@ -195,7 +195,7 @@ class Dispatcher(Loop):
             return
         try:
             contents = await self._load_contents(claimed)
-            own = await self._load_own_contents(claimed, contents)
+            current = await self._load_current_contents(claimed, contents)
             if time.monotonic() - claimed_at > self._lease.seconds / 2:
                 raise StoreTooSlow(
                     f"{len(claimed)} deliveries were claimed and are given back: their leases might end during the send"
@@ -209,13 +209,13 @@ class Dispatcher(Loop):
             raise
         for delivery in claimed:
             content = contents.get(delivery.message_id)
-            own_content = own.get(delivery.notification_id)
+            current_content = current.get(delivery.notification_id)
             if content is None or not delivery.can_go:
                 self._recorder.add_unsent([result_without_sending(delivery, content)])
-            elif isinstance(own_content, Withheld):
-                self._recorder.add_unsent([result_of_withheld(delivery, own_content)])
+            elif isinstance(current_content, Withheld):
+                self._recorder.add_unsent([result_of_withheld(delivery, current_content)])
             else:
-                self._start_send(delivery, own_content or content)
+                self._start_send(delivery, current_content or content)
 
     async def _load_contents(self, claimed: Sequence[ClaimedDelivery]) -> Contents:
         """The claim holds what it needs: while it reads, others may fill the cache and evict from it."""
@@ -226,12 +226,12 @@ class Dispatcher(Loop):
         async with self._store.read() as tx:
             return await self._message_cache.load(tx, needed)
 
-    async def _load_own_contents(self, claimed: Sequence[ClaimedDelivery], contents: Contents) -> OwnContents:
-        """The present texts of digests and pushes about chat, by notification: they change while they wait to be sent."""
+    async def _load_current_contents(self, claimed: Sequence[ClaimedDelivery], contents: Contents) -> CurrentContents:
+        """Of digests and pushes about chat, whose texts change while they wait to be sent."""
         if not any(content.is_digest for content in contents.values()):
             return {}
         async with self._store.read() as tx:
-            return await self._own_contents.load(tx, claimed, contents)
+            return await self._current_contents.load(tx, claimed, contents)
 
     def _start_send(self, claimed: ClaimedDelivery, content: MessageContent) -> None:
         sending = _Sending(claimed, content, time.monotonic())
@@ -276,7 +276,7 @@ class Dispatcher(Loop):
         of_digests = {sending.claimed.notification_id: sending.content for sending in waiting if sending.content.is_digest}
         async with self._store.read() as tx:
             cancelled = await statements.find_cancelled(tx, {sending.claimed.message_id for sending in waiting})
-            outdated = await self._own_contents.find_outdated(tx, [sending.claimed for sending in waiting], of_digests)
+            outdated = await self._current_contents.find_outdated(tx, [sending.claimed for sending in waiting], of_digests)
         for sending in waiting:
             notification_id = sending.claimed.notification_id
             if sending.claimed.message_id in cancelled:

@@ -7,7 +7,7 @@ import random
 from binascii import b2a_base64
 from dataclasses import replace
 
-from bongsu.deliver.own_contents import EVENT_CANCELLED
+from bongsu.deliver.current_contents import EVENT_CANCELLED
 from bongsu.deliver.withheld import Withheld
 from bongsu.model import Guarantee, Platform
 from bongsu.model.notice import CHAT_MESSAGE
@@ -20,7 +20,7 @@ from bongsu.store.deliveries import (
     DeliveryResult,
     DeliveryStatus,
     Success,
-    storable,
+    recordable,
 )
 from bongsu.store.deliveries.rows import ABANDONED, EXPIRED
 from bongsu.store.messages.content import MessageContent
@@ -121,7 +121,7 @@ def result_of(
     """The result of an attempt by its outcome. `began` is a time.monotonic()."""
     bulk = claimed.message_id if content.is_bulk else None
     if isinstance(outcome, Accepted):
-        reference = storable(outcome.reference)
+        reference = recordable(outcome.reference)
         return Success(claimed.delivery_id, claimed.epoch, began, millis, reference, outcome.is_simulated, bulk)
     result = _transition(claimed, content.guarantee, outcome, settings)
     result.bulk_message = bulk

@@ -1,4 +1,4 @@
-"""Deliveries that were claimed and are not sent, because there is nothing to say any more."""
+"""Deliveries that were claimed and are not sent, because their content is no longer needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WITHHELD = frozenset({"READ", "DELETED", "MUTED", "LEFT_ROOM"})
 
 @dataclass(frozen=True)
 class Withheld:
-    """Why there is nothing to say any more, and whether the results of its message are counted."""
+    """Why a delivery is no longer needed, and whether the results of its message are counted."""
 
     code: str
     is_bulk: bool

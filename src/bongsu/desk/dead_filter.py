@@ -13,8 +13,8 @@ from pydantic_core import PydanticCustomError
 from bongsu.desk.lists import ListFilter
 from bongsu.model import Id, Name
 from bongsu.model.channels import ChannelName
+from bongsu.store.core.query import LARGEST_ID
 from bongsu.store.desk.dead_letters import Filters, Kind, State
-from bongsu.store.desk.history import LARGEST_ID
 
 
 class System(StrEnum):

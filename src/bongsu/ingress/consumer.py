@@ -15,10 +15,11 @@ from datetime import datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from bongsu.errors import BongsuError, SourceError, StoreError, TooBusy
-from bongsu.ingress.decode import Mistake, Rejected, decode_apart
+from bongsu.ingress.decode import Decode, Mistake, Rejected, decode_apart
 from bongsu.ingress.intake import BATCH_LIMIT
 from bongsu.ingress.ndjson import LINE_LIMIT, SLICE_LINES
 from bongsu.model import utc_now
+from bongsu.model.payload import storable_text
 from bongsu.runtime import telemetry
 from bongsu.runtime.backoff import doubling
 from bongsu.runtime.loop import FIRST_BACKOFF, LAST_BACKOFF, Loop
@@ -81,7 +82,6 @@ class Source(Protocol):
 # Stores items and returns for each whether it was new, as Intake.accept_in_turn does, or why it is refused; the others
 # stand. An exception that is not about the store (StoreError, TooBusy) is about an item: the Consumer finds out which.
 Accept = Callable[[Sequence[_T]], Awaitable[Sequence[bool | Rejected]]]
-Decode = Callable[[bytes], _T | Rejected]
 
 
 class _Rejection(NamedTuple):
@@ -265,5 +265,4 @@ def _describe(error: Exception) -> str:
 
 
 def _one_line(text: str) -> str:
-    """NUL and halves of surrogate pairs, which a database may refuse, are left out."""
-    return " ".join(text.replace("\0", "").encode(errors="replace").decode().split())[:REASON_LIMIT]
+    return storable_text(" ".join(text.split()), REASON_LIMIT)

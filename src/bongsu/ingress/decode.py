@@ -50,6 +50,9 @@ class Rejected:
         return ".".join(map(str, first.location)) + ": " * bool(first.location) + first.message
 
 
+Decode = Callable[[bytes], _T | Rejected]
+
+
 async def decode_apart(decode: Callable[[bytes], _T], data: bytes) -> _T:
     """Decode without keeping the event loop: in a thread if it is long. How many values it may have bounds the time for
     which the interpreter is not free for others, because a parser keeps it to itself."""

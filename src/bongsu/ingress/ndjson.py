@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from bongsu.errors import BongsuError
-from bongsu.ingress.decode import LARGE, Mistake, Rejected, decode_apart
+from bongsu.ingress.decode import LARGE, Decode, Mistake, Rejected, decode_apart
 
 # As long as one event may be by any other way in.
 LINE_LIMIT = 10 * 1024 * 1024
@@ -24,7 +24,6 @@ REPORTED_ERRORS = 100
 
 _T = TypeVar("_T")
 Accept = Callable[[Sequence[_T]], Awaitable[list[bool]]]
-Decode = Callable[[bytes], _T | Rejected]
 Line = bytes | None  # None in place of a line that was too long to keep
 
 

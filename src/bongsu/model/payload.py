@@ -69,6 +69,11 @@ class Payload(dict[str, Any]):
     text: str
 
 
+def storable_text(text: str, limit: int) -> str:
+    """A text from outside as both databases take it, without NUL and halves of surrogate pairs, and cut."""
+    return text.replace("\0", "").encode(errors="replace").decode()[:limit]
+
+
 def storable(payload: dict[str, Any]) -> Payload:
     """Refuse what a database cannot store or a later reader cannot parse.
 

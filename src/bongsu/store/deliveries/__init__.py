@@ -29,7 +29,7 @@ from bongsu.store.deliveries.rows import (
     DeliveryResult,
     DeliveryStatus,
     Success,
-    storable,
+    recordable,
 )
 from bongsu.store.messages.counts import count_ended
 from bongsu.store.ranks import RANKS
@@ -45,8 +45,8 @@ __all__ = [
     "claim",
     "find_cancelled",
     "record",
+    "recordable",
     "renew",
-    "storable",
 ]
 
 _CLAIM = {"delivery_id": "bigint", "epoch": "integer"}

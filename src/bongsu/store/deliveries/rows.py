@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from bongsu.model.payload import storable_text
+
 RANK = {"rank": "integer"}
 # A delivery that was claimed so often in a row without a result is not sent again: it seems to crash its dispatchers.
 MOST_CLAIMS = 6
@@ -95,13 +97,13 @@ class DeliveryResult:
     bulk_message: int | None = None
 
     def __post_init__(self) -> None:
-        self.code, self.detail, self.reference = storable(self.code), storable(self.detail), storable(self.reference)
+        self.code, self.detail, self.reference = recordable(self.code), recordable(self.detail), recordable(self.reference)
         # NaN is not greater than zero either.
         self.after_seconds = min(self.after_seconds, LONGEST_WAIT) if self.after_seconds > 0 else 0.0
 
 
-def storable(text: str | None) -> str | None:
-    """A provider's text, cut to what both databases take: one odd answer must not keep a batch from being recorded."""
+def recordable(text: str | None) -> str | None:
+    """A provider's text: one odd answer must not keep a batch from being recorded."""
     if not text or (len(text) <= TEXT_LIMIT and text.isascii() and "\x00" not in text):
         return text
-    return text.replace("\x00", "").encode(errors="replace").decode()[:TEXT_LIMIT]
+    return storable_text(text, TEXT_LIMIT)

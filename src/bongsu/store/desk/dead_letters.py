@@ -13,8 +13,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from bongsu.store.core.query import Dialect, Query, Row, Transaction, as_uuid, fetch_one, in_both
-from bongsu.store.desk.history import LARGEST_ID
+from bongsu.store.core.query import LARGEST_ID, Dialect, Query, Row, Transaction, as_uuid, fetch_one, in_both
 
 # Dead letters that one page looks at: work for a fifth of a second.
 SCAN_LIMIT = 20_000

@@ -32,7 +32,7 @@ from bongsu.store.desk.delivery_history import DeliveryRow, find_deliveries
 from bongsu.store.desk.history import postgres, sqlite
 from bongsu.store.desk.history.filters import DEAD, LAST_MEMBER, OPEN, Filters, PageCursor, Status
 
-__all__ = ["LARGEST_ID", "Filters", "HistoryPage", "HistoryRow", "PageCursor", "Status", "find_daily_count", "find_page"]
+__all__ = ["Filters", "HistoryPage", "HistoryRow", "PageCursor", "Status", "find_daily_count", "find_page"]
 
 # Ids of messages are in the order of time, except for concurrent transactions and small corrections of the store's clock.
 _SLACK = timedelta(minutes=10)

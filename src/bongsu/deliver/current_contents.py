@@ -1,4 +1,4 @@
-"""What digests and pushes about chat say when they go, or why they do not go: it changes while they wait to be sent.
+"""The contents of digests and pushes about chat when they are sent, as they change until then; or why one is not sent.
 
 A digest is not sent if its member has read or deleted it in the inbox, or if all that it had gathered was cancelled.
 """
@@ -15,17 +15,17 @@ from bongsu.store.messages.content import Contents, MessageContent
 from bongsu.store.messages.digests import DigestState, find_digest_contents, find_gathered, find_states
 
 # By notification.
-OwnContents = Mapping[int, MessageContent | Withheld]
+CurrentContents = Mapping[int, MessageContent | Withheld]
 
 EVENT_CANCELLED = "its event was cancelled before it was sent"
 
 
-class OwnContentLoader:
+class CurrentContentLoader:
     def __init__(self) -> None:
         self._chat = ChatContentLoader()
 
-    async def load(self, tx: Transaction, claimed: Sequence[ClaimedDelivery], contents: Contents) -> OwnContents:
-        """What those of these deliveries say now that have a text of their own. `contents` are by message."""
+    async def load(self, tx: Transaction, claimed: Sequence[ClaimedDelivery], contents: Contents) -> CurrentContents:
+        """The contents that those of these deliveries have now which may have changed. `contents` are by message."""
         gathered = find_gathered(((delivery.notification_id, delivery.message_id) for delivery in claimed), contents)
         if not gathered:
             return {}
@@ -37,7 +37,7 @@ class OwnContentLoader:
         self, tx: Transaction, claimed: Iterable[ClaimedDelivery], contents: Mapping[int, MessageContent]
     ) -> dict[int, Withheld | None]:
         """Those of these, which were loaded and wait to be sent, that must not go as they are. None: they are to be loaded
-        again. `contents` are by notification, of those with a text of their own."""
+        again. `contents` are by notification, of those that may change."""
         return await self._chat.find_outdated(tx, claimed, contents) | await _find_withheld(tx, contents)
 
 
