@@ -18,6 +18,7 @@ from bongsu.decide.step import Decider, NotPrepared
 from bongsu.decide.turns import behind_others, next_alone, next_together
 from bongsu.errors import StoreError, StoreTooSlow
 from bongsu.model import EventStatus
+from bongsu.model.payload import storable_text
 from bongsu.rules import Rules
 from bongsu.runtime import telemetry
 from bongsu.runtime.backoff import doubling
@@ -375,5 +376,4 @@ class EventWorker(Loop):
 
 def _last_line(error: BaseException) -> str:
     """The kind of error and the first line of its message. Further lines are statements and values, and personal data."""
-    text = traceback.format_exception_only(error)[-1].strip().replace("\x00", "")
-    return text.partition("\n")[0][:ERROR_LIMIT]
+    return storable_text(traceback.format_exception_only(error)[-1].strip().partition("\n")[0], ERROR_LIMIT)
