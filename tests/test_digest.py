@@ -152,7 +152,7 @@ async def test_a_failed_like_that_is_replayed_is_merged_once(store: Store, setti
     worker = EventWorker(store, catalogue(settings), settings, ClockedDecider(store, settings, now))
     await run_worker(worker)
     assert await replay(store, {"eventId": failed.event_id}) == (0, 0)
-    assert await results_by_member(store) == {"owner": {"TOLD": 1, "MERGED": 1}}
+    assert await results_by_member(store) == {"owner": {"NOTIFIED": 1, "MERGED": 1}}
 
 
 async def test_withdrawn_after_it_was_read_it_is_cancelled_in_the_history(
@@ -361,10 +361,10 @@ async def test_a_step_that_fails_before_its_commit_counts_nothing(
     with pytest.raises(StoreUnreachable):
         await worker.tick()
     await worker.stop()
-    assert await results_by_member(store) == {"owner": {"TOLD": 1}}
+    assert await results_by_member(store) == {"owner": {"NOTIFIED": 1}}
     await set_columns(store, "events", {"status": "PENDING"}, due=timedelta(hours=-1))
     await run_worker(EventWorker(store, catalogue(quick), quick, ClockedDecider(store, quick, now)))
-    assert await results_by_member(store) == {"owner": {"TOLD": 1, "MERGED": 2}}
+    assert await results_by_member(store) == {"owner": {"NOTIFIED": 1, "MERGED": 2}}
     ((size,),) = await rows(store, "SELECT size FROM bongsu_digests")
     assert size == 3
 
@@ -375,4 +375,4 @@ async def test_unread_again_it_grows_again(store: Store, settings: Settings, now
     await set_columns(store, "notifications", read_at=None)
     await set_columns(store, "members", {"member_id": "owner"}, unread=1)
     await decide_likes(store, settings, now, like("bob"))
-    assert await results_by_member(store) == {"owner": {"TOLD": 1, "MERGED": 1}}
+    assert await results_by_member(store) == {"owner": {"NOTIFIED": 1, "MERGED": 1}}

@@ -31,7 +31,7 @@ async def answer(api: httpx.AsyncClient, path: str = PATH, **query: Any) -> dict
 # --- one --------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_event_that_nobody_has_taken_yet(api: httpx.AsyncClient, store: Store) -> None:
+async def test_an_event_that_no_worker_has_claimed_yet(api: httpx.AsyncClient, store: Store) -> None:
     async with store.transaction() as tx:
         event_id = await add_event(tx, actor_id="a", target_id="t", ref_id="sku-1", created_at=NOON)
     assert await answer(api, f"{PATH}/{event_id}") == {
@@ -59,7 +59,7 @@ async def test_an_event_of_a_few_members(api: httpx.AsyncClient, store: Store) -
     assert datetime.fromisoformat(found["expectedEnd"]).tzinfo is not None
 
 
-async def test_an_event_of_a_million_members_is_told_from_its_counts(api: httpx.AsyncClient, store: Store) -> None:
+async def test_progress_of_a_million_members_is_read_from_kept_counts(api: httpx.AsyncClient, store: Store) -> None:
     """There is no notification and no delivery that could be counted."""
     async with store.transaction() as tx:
         event_id = await add_event(tx)

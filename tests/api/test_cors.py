@@ -64,7 +64,9 @@ async def test_it_may_ask_before_it_calls(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://shop.example", f"{SHOP}.evil.example", "null", None])
-async def test_others_get_no_permission_and_caches_are_told_apart(client: httpx.AsyncClient, origin: str | None) -> None:
+async def test_others_get_no_permission_and_the_answer_varies_by_origin(
+    client: httpx.AsyncClient, origin: str | None
+) -> None:
     headers = {} if origin is None else {"Origin": origin}
     for answer in (
         await client.get("/api/notifications", headers=headers),

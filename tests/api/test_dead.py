@@ -33,7 +33,7 @@ async def replay(api: httpx.AsyncClient, asked: dict[str, Any], **more: Any) -> 
     return response.status_code, response.json()
 
 
-async def test_rows_say_what_died_of_what(api: httpx.AsyncClient, store: Store) -> None:
+async def test_rows_name_what_failed_and_why(api: httpx.AsyncClient, store: Store) -> None:
     event_id = await failed_event(store, "bongsu.errors.BadTemplate: no title", "order.paid")
     source = new_id()
     async with store.transaction() as tx:

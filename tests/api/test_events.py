@@ -317,7 +317,7 @@ async def test_a_stream_the_store_left_in_the_middle_says_how_far_it_came(
     assert await count_events(store) == 20
 
 
-async def test_a_bug_is_a_500_that_tells_nothing_but_where_to_look(
+async def test_a_bug_is_a_500_with_nothing_but_the_request_id(
     api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def bug(*_arguments: object) -> None:

@@ -21,7 +21,7 @@ async def found(api: httpx.AsyncClient, **query: Any) -> dict[str, Any]:
     return answer
 
 
-async def test_a_row_for_who_was_told_and_for_who_was_not(api: httpx.AsyncClient, store: Store) -> None:
+async def test_a_row_for_who_was_notified_and_for_who_was_not(api: httpx.AsyncClient, store: Store) -> None:
     event_id = new_id()
     async with store.transaction() as tx:
         message_id = await add_past_message(tx, event_id=event_id)

@@ -178,7 +178,7 @@ async def test_a_trailer_does_not_become_a_header(app: App) -> None:
 # --- several requests on one connection -------------------------------------------------------------------------------
 
 
-async def test_a_request_with_others_behind_it_is_told_when_the_connection_ends(app: App) -> None:
+async def test_a_request_with_others_behind_it_gets_the_disconnect(app: App) -> None:
     async with served(app) as connect:
         _, writer = await connect()
         writer.write(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n" + GET)
@@ -404,7 +404,7 @@ UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Setting
     ],
     ids=["length", "chunked"],
 )
-async def test_a_body_after_the_wish_for_another_protocol_is_a_body(app: App, body: bytes, is_split: bool) -> None:
+async def test_a_body_after_an_upgrade_request_is_a_body(app: App, body: bytes, is_split: bool) -> None:
     """Java's client wishes for HTTP/2 with every request that is not https. What looks like a request in a body is none."""
     async with served(app) as connect:
         reader, writer = await connect()
@@ -424,7 +424,7 @@ async def test_a_body_after_the_wish_for_another_protocol_is_a_body(app: App, bo
     assert all(b"upgrade" not in dict(scope["headers"]) for scope in app.requests)
 
 
-async def test_the_wish_for_another_protocol_in_a_trailer_is_not_read(app: App) -> None:
+async def test_an_upgrade_request_in_a_trailer_is_ignored(app: App) -> None:
     async with served(app) as connect:
         reader, writer = await connect()
         head = HEAD + b"Connection: Upgrade\r\nTransfer-Encoding: chunked\r\n\r\n"

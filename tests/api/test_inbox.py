@@ -29,7 +29,7 @@ def as_other(settings: Settings) -> dict[str, str]:
     return {"Authorization": f"Bearer {Keys.load(settings).member_token('m-2', timedelta(hours=1))}"}
 
 
-async def told(store: Store, count: int = 1, member_id: str = "m-1", **words: Any) -> list[str]:
+async def add_notifications(store: Store, count: int = 1, member_id: str = "m-1", **words: Any) -> list[str]:
     async with store.transaction() as tx:
         return [str(one) for one in await add_unread(tx, member_id, count, **words)]
 
@@ -42,7 +42,9 @@ def ids(response: httpx.Response) -> list[str]:
 async def test_a_notification_says_what_it_is_and_when(mine: httpx.AsyncClient, store: Store) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     data = '{"productId":"sku-1","price":10.5,"big":123456789012345678901234567890,"deep":{"a":[null,true,"가"]}}'
-    [one] = await told(store, type="PRICE_DROP", title="사과 값이 내렸어요", body="이제 900원", ref_id="sku-1", data=data)
+    [one] = await add_notifications(
+        store, type="PRICE_DROP", title="사과 값이 내렸어요", body="이제 900원", ref_id="sku-1", data=data
+    )
     answer = (await mine.get(INBOX)).json()
     [item] = answer["items"]
     created = datetime.fromisoformat(item.pop("createdAt"))
@@ -59,7 +61,7 @@ async def test_a_notification_says_what_it_is_and_when(mine: httpx.AsyncClient, 
         "readAt": None, "seenAt": None, "archivedAt": None, "updatedAt": None,
     }  # fmt: skip
     assert (answer["next"], answer["unread"]) == (None, 1)
-    await told(store, ref_id=None, data="{}")
+    await add_notifications(store, ref_id=None, data="{}")
     newest = (await mine.get(INBOX)).json()["items"][0]
     assert (newest["refId"], newest["data"]) == (None, {})
 
@@ -71,10 +73,10 @@ async def test_an_inbox_nothing_came_to_is_empty(mine: httpx.AsyncClient) -> Non
 
 
 async def test_pages_follow_each_other_while_new_ones_arrive(mine: httpx.AsyncClient, store: Store) -> None:
-    there = (await told(store, 25))[::-1]
+    there = (await add_notifications(store, 25))[::-1]
     first = await mine.get(INBOX)
     assert ids(first) == there[:20]
-    later = await told(store, 3)
+    later = await add_notifications(store, 3)
     second = await mine.get(INBOX, params={"cursor": first.json()["next"]})
     assert ids(second) == there[20:]
     assert (second.json()["next"], second.json()["unread"]) == (None, 28)
@@ -89,7 +91,7 @@ ALL = ("", "?unread=false", "?unread=0")
 
 
 async def test_the_unread_can_be_had_alone(mine: httpx.AsyncClient, store: Store) -> None:
-    first, second, third = await told(store, 3)
+    first, second, third = await add_notifications(store, 3)
     await mine.post(f"{INBOX}/{second}/read")
     for query in UNREAD_ALONE:
         assert ids(await mine.get(INBOX + query)) == [third, first], query
@@ -99,7 +101,7 @@ async def test_the_unread_can_be_had_alone(mine: httpx.AsyncClient, store: Store
 
 
 async def test_reading_one_twice_is_reading_it_once(mine: httpx.AsyncClient, store: Store) -> None:
-    one, other = await told(store, 2)
+    one, other = await add_notifications(store, 2)
     first = await mine.post(f"{INBOX}/{one}/read")
     assert first.status_code == 200
     answer = first.json()
@@ -112,7 +114,7 @@ async def test_reading_one_twice_is_reading_it_once(mine: httpx.AsyncClient, sto
 
 
 async def test_reading_all_twice_is_reading_them_once(mine: httpx.AsyncClient, store: Store) -> None:
-    one, *_ = await told(store, 4)
+    one, *_ = await add_notifications(store, 4)
     first = (await mine.post(f"{INBOX}/{one}/read")).json()
     assert (await mine.post(f"{INBOX}/read-all")).json() == {"read": 3, "unread": 0}
     assert (await mine.post(f"{INBOX}/read-all")).json() == {"read": 0, "unread": 0}
@@ -131,7 +133,7 @@ CHANGES = [
 
 
 async def test_what_was_read_can_be_unread_again(mine: httpx.AsyncClient, store: Store) -> None:
-    one, other = await told(store, 2)
+    one, other = await add_notifications(store, 2)
     await mine.post(f"{INBOX}/read-all")
     for _ in range(2):
         assert (await mine.post(f"{INBOX}/{one}/unread")).status_code == 204
@@ -141,7 +143,7 @@ async def test_what_was_read_can_be_unread_again(mine: httpx.AsyncClient, store:
 
 
 async def test_what_is_archived_is_read_and_in_no_list_but_its_own(mine: httpx.AsyncClient, store: Store) -> None:
-    one, other = await told(store, 2)
+    one, other = await add_notifications(store, 2)
     for _ in range(2):
         assert (await mine.post(f"{INBOX}/{one}/archive")).status_code == 204
         assert ids(await mine.get(INBOX)) == ids(await mine.get(f"{INBOX}?unread")) == [other]
@@ -164,7 +166,7 @@ async def test_what_is_archived_is_read_and_in_no_list_but_its_own(mine: httpx.A
 
 
 async def test_the_archive_has_pages(mine: httpx.AsyncClient, store: Store) -> None:
-    there = (await told(store, 5))[::-1]
+    there = (await add_notifications(store, 5))[::-1]
     for one in there[:4]:
         await mine.post(f"{INBOX}/{one}/archive")
     first = await mine.get(f"{INBOX}?archived=true&limit=3")
@@ -174,7 +176,7 @@ async def test_the_archive_has_pages(mine: httpx.AsyncClient, store: Store) -> N
 
 
 async def test_what_is_deleted_is_gone_for_good(mine: httpx.AsyncClient, store: Store) -> None:
-    unread, archived, stays = await told(store, 3)
+    unread, archived, stays = await add_notifications(store, 3)
     await mine.post(f"{INBOX}/{archived}/archive")
     for one in (unread, archived):
         for _ in range(2):
@@ -187,10 +189,10 @@ async def test_what_is_deleted_is_gone_for_good(mine: httpx.AsyncClient, store: 
 
 
 async def test_the_list_is_seen_and_stays_unread(mine: httpx.AsyncClient, store: Store) -> None:
-    [one] = await told(store)
+    [one] = await add_notifications(store)
     assert (await mine.post(f"{INBOX}/seen")).status_code == 204
     [first] = (await mine.get(INBOX)).json()["items"]
-    await told(store)
+    await add_notifications(store)
     assert (await mine.post(f"{INBOX}/seen")).status_code == 204
     assert (await mine.post(f"{INBOX}/seen")).status_code == 204
     page = (await mine.get(INBOX)).json()
@@ -207,8 +209,8 @@ async def test_the_list_is_seen_and_stays_unread(mine: httpx.AsyncClient, store:
 async def test_a_member_neither_sees_nor_reads_anothers(
     mine: httpx.AsyncClient, store: Store, as_other: dict[str, str]
 ) -> None:
-    [one] = await told(store)
-    [others] = await told(store, member_id="m-2")
+    [one] = await add_notifications(store)
+    [others] = await add_notifications(store, member_id="m-2")
     assert ids(await mine.get(INBOX)) == [one]
     for method, path in CHANGES:
         response = await mine.request(method, INBOX + path.replace("1", others, 1))
@@ -241,7 +243,7 @@ NO_IDS = (
 
 
 async def test_an_id_that_is_none_is_not_found(mine: httpx.AsyncClient, store: Store) -> None:
-    await told(store)
+    await add_notifications(store)
     for bad in NO_IDS:
         for method, path in CHANGES:
             response = await mine.request(method, INBOX + path.replace("1", bad, 1))

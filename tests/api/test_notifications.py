@@ -45,7 +45,7 @@ async def find(store: Store, event_id: str) -> StoredEvent:
     return row
 
 
-def said(event: Event) -> Notice:
+def notice_of(event: Event) -> Notice:
     (notice,) = catalogue(Settings()).detect(event)
     return notice
 
@@ -57,12 +57,12 @@ async def test_the_least_that_can_be_sent_becomes_a_notice(api: httpx.AsyncClien
     answer = await sent(api, userIds=["b", "a", "b"])
     (claimed,) = await claim(store)
     assert answer == {"eventId": str(claimed.event.event_id), "status": "ACCEPTED", "members": 2, "sendAt": None}
-    notice = said(claimed.event)
+    notice = notice_of(claimed.event)
     assert (notice.type.name, notice.audience, notice.ref_id) == ("MARKETING", Listed(("b", "a")), None)
     assert (notice.title, notice.body, notice.data) == ("봄 할인", "오늘만\n반값", {})
 
 
-async def test_everything_said_reaches_the_notice(api: httpx.AsyncClient, store: Store) -> None:
+async def test_every_field_reaches_the_notice(api: httpx.AsyncClient, store: Store) -> None:
     await sent(
         api,
         refId="coupon-1",
@@ -77,7 +77,7 @@ async def test_everything_said_reaches_the_notice(api: httpx.AsyncClient, store:
         idempotencyKey="k",
     )
     (claimed,) = await claim(store)
-    notice = said(claimed.event)
+    notice = notice_of(claimed.event)
     assert (notice.type.channels, notice.type.priority) == ((Channel.EMAIL, Channel.IN_APP), Priority.HIGH)
     assert (notice.type.guarantee, notice.type.is_critical) == (Guarantee.AT_LEAST_ONCE, True)
     assert notice.type.pace_per_minute == 600
@@ -89,7 +89,7 @@ async def test_a_hundred_thousand_members_fit_into_one_call(api: httpx.AsyncClie
     ids = [f"{number:064d}" for number in range(100_000)]
     assert (await sent(api, userIds=ids))["members"] == 100_000
     (claimed,) = await claim(store)
-    assert said(claimed.event).audience == Listed(tuple(ids))
+    assert notice_of(claimed.event).audience == Listed(tuple(ids))
     response = await api.post("/api/notifications", json={**LEAST, "userIds": [*ids, "one more"]})
     assert response.status_code == 422
     assert "at most 100000" in response.json()["errors"][0]["msg"]
@@ -225,7 +225,7 @@ async def test_what_is_scheduled_waits_for_its_time(api: httpx.AsyncClient, stor
     async with store.transaction() as tx:  # two hours pass
         await set_columns(tx, "events", due=NOW)
     (claimed,) = await claim(store)
-    assert said(claimed.event).audience == Listed(("a", "b"))
+    assert notice_of(claimed.event).audience == Listed(("a", "b"))
 
 
 @pytest.mark.parametrize("hours", [2, -2])
@@ -323,7 +323,7 @@ async def test_a_critical_one_has_an_event_type_of_its_own(api: httpx.AsyncClien
     event_id = (await sent(api, critical=True, sendAt=in_hours(1)))["eventId"]
     event = (await find(store, event_id)).event
     assert event.event_type == CRITICAL_DIRECT
-    assert said(event).type.is_critical
+    assert notice_of(event).type.is_critical
     assert (await find(store, (await sent(api, critical=False))["eventId"])).event.event_type == DIRECT
     assert (await cancel(api, event_id)).status_code == 200
 
@@ -363,7 +363,7 @@ async def test_a_time_of_expiry_reaches_the_notice(api: httpx.AsyncClient, store
     at = in_hours(2)
     await sent(api, expiresAt=at)
     (claimed,) = await claim(store)
-    assert said(claimed.event).expires_at == datetime.fromisoformat(at)
+    assert notice_of(claimed.event).expires_at == datetime.fromisoformat(at)
 
 
 async def test_a_request_that_is_repeated_after_its_expiry_is_a_duplicate(

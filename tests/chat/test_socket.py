@@ -94,7 +94,7 @@ async def new_room(live: Live, *member_ids: str) -> str:
         return str(answer.json()["roomId"])
 
 
-async def test_members_see_each_others_messages_and_the_sender_is_told_when_one_is_stored(live: Live) -> None:
+async def test_members_see_each_others_messages_and_the_sender_gets_an_ack(live: Live) -> None:
     room = await new_room(live, "a", "b")
     async with talking(live, "a", "b", "c") as (a, b, c):
         await a.do("send", roomId=room, clientMessageId="1", message="hello")

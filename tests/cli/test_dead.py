@@ -170,7 +170,7 @@ def test_on_a_terminal_it_asks_first(tmp_path: Path) -> None:
     assert (code, "?" in shown) == (0, False)
 
 
-async def test_workers_elsewhere_hear_of_a_replay_over_redis(
+async def test_workers_of_other_processes_are_woken_by_a_replay_over_redis(
     store: Store, settings: Settings, redis_server: RedisServer
 ) -> None:
     url = redis_server.url
@@ -189,7 +189,7 @@ async def test_workers_elsewhere_hear_of_a_replay_over_redis(
         await elsewhere.stop()
 
 
-async def test_the_story_of_one_says_where_it_was_to_go(store: Store, settings: Settings) -> None:
+async def test_the_details_of_one_name_its_recipient_and_channel(store: Store, settings: Settings) -> None:
     async with store.transaction() as tx:
         said = await add_guaranteed_message(tx, "at_most_once", SOON)
         ids = {

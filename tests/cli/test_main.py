@@ -30,7 +30,7 @@ def unwrapped(done: subprocess.CompletedProcess[str]) -> str:
     return " ".join(done.stdout.split())
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert bongsu("--version", environment={}).stdout.startswith("bongsu 0.")
 
 
@@ -142,14 +142,14 @@ def test_a_terminal_sees_a_bar(tmp_path: Path) -> None:
     assert "━" in shown
 
 
-def test_the_doctor_finds_a_healthy_house_healthy(migrated: dict[str, str]) -> None:
+def test_the_doctor_finds_a_working_installation_good(migrated: dict[str, str]) -> None:
     done = bongsu("doctor", environment=migrated)
     assert done.returncode == 0, done.stdout
     assert "answers and is up to date" in done.stdout
     assert "✗" not in done.stdout
 
 
-def test_the_doctor_of_a_house_not_built_yet_touches_nothing(tmp_path: Path) -> None:
+def test_the_doctor_before_the_first_start_creates_nothing(tmp_path: Path) -> None:
     done = bongsu("doctor", environment={"BONGSU_DATA_DIR": str(tmp_path / "data")})
     assert done.returncode == 0, done.stdout
     assert "will be made" in done.stdout

@@ -148,31 +148,31 @@ def test_a_missing_address_is_named() -> None:
 
 
 def test_each_delivery_says_what_became_of_it() -> None:
-    def says(seen: View | None = None, **fields: Any) -> str:
+    def sentence(seen: View | None = None, **fields: Any) -> str:
         return delivery_sentence(seen or view(), replace(SENT, **fields))
 
     later = NOON + timedelta(hours=1)
-    assert says() == "sent 2026-03-01 21:00:00"
-    assert says(status="FAIL", code="UNREGISTERED") == f"failed after 1 attempt ({in_words('UNREGISTERED')})"
+    assert sentence() == "sent 2026-03-01 21:00:00"
+    assert sentence(status="FAIL", code="UNREGISTERED") == f"failed after 1 attempt ({in_words('UNREGISTERED')})"
     assert (
-        says(status="UNKNOWN", code="TIMEOUT")
+        sentence(status="UNKNOWN", code="TIMEOUT")
         == "it is not known whether it arrived (TIMEOUT: it was sent and the answer was lost)"
     )
-    assert says(status="SENDING") == "being sent"
-    assert says(status="READY") == "due now"
-    assert says(status="READY", due=later, attempts=0) == "waits until 2026-03-01 22:00:00"
+    assert sentence(status="SENDING") == "being sent"
+    assert sentence(status="READY") == "due now"
+    assert sentence(status="READY", due=later, attempts=0) == "waits until 2026-03-01 22:00:00"
     quiet = view(preferences=Preferences(quiet_hours=QuietHours(start="20:00", end="22:00")))
     waits = "waits until 2026-03-01 22:00:00 for the end of quiet hours"
-    assert says(quiet, status="READY", due=later, attempts=0) == waits
+    assert sentence(quiet, status="READY", due=later, attempts=0) == waits
     # The window of a digest may end outside them.
     by_day = view(preferences=Preferences(quiet_hours=QuietHours(start="23:00", end="08:00")))
-    assert says(by_day, status="READY", due=later, attempts=0) == "waits until 2026-03-01 22:00:00"
+    assert sentence(by_day, status="READY", due=later, attempts=0) == "waits until 2026-03-01 22:00:00"
     morning = "waits until 2026-03-02 08:00:00 for the end of quiet hours"
-    assert says(by_day, status="READY", due=NOON + timedelta(hours=11), attempts=0) == morning
+    assert sentence(by_day, status="READY", due=NOON + timedelta(hours=11), attempts=0) == morning
     held = f"waits until 2026-03-01 22:00:00 ({in_words('CIRCUIT_OPEN')})"
-    assert says(quiet, status="READY", due=later, attempts=0, code="CIRCUIT_OPEN") == held
+    assert sentence(quiet, status="READY", due=later, attempts=0, code="CIRCUIT_OPEN") == held
     again = "2 attempts failed (VENDOR_7), next attempt at 2026-03-01 22:00:00"
-    assert says(status="READY", due=later, attempts=2, code="VENDOR_7") == again
+    assert sentence(status="READY", due=later, attempts=2, code="VENDOR_7") == again
 
 
 def test_a_notification_lists_its_deliveries() -> None:
@@ -201,7 +201,7 @@ def test_an_event_is_described_from_the_members_side() -> None:
         event_id=event_id, event_type="product.price_changed", status=EventStatus.PENDING, due=NOON, created_at=NOON
     )
 
-    def says(status: EventStatus, seen: View | None = None, **fields: Any) -> str:
+    def sentence(status: EventStatus, seen: View | None = None, **fields: Any) -> str:
         text = event_sentence(seen or view(), replace(event, status=status, **fields))
         beginning = f"Event {event_id} (product.price_changed) "
         assert text.startswith(beginning)
@@ -209,24 +209,24 @@ def test_an_event_is_described_from_the_members_side() -> None:
 
     later = NOON + timedelta(hours=1)
     failed = " 2 attempts have failed, the last with: KeyError: 'x'"
-    assert says(EventStatus.PENDING) == "is PENDING: it waits for a worker."
-    assert says(EventStatus.PENDING, due=later) == "is PENDING: it is due at 2026-03-01 22:00:00."
-    assert says(EventStatus.PENDING, due=later, is_leased=True) == "is PENDING: a worker has claimed it."
-    assert says(EventStatus.PENDING, attempts=2, error="KeyError: 'x'") == f"is PENDING: it waits for a worker.{failed}"
-    assert says(EventStatus.PENDING, is_begun=True).endswith("not all of it has been reached yet.")
-    assert says(EventStatus.FAILED, attempts=2, error="KeyError: 'x'").endswith(f"unless it is replayed.{failed}")
-    assert says(EventStatus.DONE) == "is DONE, and m-1 was not in its audience."
-    assert says(EventStatus.DONE, view(rows=[ROW])) == "is DONE."
+    assert sentence(EventStatus.PENDING) == "is PENDING: it waits for a worker."
+    assert sentence(EventStatus.PENDING, due=later) == "is PENDING: it is due at 2026-03-01 22:00:00."
+    assert sentence(EventStatus.PENDING, due=later, is_leased=True) == "is PENDING: a worker has claimed it."
+    assert sentence(EventStatus.PENDING, attempts=2, error="KeyError: 'x'") == f"is PENDING: it waits for a worker.{failed}"
+    assert sentence(EventStatus.PENDING, is_begun=True).endswith("not all of it has been reached yet.")
+    assert sentence(EventStatus.FAILED, attempts=2, error="KeyError: 'x'").endswith(f"unless it is replayed.{failed}")
+    assert sentence(EventStatus.DONE) == "is DONE, and m-1 was not in its audience."
+    assert sentence(EventStatus.DONE, view(rows=[ROW])) == "is DONE."
     unhandled = replace(event, event_type="order.shiped", status=EventStatus.UNHANDLED)
     assert "is UNHANDLED: no rule handled its type" in event_sentence(view(), unhandled)
     assert event_sentence(view(), unhandled).endswith("start the workers with --app and replay it.")
     assert event_sentence(view(app=App()), unhandled).endswith("Still none does; replay it once one does.")
-    assert says(EventStatus.UNHANDLED).endswith("Replay it: a rule handles that type now.")
-    assert says(EventStatus.CANCELLED).startswith("was CANCELLED. m-1 was not decided before that")
+    assert sentence(EventStatus.UNHANDLED).endswith("Replay it: a rule handles that type now.")
+    assert sentence(EventStatus.CANCELLED).startswith("was CANCELLED. m-1 was not decided before that")
     cancelled = Cancellation(event_id, NOON + timedelta(hours=1), "cli:ann", True, 0, 0, 0, is_finished=True)
     whole = "was CANCELLED at 2026-03-01 22:00:00 by cli:ann, and withdrawn from the inboxes."
-    assert says(EventStatus.CANCELLED, view(rows=[ROW], cancellation=cancelled)) == whole
-    before = says(EventStatus.CANCELLED, view(cancellation=cancelled), finished_at=NOON)
+    assert sentence(EventStatus.CANCELLED, view(rows=[ROW], cancellation=cancelled)) == whole
+    before = sentence(EventStatus.CANCELLED, view(cancellation=cancelled), finished_at=NOON)
     assert before == f"{whole} m-1 was not in its audience."
 
 

@@ -338,7 +338,7 @@ async def test_a_job_may_return_anything(store: Store, result: Any, text: str) -
     assert (ended.run.result, ended.run.error) == (text, None)
 
 
-async def test_a_job_whose_result_cannot_be_told_has_failed(store: Store) -> None:
+async def test_a_job_whose_result_cannot_be_shown_has_failed(store: Store) -> None:
     class Mute:
         def __str__(self) -> str:
             raise ValueError("no words")

@@ -407,7 +407,7 @@ async def test_many_large_events_do_not_keep_small_ones_from_being_claimed(
 
 
 @pytest.mark.parametrize("priority", list(Priority))
-async def test_a_notice_that_says_so_ranks_as_bulk_however_few_it_is_for(
+async def test_a_notice_declared_bulk_ranks_as_bulk_however_few_it_is_for(
     store: Store, settings: Settings, priority: Priority
 ) -> None:
     await add_members(store, "a", device=True)

@@ -70,7 +70,7 @@ async def test_likes_of_one_post_are_one_notification(store: Store, settings: Se
     assert await texts(store) == ["Cho and 2 others liked your post."]
     ((data,),) = await rows(store, "SELECT data FROM bongsu_digests")
     assert json.loads(data) == {"actorId": "cho", "actorName": "Cho", "count": 3, "actorIds": ["cho", "bob", "ann"]}
-    assert await results_by_member(store) == {"owner": {"TOLD": 1, "MERGED": 2}}
+    assert await results_by_member(store) == {"owner": {"NOTIFIED": 1, "MERGED": 2}}
     assert await unread_is_exact(store)
     ((capped, unread),) = await rows(store, "SELECT capped_count, unread FROM bongsu_members")
     assert (capped, unread) == (1, 1)
@@ -125,7 +125,7 @@ async def test_the_same_actor_and_ones_own_like_do_not_count(store: Store, setti
     await decide_likes(store, settings, clock, like("ann"), like("ann"), like("owner"))
     await decide_likes(store, settings, clock, like("ann"), like("bob"), like("bob"))
     await decide_likes(store, settings, clock, like("bob"))
-    assert (await results_by_member(store))["owner"] == {"TOLD": 1, "MERGED": 1, "DUPLICATE": 4}
+    assert (await results_by_member(store))["owner"] == {"NOTIFIED": 1, "MERGED": 1, "DUPLICATE": 4}
     ((size,),) = await rows(store, "SELECT size FROM bongsu_digests")
     assert size == 2
 
@@ -135,7 +135,7 @@ async def test_an_actor_counts_once_also_without_a_dedup_window(store: Store, se
     rules = rules_notifying(Listed(("m",)), kind, ref_id="p1")
     await decide(store, settings, rules, trigger_event(actor_id="a"), trigger_event(actor_id="a"), clock=clock)
     await decide(store, settings, rules, trigger_event(actor_id="a"), trigger_event(), trigger_event(), clock=clock)
-    assert await results_by_member(store) == {"m": {"TOLD": 1, "MERGED": 2, "DUPLICATE": 2}}
+    assert await results_by_member(store) == {"m": {"NOTIFIED": 1, "MERGED": 2, "DUPLICATE": 2}}
 
 
 async def test_a_resent_event_counts_once(store: Store, settings: Settings) -> None:
@@ -143,7 +143,7 @@ async def test_a_resent_event_counts_once(store: Store, settings: Settings) -> N
     await decide_likes(store, settings, clock, event)
     await decide_likes(store, settings, clock, event, like("bob"))
     await decide_likes(store, settings, clock, event)
-    assert await results_by_member(store) == {"owner": {"TOLD": 1, "MERGED": 1}}
+    assert await results_by_member(store) == {"owner": {"NOTIFIED": 1, "MERGED": 1}}
 
 
 async def test_the_next_like_opens_another_digest_once_it_is_read(store: Store, settings: Settings) -> None:
@@ -194,7 +194,7 @@ async def test_a_merge_needs_no_room_under_the_cap(store: Store, settings: Setti
     limited, clock = settings.model_copy(update={"daily_limit": 1}), Clock()
     await decide_likes(store, limited, clock, like("ann"), like("ann", "p2"), like("bob"))
     await decide_likes(store, limited, clock, like("cho"), like("ann", "p3"), like("bob", "p2"))
-    assert await results_by_member(store) == {"owner": {"TOLD": 1, "MERGED": 2, "RATE_LIMITED": 3}}
+    assert await results_by_member(store) == {"owner": {"NOTIFIED": 1, "MERGED": 2, "RATE_LIMITED": 3}}
 
 
 async def test_a_member_who_opted_out_has_nothing_merged(store: Store, settings: Settings) -> None:
@@ -202,7 +202,7 @@ async def test_a_member_who_opted_out_has_nothing_merged(store: Store, settings:
     await decide_likes(store, settings, clock, like("ann"))
     await set_preferences(store, "owner", types={"POST_LIKE": {"enabled": False}})
     await decide_likes(store, settings, clock, like("bob"))
-    assert await results_by_member(store) == {"owner": {"TOLD": 1, "USER_OPTED_OUT": 1}}
+    assert await results_by_member(store) == {"owner": {"NOTIFIED": 1, "USER_OPTED_OUT": 1}}
 
 
 async def test_the_push_is_due_when_the_window_ends(store: Store, settings: Settings) -> None:
@@ -258,7 +258,7 @@ async def test_an_audience_of_many_has_a_digest_for_each_member(store: Store, se
 
 async def test_a_digest_of_no_seconds_is_none(store: Store, settings: Settings) -> None:
     await decide_likes(store, settings.model_copy(update={"digest_seconds": 0}), Clock(), like("ann"), like("bob"))
-    assert await results_by_member(store) == {"owner": {"TOLD": 2}}
+    assert await results_by_member(store) == {"owner": {"NOTIFIED": 2}}
     found = await rows(store, "SELECT body FROM bongsu_messages ORDER BY message_id")
     assert [row["body"] for row in found] == [f"{one}님이 회원님의 게시글을 좋아해요." for one in ("Ann", "Bob")]
 
@@ -267,7 +267,7 @@ async def test_types_with_and_without_digests_share_a_batch(store: Store, settin
     follow = Event(event_type="follow.created", actor_id="ann", target_id="owner")
     comment = Event(event_type="comment.created", actor_id="ann", target_id="owner", ref_id="p1")
     await decide_likes(store, settings, Clock(), like("ann"), follow, like("bob"), comment)
-    assert await results_by_member(store) == {"owner": {"TOLD": 3, "MERGED": 1}}
+    assert await results_by_member(store) == {"owner": {"NOTIFIED": 3, "MERGED": 1}}
 
 
 async def test_a_rule_chooses_the_key(store: Store, settings: Settings) -> None:
@@ -279,7 +279,7 @@ async def test_a_rule_chooses_the_key(store: Store, settings: Settings) -> None:
         return Notice(kind, Listed(("m",)), ref_id=event.ref_id, digest_key="visits", title="t", body="b")
 
     await decide(store, settings, rules, trigger_event("a"), trigger_event("b"), clock=Clock())
-    assert await results_by_member(store) == {"m": {"TOLD": 1, "MERGED": 1}}
+    assert await results_by_member(store) == {"m": {"NOTIFIED": 1, "MERGED": 1}}
 
 
 async def test_a_key_of_any_length_gathers_what_has_the_same(store: Store, settings: Settings) -> None:
@@ -294,12 +294,12 @@ async def test_a_key_of_any_length_gathers_what_has_the_same(store: Store, setti
 
     events = [trigger_event(), trigger_event(), trigger_event("other")]
     await decide(store, settings, rules, *events, clock=Clock())
-    assert await results_by_member(store) == {"m": {"TOLD": 2, "MERGED": 1}}
+    assert await results_by_member(store) == {"m": {"NOTIFIED": 2, "MERGED": 1}}
 
 
 async def test_without_a_key_it_is_a_notification_of_its_own(store: Store, settings: Settings) -> None:
     await decide_likes(store, settings, Clock(), like("ann", post=None), like("bob", post=None))  # type: ignore[arg-type]
-    assert await results_by_member(store) == {"owner": {"TOLD": 2}}
+    assert await results_by_member(store) == {"owner": {"NOTIFIED": 2}}
 
 
 async def test_two_workers_count_each_like_once(store: Store, settings: Settings) -> None:
@@ -309,7 +309,7 @@ async def test_two_workers_count_each_like_once(store: Store, settings: Settings
         await outbox.add(tx, [like(f"a{number}") for number in range(60)])
     deciders = [ClockedDecider(store, settings, clock, chunk=7) for _ in range(3)]
     await asyncio.gather(*(run_worker(EventWorker(store, catalogue(settings), settings, one)) for one in deciders))
-    assert await results_by_member(store) == {"owner": {"TOLD": 1, "MERGED": 59}}
+    assert await results_by_member(store) == {"owner": {"NOTIFIED": 1, "MERGED": 59}}
     ((size,),) = await rows(store, "SELECT size FROM bongsu_digests")
     assert size == 60
 

@@ -79,7 +79,7 @@ def expected(batches: Iterable[Iterable[Said]]) -> Counter[tuple[str, str, str, 
             elif not kind.is_critical and used[name] >= LIMIT:
                 fate = "RATE_LIMITED"
             else:
-                fate = "TOLD"
+                fate = "NOTIFIED"
                 used[name] += not kind.is_critical
                 sent.add((name, one.kind, one.subject))
             found[name, one.kind, one.subject, fate] += 1
@@ -121,7 +121,7 @@ async def decided(store: Store, settings: Settings, example: int, batches: Seque
     found = await rows(
         store,
         """SELECT f.member_id, m.type, m.subject, f.fate FROM (
-               SELECT message_id, member_id, 'TOLD' AS fate FROM bongsu_notifications
+               SELECT message_id, member_id, 'NOTIFIED' AS fate FROM bongsu_notifications
                UNION ALL SELECT message_id, member_id, reason AS fate FROM bongsu_suppressions) AS f
            JOIN bongsu_messages m USING (message_id) WHERE m.subject LIKE $1""",
         f"%-{example}",
@@ -166,8 +166,8 @@ async def test_events_of_one_actor_share_steps(store: Store, settings: Settings)
             await outbox.add(tx, follows)
         await run_worker(EventWorker(store, catalogue(settings), settings, Counted(store, Templates.load(), settings)))
     assert steps == 2
-    twice = {one: {"TOLD": 1, "DUPLICATE": 1} for one in followers[:20]}
-    assert await results_by_member(store) == {**{one: {"TOLD": 1} for one in followers}, **twice}
+    twice = {one: {"NOTIFIED": 1, "DUPLICATE": 1} for one in followers[:20]}
+    assert await results_by_member(store) == {**{one: {"NOTIFIED": 1} for one in followers}, **twice}
 
 
 async def test_of_the_same_key_another_type_waits_for_its_turn(store: Store, settings: Settings) -> None:
@@ -181,7 +181,7 @@ async def test_of_the_same_key_another_type_waits_for_its_turn(store: Store, set
 
     full = settings.model_copy(update={"daily_limit": 0})
     await decide(store, full, rules, trigger_event("1"), trigger_event("critical"), trigger_event("2"))
-    assert await results_by_member(store) == {"a": {"RATE_LIMITED": 1, "TOLD": 1, "DUPLICATE": 1}}
+    assert await results_by_member(store) == {"a": {"RATE_LIMITED": 1, "NOTIFIED": 1, "DUPLICATE": 1}}
 
 
 async def test_an_event_that_continues_makes_others_duplicates_and_not_itself(store: Store, settings: Settings) -> None:
@@ -189,4 +189,4 @@ async def test_an_event_that_continues_makes_others_duplicates_and_not_itself(st
     await decide(
         store, settings, rules_notifying(Listed(everyone), subject="p1"), trigger_event("1"), trigger_event("2"), chunk=2
     )
-    assert await results_by_member(store) == {one: {"TOLD": 1, "DUPLICATE": 1} for one in everyone}
+    assert await results_by_member(store) == {one: {"NOTIFIED": 1, "DUPLICATE": 1} for one in everyone}

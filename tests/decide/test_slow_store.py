@@ -78,7 +78,7 @@ async def test_events_decided_while_the_store_is_locked_use_no_attempt(store: St
     worker = EventWorker(store, rules_notifying(Listed(("a",))), soon, ClockedDecider(store, soon, Clock()))
     await decided_in_vain(store, soon, worker, StoreBusy)
     await run_worker(worker)
-    assert await results_by_member(store) == {"a": {"TOLD": 3}}
+    assert await results_by_member(store) == {"a": {"NOTIFIED": 3}}
 
 
 @pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
@@ -95,4 +95,4 @@ async def test_a_statement_that_takes_too_long_uses_no_attempt(
     await decided_in_vain(slow, soon, worker, StoreTooSlow)
     await run_worker(worker)
     await slow.close()
-    assert await results_by_member(store) == {"a": {"TOLD": 3}}
+    assert await results_by_member(store) == {"a": {"NOTIFIED": 3}}

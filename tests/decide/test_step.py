@@ -63,7 +63,7 @@ def settings(request: pytest.FixtureRequest, migrated_settings: SettingsMaker, m
     return migrated_settings(request.param.split()[0])
 
 
-async def test_each_member_of_the_audience_is_told_once(store: Store, settings: Settings) -> None:
+async def test_each_member_of_the_audience_is_notified_once(store: Store, settings: Settings) -> None:
     await decide(store, settings, rules_notifying(Listed(("a", "b", "a"))), trigger_event("1"))
     assert await notified_counts(store) == {"a": 1, "b": 1}
     assert await unread_is_exact(store)
@@ -82,7 +82,7 @@ async def test_members_are_in_order_byte_by_byte(store: Store, settings: Setting
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])
-async def test_an_audience_larger_than_a_step_is_told_step_by_step(store: Store, settings: Settings, chunk: int) -> None:
+async def test_an_audience_larger_than_a_step_is_notified_step_by_step(store: Store, settings: Settings, chunk: int) -> None:
     everyone = [f"m{number}" for number in range(7)]
     await add_members(store, *everyone)
     await decide(store, settings, rules_notifying(Everyone()), trigger_event("1"), trigger_event("2"), chunk=chunk)
@@ -128,7 +128,7 @@ async def test_a_select_runs_once_however_many_it_finds(
     assert await rows(store, "SELECT * FROM bongsu_audience_snapshots") == []
 
 
-async def test_who_follows_later_is_not_told_and_who_left_is(store: Store, settings: Settings) -> None:
+async def test_who_follows_later_is_not_notified_and_who_left_is(store: Store, settings: Settings) -> None:
     """Who hears of it is settled before the first step."""
     everyone = await followers(store, 9)
     await add_members(store, *everyone)
@@ -243,7 +243,7 @@ class Recording:
         return await self._tx.execute(*queries)
 
 
-async def test_an_audience_of_nobody_is_told_nothing(store: Store, settings: Settings) -> None:
+async def test_an_empty_audience_gets_no_notification(store: Store, settings: Settings) -> None:
     nobody = rules_notifying(
         lambda event: Selected("SELECT member_id FROM bongsu_members") if event.ref_id == "1" else Listed(())
     )
@@ -270,13 +270,13 @@ async def test_the_same_about_the_same_is_a_duplicate_for_an_hour(store: Store, 
     await decide(store, settings, rules, trigger_event(), clock=clock)
     clock.forward(minutes=59)
     await decide(store, settings, rules, trigger_event(), clock=clock)
-    assert await results_by_member(store) == {"a": {"TOLD": 1, "DUPLICATE": 1}}
+    assert await results_by_member(store) == {"a": {"NOTIFIED": 1, "DUPLICATE": 1}}
     clock.forward(minutes=1, seconds=1)
     await decide(store, settings, rules, trigger_event(), clock=clock)
     assert await notified_counts(store) == {"a": 2}
 
 
-async def test_who_is_told_days_after_the_others_is_not_told_the_same_within_the_hour(
+async def test_who_is_notified_days_after_the_others_gets_no_duplicate_within_the_hour(
     store: Store, settings: Settings
 ) -> None:
     clock = Clock()
@@ -292,12 +292,12 @@ async def test_who_is_told_days_after_the_others_is_not_told_the_same_within_the
     clock.forward(minutes=59)
     await decide(store, settings, rules, trigger_event(), clock=clock)
     assert await results_by_member(store) == {
-        **{one: {"TOLD": 2} for one in "ab"},
-        **{one: {"TOLD": 1, "DUPLICATE": 1} for one in "cd"},
+        **{one: {"NOTIFIED": 2} for one in "ab"},
+        **{one: {"NOTIFIED": 1, "DUPLICATE": 1} for one in "cd"},
     }
 
 
-async def test_what_is_claimed_again_while_it_waits_in_hand_is_told_once(store: Store, settings: Settings) -> None:
+async def test_what_is_claimed_again_while_it_is_in_progress_is_notified_once(store: Store, settings: Settings) -> None:
     """Of those about the same thing some wait, and the leases of these end at once."""
     no_time = settings.model_copy(update={"lease_seconds": 0.0})
     kind = NoticeType("SAID", IN_APP, duplicate_hours=0)
@@ -315,7 +315,7 @@ async def test_what_is_claimed_again_while_it_waits_in_hand_is_told_once(store: 
     (Listed(("a", "b")), NoticeType("SAID", IN_APP), 0),
     (Listed(("nobody-yet",)), NoticeType("SAID", PUSH), 0),
 ])  # fmt: skip
-async def test_a_step_says_how_many_deliveries_there_are_to_be(
+async def test_a_step_returns_how_many_deliveries_it_made(
     store: Store, settings: Settings, audience: Audience, kind: NoticeType, expected: int
 ) -> None:
     """Dispatchers are woken by that, and by nothing else before their next poll."""
@@ -330,11 +330,11 @@ async def test_a_step_says_how_many_deliveries_there_are_to_be(
     assert len(await delivery_channels(store)) == expected
 
 
-async def test_of_two_duplicates_in_one_step_the_first_is_told(store: Store, settings: Settings) -> None:
+async def test_of_two_duplicates_in_one_step_the_first_is_notified(store: Store, settings: Settings) -> None:
     await decide(
         store, settings, rules_notifying(Listed(("a", "b")), subject="p1"), *(trigger_event(str(one)) for one in range(3))
     )
-    assert await results_by_member(store) == {one: {"TOLD": 1, "DUPLICATE": 2} for one in "ab"}
+    assert await results_by_member(store) == {one: {"NOTIFIED": 1, "DUPLICATE": 2} for one in "ab"}
     (ref_id,) = (await rows(store, "SELECT DISTINCT e.ref_id FROM bongsu_messages m JOIN bongsu_events e USING (event_id) "
                             "JOIN bongsu_notifications USING (message_id)"))[0]  # fmt: skip
     assert ref_id == "0"
@@ -345,7 +345,7 @@ async def test_the_eleventh_of_a_day_is_one_too_many(store: Store, settings: Set
     await decide(
         store, settings, rules_notifying(Listed(("a", "b"))), *(trigger_event(str(one)) for one in range(12)), clock=clock
     )
-    assert await results_by_member(store) == {one: {"TOLD": 10, "RATE_LIMITED": 2} for one in "ab"}
+    assert await results_by_member(store) == {one: {"NOTIFIED": 10, "RATE_LIMITED": 2} for one in "ab"}
     clock.forward(hours=12)
     await decide(store, settings, rules_notifying(Listed(("a",))), trigger_event(), clock=clock)
     assert (await notified_counts(store))["a"] == 11
@@ -369,10 +369,10 @@ async def test_critical_ones_pass_the_cap_and_do_not_count(store: Store, setting
     await decide(store, limited, critical, trigger_event("1"), trigger_event("2"))
     await decide(store, limited, rules_notifying(Listed(("a",))), trigger_event("3"), trigger_event("4"))
     await decide(store, limited, critical, trigger_event("5"))
-    assert await results_by_member(store) == {"a": {"TOLD": 4, "RATE_LIMITED": 1}}
+    assert await results_by_member(store) == {"a": {"NOTIFIED": 4, "RATE_LIMITED": 1}}
 
 
-async def test_wishes_are_kept(store: Store, settings: Settings) -> None:
+async def test_preferences_are_kept(store: Store, settings: Settings) -> None:
     await set_preferences(store, "off", enabled=False)
     await set_preferences(store, "not-this", types={"SAID": {"enabled": False}})
     await set_preferences(store, "not-that", types={"OTHER": {"enabled": False}})
@@ -381,16 +381,16 @@ async def test_wishes_are_kept(store: Store, settings: Settings) -> None:
     assert await results_by_member(store) == {
         "off": {"USER_OPTED_OUT": 1},
         "not-this": {"USER_OPTED_OUT": 1},
-        "not-that": {"TOLD": 1},
+        "not-that": {"NOTIFIED": 1},
         "no-way": {"USER_OPTED_OUT": 1},
-        "new": {"TOLD": 1},
+        "new": {"NOTIFIED": 1},
     }
     critical = NoticeType("ALARM", IN_APP, is_critical=True)
     await decide(store, settings, rules_notifying(Listed(("off",)), critical), trigger_event())
     assert (await notified_counts(store))["off"] == 1
 
 
-async def test_what_leaves_the_house_goes_by_every_way_there_is(store: Store, settings: Settings) -> None:
+async def test_there_is_a_delivery_for_each_channel_that_reaches_the_member(store: Store, settings: Settings) -> None:
     await add_members(store, "all", "push", device=True)
     await add_members(store, "none", "phone")
     await set_columns(store, "members", {"member_id": "all"}, email="a@b.kr")
@@ -416,14 +416,14 @@ async def test_without_inbox_and_address_there_is_none(store: Store, settings: S
     await set_columns(store, "devices", {"member_id": "gone"}, status="INVALID")
     await decide(store, settings, rules_notifying(Everyone(), NoticeType("SAID", PUSH)), trigger_event())
     assert await results_by_member(store) == {
-        "with": {"TOLD": 1},
+        "with": {"NOTIFIED": 1},
         "without": {"NO_ADDRESS": 1},
         "refused": {"NO_ADDRESS": 1},
         "gone": {"NO_ADDRESS": 1},
     }
 
 
-async def test_quiet_hours_defer_what_leaves_the_house_and_nothing_else(store: Store, settings: Settings) -> None:
+async def test_quiet_hours_defer_deliveries_and_nothing_else(store: Store, settings: Settings) -> None:
     await add_members(store, "asleep", "awake", device=True)
     await set_preferences(store, "asleep", quietHours={"start": "22:00", "end": "08:00"})
     night = Clock(NOON + timedelta(hours=11))  # 23:00 in Seoul
@@ -470,7 +470,7 @@ async def test_everybody_reads_their_own_language(store: Store, settings: Settin
 
 
 @pytest.mark.parametrize("audience", [["a"], ("a",), "a", None])
-async def test_what_is_no_audience_tells_nobody(store: Store, settings: Settings, audience: object) -> None:
+async def test_what_is_not_an_audience_notifies_nobody(store: Store, settings: Settings, audience: object) -> None:
     """Above all not everybody."""
     await add_members(store, "a", "b")
     once = settings.model_copy(update={"max_retries": 0})
@@ -481,7 +481,7 @@ async def test_what_is_no_audience_tells_nobody(store: Store, settings: Settings
     assert "write Listed" in error
 
 
-async def test_a_time_zone_nobody_knows_does_not_silence_others(store: Store, settings: Settings) -> None:
+async def test_an_unknown_time_zone_does_not_keep_others_from_being_notified(store: Store, settings: Settings) -> None:
     await add_members(store, "a", "b")
     await set_columns(store, "members", {"member_id": "a"}, timezone="Mars/Olympus")
     await decide(store, settings, rules_notifying(Everyone()), trigger_event("1"), trigger_event("2"))
@@ -496,7 +496,7 @@ async def test_two_notices_of_one_event_about_the_same_are_one(store: Store, set
         return [Notice(NoticeType("SAID", IN_APP), Listed(("a",)), title="t", body="b") for _ in range(2)]
 
     await decide(store, settings, twice, trigger_event())
-    assert await results_by_member(store) == {"a": {"TOLD": 1, "DUPLICATE": 1}}
+    assert await results_by_member(store) == {"a": {"NOTIFIED": 1, "DUPLICATE": 1}}
 
 
 async def test_a_select_without_the_rights_for_it_fails_its_event_alone(store: Store, settings: Settings) -> None:

@@ -191,7 +191,7 @@ async def test_a_refusal_ends_it_and_keeps_the_address(
 
 
 @pytest.mark.parametrize("change", [{"has_consent": False}, {"status": "INVALID"}], ids=["no consent", "invalid"])
-async def test_a_device_that_said_no_after_the_fan_out_gets_nothing(
+async def test_a_device_that_withdrew_consent_after_the_fan_out_gets_nothing(
     store: Store, quick: Settings, change: dict[str, Any]
 ) -> None:
     await one_delivery(store, quick)
@@ -250,7 +250,7 @@ async def test_what_was_being_claimed_when_its_dispatcher_died_is_sent(
     assert await states(store) == [("SUCCESS", None)]
 
 
-async def test_what_cannot_go_is_not_left_on_the_wire_by_who_dies_with_it(store: Store, quick: Settings) -> None:
+async def test_what_cannot_be_sent_is_not_left_sending_by_a_dispatcher_that_is_killed(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick, MOST_ONCE)
     await set_columns(store, "devices", has_consent=False)
     await left_behind(store)
@@ -506,7 +506,7 @@ async def test_no_more_are_in_hand_than_there_are_slots(
     await dispatcher.stop()
 
 
-async def test_what_another_left_on_the_wire_is_not_made_ready_by_a_hiccup(
+async def test_what_another_left_sending_is_not_made_ready_by_a_short_outage(
     store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one_delivery(store, quick, MOST_ONCE)

@@ -53,7 +53,7 @@ def story(seed: int, length: int = 60) -> list[tuple[Any, ...]]:
     return [(event.event_type, event.ref_id, event.target_id, event.payload, summary) for event, summary in happenings]
 
 
-def test_the_same_seed_tells_the_same_story() -> None:
+def test_the_same_seed_gives_the_same_events() -> None:
     assert story(1) == story(1)
     assert story(1) != story(2)
 

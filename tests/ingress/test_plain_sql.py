@@ -94,7 +94,7 @@ async def test_the_full_one_is_stored_once_and_says_so_by_its_number_of_rows(sto
     assert await claimed(store) == [SHOWN]
 
 
-async def test_what_is_rolled_back_was_never_said(store: Store, settings: Settings) -> None:
+async def test_what_is_rolled_back_was_never_published(store: Store, settings: Settings) -> None:
     with service(settings) as (connection, shown):
         connection.execute(shown.full)
         connection.rollback()

@@ -33,7 +33,7 @@ def write(folder: Path, name: str, text: str) -> Templates:
     return Templates.load(folder)
 
 
-def says(event: Event, locale: str | None = "ko", product_name: str | None = None) -> Rendered:
+def phrase(event: Event, locale: str | None = "ko", product_name: str | None = None) -> Rendered:
     (notice,) = RULES.detect(event)
     return Templates.load(Path("none")).phrase(notice, event, locale, product_name)
 
@@ -52,7 +52,7 @@ DROP = Event(event_type="product.price_changed", ref_id="p", payload={"previousP
     ],
 )
 def test_a_price_drop_in_words(locale: str, product_name: str | None, title: str, body: str) -> None:
-    assert says(DROP, locale, product_name) == Rendered(title, body)
+    assert phrase(DROP, locale, product_name) == Rendered(title, body)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_price_drop_in_words(locale: str, product_name: str | None, title: str
 )
 def test_the_rest_of_the_catalogue_in_words(event_type: str, payload: dict[str, Any], title: str, body: str) -> None:
     event = Event(event_type=event_type, actor_id="a", target_id="b", ref_id="42", payload=payload)
-    assert says(event) == Rendered(title, body)
+    assert phrase(event) == Rendered(title, body)
 
 
 def test_a_recommendation_in_words(own: Path) -> None:

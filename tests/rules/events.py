@@ -1,4 +1,4 @@
-"""Asking the rules, as the worker does."""
+"""Evaluates the rules, as the worker does."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
 
 
-def said(event_type: str, rules: Rules | None = None, payload: dict[str, Any] | None = None, **fields: Any) -> list[Notice]:
-    """What the rules say of such an event."""
+def notices_of(
+    event_type: str, rules: Rules | None = None, payload: dict[str, Any] | None = None, **fields: Any
+) -> list[Notice]:
+    """What the rules give for such an event."""
     event = Event(event_type=event_type, payload=payload or {}, **fields)
     return (rules or catalogue(Settings())).detect(event)
 
 
-def the_one(notices: list[Notice]) -> Notice:
+def the_only(notices: list[Notice]) -> Notice:
     (notice,) = notices
     return notice

@@ -13,7 +13,7 @@ from bongsu.model import Action, Channel, Event, Guarantee, Interested, Priority
 from bongsu.rules import catalogue
 from bongsu.rules.commerce import back_in_stock, commerce, drop_percentage
 from bongsu.settings import Settings
-from tests.rules.events import said, the_one
+from tests.rules.events import notices_of, the_only
 
 prices = st.one_of(
     st.integers(0, 10**9),
@@ -37,20 +37,22 @@ def falls_enough(previous: float, current: float, threshold: float) -> bool:
 
 
 @given(prices, prices, st.one_of(st.integers(0, 100), st.floats(0, 100, allow_subnormal=False)))
-def test_a_price_drop_is_told_from_the_threshold_on_and_exactly(previous: float, current: float, threshold: float) -> None:
+def test_a_price_drop_is_notified_from_the_threshold_on_and_exactly(
+    previous: float, current: float, threshold: float
+) -> None:
     rules = commerce(Settings(price_drop_threshold=threshold))
-    notices = said("product.price_changed", rules, {"previousPrice": previous, "currentPrice": current}, ref_id="p")
+    notices = notices_of("product.price_changed", rules, {"previousPrice": previous, "currentPrice": current}, ref_id="p")
     assert bool(notices) is falls_enough(previous, current, Settings(price_drop_threshold=threshold).price_drop_threshold)
 
 
 @given(st.integers(1, 10**9), st.integers(0, 10**9))
 def test_the_percentage_is_a_whole_number_rounded_down(previous: int, current: int) -> None:
     rules = commerce(Settings(price_drop_threshold=0))
-    notices = said("product.price_changed", rules, {"previousPrice": previous, "currentPrice": current}, ref_id="p")
+    notices = notices_of("product.price_changed", rules, {"previousPrice": previous, "currentPrice": current}, ref_id="p")
     if current >= previous:
         assert notices == []
     else:
-        whole = the_one(notices).data["dropPercentage"]
+        whole = the_only(notices).data["dropPercentage"]
         assert type(whole) is int
         assert previous * whole <= (previous - current) * 100 < previous * (whole + 1)
 
@@ -70,7 +72,7 @@ def test_the_percentage_is_a_whole_number_rounded_down(previous: int, current: i
 )
 def test_ten_per_cent_is_ten_per_cent(previous: float, current: float, is_told: bool) -> None:
     payload = {"previousPrice": previous, "currentPrice": current}
-    assert bool(said("product.price_changed", payload=payload, ref_id="p")) is is_told
+    assert bool(notices_of("product.price_changed", payload=payload, ref_id="p")) is is_told
 
 
 @given(st.one_of(no_numbers, st.integers(max_value=0), st.floats(max_value=0)), st.one_of(prices, no_numbers))
@@ -92,7 +94,7 @@ def test_back_in_stock_is_from_nothing_to_a_whole_number_of_something(previous: 
 
 def test_a_price_drop_as_the_contract_has_it() -> None:
     payload = {"previousPrice": 12_000, "currentPrice": 9_900}
-    notice = the_one(said("product.price_changed", payload=payload, ref_id="sku-1"))
+    notice = the_only(notices_of("product.price_changed", payload=payload, ref_id="sku-1"))
     assert notice.audience == Interested("sku-1", frozenset({Action.VIEW, Action.CLICK, Action.ADD_TO_CART}), 7)
     assert (notice.type.name, notice.type.priority) == ("PRICE_DROP", Priority.HIGH)
     assert notice.type.channels == (Channel.PUSH, Channel.IN_APP)
@@ -103,13 +105,13 @@ def test_a_price_drop_as_the_contract_has_it() -> None:
 
 def test_a_second_drop_of_a_product_has_the_subject_of_the_first() -> None:
     falls = [{"previousPrice": 100, "currentPrice": 80}, {"previousPrice": 80, "currentPrice": 10}]
-    subjects = {the_one(said("product.price_changed", payload=fall, ref_id="sku-1")).subject for fall in falls}
+    subjects = {the_only(notices_of("product.price_changed", payload=fall, ref_id="sku-1")).subject for fall in falls}
     assert subjects == {"sku-1"}
 
 
 def test_back_in_stock_as_the_contract_has_it() -> None:
     payload = {"previousStock": 0, "currentStock": 5}
-    notice = the_one(said("product.stock_changed", payload=payload, ref_id="sku-1"))
+    notice = the_only(notices_of("product.stock_changed", payload=payload, ref_id="sku-1"))
     assert notice.audience == Interested("sku-1", frozenset({Action.ADD_TO_CART}), 30)
     assert (notice.type.name, notice.type.priority) == ("BACK_IN_STOCK", Priority.HIGH)
     assert notice.type.channels == (Channel.PUSH, Channel.SMS)
@@ -119,7 +121,7 @@ def test_back_in_stock_as_the_contract_has_it() -> None:
 
 @pytest.mark.parametrize("payload", [{}, {"previousStock": 1, "currentStock": 2}, {"previousStock": 0, "currentStock": 0}])
 def test_stock_that_was_there_or_still_is_not_is_no_news(payload: dict[str, Any]) -> None:
-    assert said("product.stock_changed", payload=payload, ref_id="p") == []
+    assert notices_of("product.stock_changed", payload=payload, ref_id="p") == []
 
 
 def test_how_far_back_interest_reaches_can_be_set() -> None:
@@ -128,17 +130,17 @@ def test_how_far_back_interest_reaches_can_be_set() -> None:
     stock = {"previousStock": 0, "currentStock": 1}
     days = []
     for notice in (
-        the_one(said("product.price_changed", rules, price, ref_id="p")),
-        the_one(said("product.stock_changed", rules, stock, ref_id="p")),
+        the_only(notices_of("product.price_changed", rules, price, ref_id="p")),
+        the_only(notices_of("product.stock_changed", rules, stock, ref_id="p")),
     ):
         assert isinstance(notice.audience, Interested)
         days.append(notice.audience.days)
     assert days == [3, 4]
 
 
-def test_a_change_of_no_product_is_told_nobody() -> None:
-    assert said("product.price_changed", payload={"previousPrice": 2, "currentPrice": 1}) == []
-    assert said("product.stock_changed", payload={"previousStock": 0, "currentStock": 1}) == []
+def test_a_change_without_a_product_notifies_nobody() -> None:
+    assert notices_of("product.price_changed", payload={"previousPrice": 2, "currentPrice": 1}) == []
+    assert notices_of("product.stock_changed", payload={"previousStock": 0, "currentStock": 1}) == []
 
 
 def test_an_edited_product_is_no_news() -> None:

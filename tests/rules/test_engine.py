@@ -14,7 +14,7 @@ from bongsu.errors import BadApp
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
 from bongsu.rules import Rules, catalogue
 from bongsu.settings import Settings
-from tests.rules.events import said, the_one
+from tests.rules.events import notices_of, the_only
 
 LIKED: dict[str, Any] = {"actor_id": "a", "target_id": "b", "ref_id": "1"}
 
@@ -27,11 +27,11 @@ def test_a_users_rule_adds_to_the_built_in_ones() -> None:
     def tell_the_team(_event: Event) -> Iterable[Notice]:
         yield Notice(team, Everyone())
 
-    names = [notice.type.name for notice in said("post.liked", catalogue(Settings(), app), **LIKED)]
+    names = [notice.type.name for notice in notices_of("post.liked", catalogue(Settings(), app), **LIKED)]
     assert names == ["POST_LIKE", "TEAM"]
     # The app is included, not changed; and what is included later has no part in it.
     assert list(app.types) == ["TEAM"]
-    assert [notice.type.name for notice in said("post.liked", **LIKED)] == ["POST_LIKE"]
+    assert [notice.type.name for notice in notices_of("post.liked", **LIKED)] == ["POST_LIKE"]
 
 
 def test_a_type_declares_all_that_holds_for_its_kind() -> None:
@@ -202,7 +202,7 @@ ONE = Notice(NoticeType("X", (Channel.PUSH,)), Listed(("a",)), subject="s")
 def test_a_rule_gives_none_one_or_many(given: Any, notices: list[Notice]) -> None:
     rules = Rules()
     rules.rule("x")(lambda _event: given)
-    assert said("x", rules) == notices
+    assert notices_of("x", rules) == notices
 
 
 @pytest.mark.parametrize(
@@ -217,19 +217,19 @@ def test_a_rule_that_gives_something_else_is_named(given: Any, says: str) -> Non
         return given
 
     with pytest.raises(TypeError, match=says):
-        said("x", rules)
+        notices_of("x", rules)
 
 
 def test_a_notice_that_names_no_subject_is_about_its_ref_or_else_about_its_event() -> None:
     rules = Rules()
     rules.rule("x")(lambda event: Notice(ONE.type, Everyone(), ref_id=event.ref_id))
     event = Event(event_type="x")
-    assert the_one(rules.detect(event)).subject == str(event.event_id)
-    assert the_one(said("x", rules, ref_id="7")).subject == "7"
+    assert the_only(rules.detect(event)).subject == str(event.event_id)
+    assert the_only(notices_of("x", rules, ref_id="7")).subject == "7"
 
 
 def test_an_event_no_rule_is_about_gives_rise_to_nothing() -> None:
-    assert said("nobody.knows") == []
+    assert notices_of("nobody.knows") == []
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_a_reference_of_another_form_is_refused(reference: str) -> None:
     assert f"--app {reference} is not of the form package.module:app" in refusal(reference)
 
 
-def test_a_module_that_is_not_there_is_told_from_one_that_it_needs(shop: Path) -> None:
+def test_a_missing_module_is_distinguished_from_one_that_it_imports(shop: Path) -> None:
     assert refusal("shop.rules:app").startswith(f"There is no module shop in {shop} or among the installed packages.")
     (shop / "shop.py").write_text("x = 1\nimport no_such_thing\n")
     assert "shop cannot be imported: ModuleNotFoundError: No module named 'no_such_thing' (" in refusal("shop:app")

@@ -57,7 +57,7 @@ async def settled(*signals: Signals) -> None:
                 await kind.wait_all_subscribed()
 
 
-async def test_every_listener_of_a_topic_hears_a_signal_and_no_other_does(signals: Signals) -> None:
+async def test_every_listener_of_a_topic_gets_a_signal_and_no_other_does(signals: Signals) -> None:
     first, second, other = Ear(), Ear(), Ear()
     with signals.listen("a", first), signals.listen("a", second), signals.listen("b", other):
         await settled(signals)
@@ -79,7 +79,7 @@ async def test_signals_arrive_once_and_in_order(signals: Signals) -> None:
         assert await ear.next_data() == b"end"
 
 
-async def test_after_the_context_nothing_is_heard(signals: Signals) -> None:
+async def test_after_the_context_no_signal_arrives(signals: Signals) -> None:
     gone, there = Ear(), Ear()
     with signals.listen("a", there):
         with signals.listen("a", gone):
@@ -90,7 +90,7 @@ async def test_after_the_context_nothing_is_heard(signals: Signals) -> None:
     assert gone.heard.empty()
 
 
-async def test_a_listener_that_crashes_does_not_keep_others_from_hearing(signals: Signals) -> None:
+async def test_a_listener_that_crashes_does_not_keep_signals_from_others(signals: Signals) -> None:
     def crash(_data: bytes | None) -> None:
         raise RuntimeError("a bug")
 
@@ -120,7 +120,7 @@ async def test_start_and_stop_may_be_called_twice(signals: Signals) -> None:
     assert ear.heard.get_nowait() == b"after the end"
 
 
-async def test_who_has_waited_to_be_heard_misses_nothing(signals: Signals) -> None:
+async def test_who_has_waited_for_the_subscription_misses_nothing(signals: Signals) -> None:
     ears = [Ear() for _ in range(200)]
     with contextlib.ExitStack() as stack:
         for number, ear in enumerate(ears):
@@ -132,7 +132,7 @@ async def test_who_has_waited_to_be_heard_misses_nothing(signals: Signals) -> No
         assert [await ear.next_data() for ear in ears] == [str(number).encode() for number in range(200)]
 
 
-async def test_topics_come_and_go_in_any_order_and_only_those_open_hear(signals: Signals) -> None:
+async def test_topics_come_and_go_in_any_order_and_only_open_ones_get_signals(signals: Signals) -> None:
     for _ in range(20):
         with signals.listen("a", Ear()):
             pass
@@ -148,7 +148,7 @@ async def test_topics_come_and_go_in_any_order_and_only_those_open_hear(signals:
 # --- over Redis -------------------------------------------------------------------------------------------------------
 
 
-async def test_another_process_hears_it(redis_server: RedisServer) -> None:
+async def test_another_process_gets_the_signal(redis_server: RedisServer) -> None:
     here, there = RedisSignals(redis_server.url), RedisSignals(redis_server.url)
     await here.start()
     await there.start()
@@ -165,7 +165,7 @@ async def test_another_process_hears_it(redis_server: RedisServer) -> None:
     await there.stop()
 
 
-async def test_a_topic_left_and_taken_up_again_is_heard_from_other_processes(redis_server: RedisServer) -> None:
+async def test_a_topic_that_was_left_and_joined_again_gets_signals_of_other_processes(redis_server: RedisServer) -> None:
     here, there = RedisSignals(redis_server.url), RedisSignals(redis_server.url)
     await here.start()
     await there.start()
@@ -195,7 +195,7 @@ async def test_a_topic_taken_up_again_before_redis_has_answered_waits_for_the_an
     await signals.stop()
 
 
-async def test_a_watcher_is_told_when_redis_goes_and_when_it_is_back() -> None:
+async def test_a_watcher_is_called_when_redis_goes_and_when_it_is_back() -> None:
     server = start_redis()
     signals = RedisSignals(server.url)
     told: asyncio.Queue[bool] = asyncio.Queue()
@@ -224,7 +224,9 @@ async def test_a_watcher_is_told_when_redis_goes_and_when_it_is_back() -> None:
         server.stop()
 
 
-async def test_a_killed_subscription_comes_back_and_says_that_it_may_have_missed(redis_server: RedisServer) -> None:
+async def test_a_killed_subscription_comes_back_and_signals_that_some_may_have_been_missed(
+    redis_server: RedisServer,
+) -> None:
     signals = RedisSignals(redis_server.url)
     await signals.start()
     ear = Ear()
@@ -276,7 +278,7 @@ async def test_stopping_while_redis_is_away_does_not_hang() -> None:
         await signals.stop()
 
 
-async def test_stopping_when_nothing_was_said_for_long_is_no_crash(
+async def test_stopping_after_a_long_silence_is_not_a_crash(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both happen at the same moment: there was nothing to hear, and the connection is hung up."""

@@ -44,7 +44,7 @@ def connected(simulator: Simulator) -> socket.socket:
 # --- control ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_config_is_taken_whole_and_told_back(simulator: Simulator) -> None:
+def test_a_config_is_replaced_whole_and_returned(simulator: Simulator) -> None:
     answer = post(simulator, "/_sim/config", {"seed": 3, "faults": {"unavailable": 1}, "oauth": {"required": True}})
     assert answer.status_code == 200
     assert answer.json()["faults"] == {"unavailable": 1.0}
@@ -85,7 +85,7 @@ def test_a_bad_config_is_a_problem_that_names_the_cure_and_changes_nothing(
     assert httpx.get(f"{simulator.address}/_sim/config", trust_env=False).json()["seed"] == 42
 
 
-def test_ledger_and_stats_tell_what_was_sent_and_reset_forgets_it(simulator: Simulator) -> None:
+def test_ledger_and_stats_have_what_was_sent_and_reset_empties_them(simulator: Simulator) -> None:
     for number, token in enumerate(["a", "b", "b"]):
         assert post(simulator, SEND, message(number, token)).status_code == 200
     assert simulator.stats()["accepted"] == 3
@@ -140,7 +140,7 @@ def test_a_request_in_pieces_is_put_together(simulator: Simulator) -> None:
         assert read_answers(line, 1) == ["200 OK"]
 
 
-def test_what_is_no_http_is_told_so_and_hung_up_on(simulator: Simulator) -> None:
+def test_what_is_not_http_is_answered_so_and_disconnected(simulator: Simulator) -> None:
     with connected(simulator) as line:
         line.sendall(b"EHLO fcm\r\n\r\n")
         received = b""
@@ -153,7 +153,7 @@ def test_a_body_beyond_all_limits_is_refused(simulator: Simulator) -> None:
     assert post(simulator, SEND, b"x" * 1_000_001).status_code == 413
 
 
-def test_who_asks_before_sending_is_told_to_go_on(simulator: Simulator) -> None:
+def test_a_client_that_expects_100_continue_gets_it(simulator: Simulator) -> None:
     head, _, body = request_bytes(message(1)).partition(b"\r\n\r\n")
     with connected(simulator) as line:
         line.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
@@ -251,6 +251,6 @@ async def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
         await serve("127.0.0.1", 0, tmp_path / "half.json")
 
 
-async def test_a_port_that_is_taken_is_told(simulator: Simulator) -> None:
+async def test_a_port_that_is_taken_is_reported(simulator: Simulator) -> None:
     with pytest.raises(AddressTaken, match="Cannot listen"):
         await serve("127.0.0.1", int(simulator.address.rpartition(":")[2]))

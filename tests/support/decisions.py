@@ -144,11 +144,11 @@ async def run_sql(store: Store, *statements: str) -> None:
 
 
 async def results_by_member(store: Store) -> dict[str, Counter[str]]:
-    """For each member how often which outcome: TOLD, or a reason."""
+    """For each member how often which outcome: NOTIFIED, or a reason."""
     found: dict[str, Counter[str]] = {}
     for member_id, fate in await rows(
         store,
-        """SELECT member_id, 'TOLD' AS fate FROM bongsu_notifications
+        """SELECT member_id, 'NOTIFIED' AS fate FROM bongsu_notifications
            UNION ALL SELECT member_id, reason AS fate FROM bongsu_suppressions""",
     ):
         found.setdefault(member_id, Counter())[fate] += 1
@@ -157,7 +157,7 @@ async def results_by_member(store: Store) -> dict[str, Counter[str]]:
 
 async def notified_counts(store: Store) -> Mapping[str, int]:
     """How many notifications each member has."""
-    return {member_id: fate["TOLD"] for member_id, fate in (await results_by_member(store)).items() if fate["TOLD"]}
+    return {member_id: fate["NOTIFIED"] for member_id, fate in (await results_by_member(store)).items() if fate["NOTIFIED"]}
 
 
 async def delivery_channels(store: Store) -> list[tuple[str, str]]:

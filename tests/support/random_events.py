@@ -94,7 +94,7 @@ async def check_decisions(store: Store, events: Iterable[Event]) -> None:
     found = await rows(
         store,
         """SELECT m.event_id, m.notice_index, m.type, m.subject, f.member_id, f.fate FROM (
-               SELECT message_id, member_id, 'TOLD' AS fate FROM bongsu_notifications
+               SELECT message_id, member_id, 'NOTIFIED' AS fate FROM bongsu_notifications
                UNION ALL SELECT message_id, member_id, reason FROM bongsu_suppressions) AS f
            JOIN bongsu_messages m USING (message_id)""",
     )
@@ -104,7 +104,7 @@ async def check_decisions(store: Store, events: Iterable[Event]) -> None:
     reasons: defaultdict[str, set[str]] = defaultdict(set)
     for _, _, kind, subject, member_id, fate in found:
         reasons[fate].add(kind)
-        if fate == "TOLD":
+        if fate == "NOTIFIED":
             plain[member_id] += kind != "ALARM"
             if kind != "PUSHED":
                 by_subject[member_id, kind, subject] += 1

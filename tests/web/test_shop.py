@@ -107,7 +107,7 @@ def test_the_shop_gives_tokens_of_its_own_people_alone_and_to_its_own_page(shop:
 
 
 @pytest.mark.parametrize("button", [one for one in Button if one is not Button.CART])
-def test_every_button_says_something_every_time(button: Button) -> None:
+def test_every_button_has_a_message_every_time(button: Button) -> None:
     rules = catalogue(Settings(), with_buttons(Settings()))
     pressed = Pressed(button=button, memberId="mina", productId="demo-lamp", targetId="seoyeon")
     subjects = set()
@@ -119,7 +119,7 @@ def test_every_button_says_something_every_time(button: Button) -> None:
     assert len(subjects) == 2
 
 
-def test_the_usual_events_are_said_as_usual() -> None:
+def test_the_usual_events_have_their_usual_messages() -> None:
     drop = {"previousPrice": 100, "currentPrice": 50}
     event = Event(event_type="product.price_changed", ref_id="p", payload=drop)
     usual, with_shop = catalogue(Settings()), catalogue(Settings(), with_buttons(Settings()))

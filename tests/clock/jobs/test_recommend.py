@@ -134,7 +134,7 @@ async def test_each_day_has_its_own_however_long_the_dedup_window_is(
     for slot in (NINE - timedelta(hours=24), NINE - timedelta(hours=8)):
         assert await runs.run_slot(make_job(), slot) is not None
         await decide(store, patient, catalogue(settings))
-    assert await results_by_member(store) == {"a": {"TOLD": 2}}
+    assert await results_by_member(store) == {"a": {"NOTIFIED": 2}}
 
 
 async def test_a_member_who_is_erased_while_the_recommender_is_asked_gets_none(store: Store, make_job: MakeJob) -> None:

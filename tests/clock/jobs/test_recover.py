@@ -85,7 +85,7 @@ async def test_all_others_stay_as_they_are(store: Store, woken: list[bytes | Non
     assert woken == []
 
 
-async def test_an_unknown_one_goes_again_where_its_type_says_so(store: Store) -> None:
+async def test_an_unknown_one_is_sent_again_if_its_type_is_at_least_once(store: Store) -> None:
     one = await add_one_delivery(store, "UNKNOWN", is_retryable=True)
     assert await recover(store) == "1 given another round"
     assert await delivery_columns(store, one, "status") == "READY"

@@ -74,7 +74,7 @@ async def test_other_events_are_decided_and_stored_while_selects_run(store: Stor
 async def test_a_select_that_takes_too_long_is_stopped_and_fails_its_event_alone(store: Store, settings: Settings) -> None:
     once_more = settings.model_copy(update={"max_retries": 1, "retry_base_seconds": 0.0, "audience_timeout_seconds": 0.1})
     await decide(store, once_more, slow_or_listed(store), trigger_event("a"), trigger_event("slow"), trigger_event("b"))
-    assert await results_by_member(store) == {"a": {"TOLD": 1}, "b": {"TOLD": 1}}
+    assert await results_by_member(store) == {"a": {"NOTIFIED": 1}, "b": {"NOTIFIED": 1}}
     ((ref_id, attempts, error),) = await rows(
         store, "SELECT ref_id, attempts, error FROM bongsu_events WHERE status = 'FAILED'"
     )

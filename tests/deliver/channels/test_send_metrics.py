@@ -74,7 +74,7 @@ async def test_a_wait_the_provider_asked_for_runs_down() -> None:
     assert value("bongsu_hold_seconds", channel="SMS") == 0
 
 
-async def test_push_tells_of_brake_breaker_pace_and_quota(simulator: Simulator) -> None:
+async def test_push_has_metrics_of_token_guard_breaker_pace_and_quota(simulator: Simulator) -> None:
     clock = Clock()
     token_guard, breaker, pace = TokenGuard(least=3), Breaker(failures=2), Pace(60_000, ramp_seconds=0.0)
     before = sends("PUSH", "accepted"), sends("PUSH", "gone")

@@ -229,7 +229,7 @@ async def test_each_replay_leaves_a_record_of_who_and_what(store: Store) -> None
     ]  # fmt: skip
 
 
-async def test_what_dies_again_while_a_replay_runs_is_not_replayed_twice(
+async def test_what_fails_again_while_a_replay_runs_is_not_replayed_twice(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):

@@ -221,7 +221,7 @@ def test_an_event_ends_no_sooner_than_its_last_delivery_is_due() -> None:
     assert replace(made_of(100, READY=50), last_due=NOON - HOUR).expected_end is None
 
 
-async def test_due_times_are_spread_by_member_so_the_last_members_tell_the_end(store: Store) -> None:
+async def test_due_times_are_spread_by_member_so_the_last_members_show_the_end(store: Store) -> None:
     due = datetime.now(UTC).replace(microsecond=5) + HOUR
     due_times = {"a": timedelta(minutes=1), "b": timedelta(minutes=2), "c": due, "e": due + HOUR}
     async with store.transaction() as tx:
@@ -248,7 +248,7 @@ def test_an_event_is_over_when_it_is_finished_and_nothing_waits() -> None:
 
 
 @pytest.mark.parametrize("withdraw", [False, True])
-async def test_a_cancellation_is_told_with_what_it_stopped(store: Store, withdraw: bool) -> None:
+async def test_a_cancellation_is_shown_with_what_it_stopped(store: Store, withdraw: bool) -> None:
     async with store.transaction() as tx:
         event_id = await add_event(tx, status="CANCELLED")
         await add_cancellation(tx, event_id, withdraw=withdraw)

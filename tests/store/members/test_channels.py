@@ -140,7 +140,7 @@ class Person:
         if not wanted:
             return "USER_OPTED_OUT", []
         got = wanted & (self.reachable | {Channel.IN_APP})
-        return ("TOLD", sorted(got - {Channel.IN_APP})) if got else ("NO_ADDRESS", [])
+        return ("NOTIFIED", sorted(got - {Channel.IN_APP})) if got else ("NO_ADDRESS", [])
 
 
 subsets = st.frozensets(st.sampled_from(NAMES))

@@ -122,7 +122,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
         (Stage.CONTENT, "299 what?", Unknown("SMTP_299", "CONTENT: what?")),
     ],
 )
-def test_replies_are_told_apart_by_code_and_stage(stage: Stage, reply: str, outcome: Outcome) -> None:
+def test_replies_are_distinguished_by_code_and_stage(stage: Stage, reply: str, outcome: Outcome) -> None:
     code, _, text = reply.partition(" ")
     assert outcome_of(stage, int(code), text) == outcome
 
@@ -138,7 +138,7 @@ def test_replies_are_told_apart_by_code_and_stage(stage: Stage, reply: str, outc
         ("smtps://u:p@mail.example", Server("mail.example", 465, "u", "p", True, False)),
     ],
 )
-def test_the_url_says_how_the_server_is_approached(url: str, server: Server) -> None:
+def test_the_url_decides_about_tls_and_login(url: str, server: Server) -> None:
     assert Server.at(Settings(smtp_url=url).smtp_url) == server
 
 

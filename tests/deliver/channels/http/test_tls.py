@@ -47,7 +47,7 @@ async def test_a_certificate_for_another_name_is_not_sent_to(wire: HttpClient, a
         assert server.requests == []
 
 
-async def test_a_certificate_of_an_authority_nobody_knows_is_not_sent_to(
+async def test_a_server_with_a_certificate_of_an_unknown_authority_is_not_sent_to(
     wire: HttpClient, authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     stranger = Authority(tmp_path_factory.mktemp("stranger"))

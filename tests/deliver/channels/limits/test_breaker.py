@@ -55,7 +55,7 @@ def test_each_probe_doubles_the_wait_up_to_the_limit() -> None:
     assert breaker.wait(now) == 10
 
 
-def test_unless_told_otherwise_a_provider_that_is_well_again_is_found_within_five_seconds() -> None:
+def test_by_default_a_provider_that_has_recovered_is_found_within_five_seconds() -> None:
     breaker, now = Breaker(), 0.0
     for _ in range(10):
         breaker.failed(now, "old")

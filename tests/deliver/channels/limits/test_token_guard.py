@@ -14,7 +14,7 @@ def test_a_few_dead_tokens_are_dead_tokens() -> None:
     assert not brake.is_on
 
 
-def test_many_at_once_pull_it_and_only_the_first_says_so() -> None:
+def test_many_at_once_activate_it_and_only_the_first_is_logged() -> None:
     brake = TokenGuard(least=20)
     assert [brake.saw(0, True) for _ in range(25)] == [False] * 19 + [True] + [False] * 5
     assert brake.is_on

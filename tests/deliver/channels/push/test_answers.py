@@ -186,7 +186,7 @@ errors = st.fixed_dictionaries(
 @given(
     status=st.integers(100, 599), body=answers | errors, header=st.none() | st.text(max_size=40), attempt=st.integers(1, 99)
 )
-def test_whatever_is_answered_has_a_meaning_and_no_token_dies_of_nonsense(
+def test_whatever_is_answered_has_an_outcome_and_nonsense_invalidates_no_token(
     status: int, body: bytes, header: str | None, attempt: int
 ) -> None:
     outcome = read(status, body, {"Retry-After": header} if header is not None else {}, attempt=attempt)

@@ -58,7 +58,7 @@ async def test_a_messaging_service_stands_in_for_a_number(sms_gateway: Scripted)
     assert "From" not in message
 
 
-async def test_a_gateway_that_knows_the_sender_itself_is_not_told_one(sms_gateway: Scripted) -> None:
+async def test_a_gateway_that_knows_the_sender_itself_is_not_sent_one(sms_gateway: Scripted) -> None:
     assert isinstance(await sent(Settings(sms_url=f"http://127.0.0.1:{sms_gateway.port}/"), "+821011110006"), Accepted)
     assert set(request_to(sms_gateway, "+821011110006")["message"]) == {"To", "Body"}
 
@@ -134,7 +134,7 @@ async def test_nothing_to_say_is_not_sent() -> None:
         (504, {"message": "no answer"}, Unknown("HTTP_504", "no answer")),
     ],
 )
-def test_answers_are_told_apart(status: int, answer: object, outcome: Outcome) -> None:
+def test_answers_are_distinguished(status: int, answer: object, outcome: Outcome) -> None:
     body = b"" if answer is None else json.dumps(answer).encode()
     assert read_answer(status, {}, body, NOW, is_twilio=True) == outcome
 
@@ -183,7 +183,7 @@ async def test_an_answer_that_breaks_off_leaves_it_unknown(sms_gateway: Scripted
     assert isinstance(await sent(settings, "+821091110004"), Unknown)
 
 
-async def test_a_certificate_nobody_knows_is_ours_to_mend() -> None:
+async def test_an_unknown_certificate_is_misconfigured() -> None:
     with Scripted("smtp_server.py", "--smtps") as server:  # any server that shows it will do
         outcome = await sent(Settings(sms_url=f"https://127.0.0.1:{server.port}/", sms_from="1"), "+821011110005")
     assert isinstance(outcome, Misconfigured)
@@ -214,7 +214,7 @@ RESET = "Socket Exception: ('Connection aborted.', RemoteDisconnected('closed wi
         ([], Unknown("APPRISE")),
     ],
 )
-def test_a_no_of_apprises_is_what_its_log_says_and_else_unknown(said: list[tuple[int, str]], outcome: Outcome) -> None:
+def test_a_failure_of_apprise_is_what_it_logged_and_else_unknown(said: list[tuple[int, str]], outcome: Outcome) -> None:
     assert outcome_of(said, is_twilio=True) == outcome
 
 
