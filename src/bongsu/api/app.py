@@ -171,7 +171,7 @@ def _include_operations(
     settings: Settings,
     signals: Signals,
     cancellations: Cancellations,
-    jobs_of_all: Sequence[Job],
+    all_jobs: Sequence[Job],
 ) -> None:
     """What operators see and do."""
     operators = store.share(Share.OPERATORS)
@@ -179,4 +179,4 @@ def _include_operations(
     _include(app, admin_events.router(auth, operators, cancellations))
     sources = dead_letter_sources(settings, operators, signals)
     _include(app, dead.router(auth, DeadLetters(operators, sources, settings.lease_seconds)))
-    _include(app, jobs.router(auth, settings, JobDesk(settings, operators, jobs_of_all)))
+    _include(app, jobs.router(auth, settings, JobDesk(settings, operators, all_jobs)))

@@ -36,7 +36,6 @@ from tests.support.rows import set_columns
 
 MEMBERS = 5
 CHUNK = 2
-OUTCOMES = ("SUCCESS", "FAIL", "UNKNOWN", "READY")
 KINDS = {
     "both": NoticeType("BOTH", (Channel.PUSH, Channel.IN_APP), duplicate_hours=0),
     "again": NoticeType("AGAIN", (Channel.PUSH, Channel.IN_APP), guarantee=Guarantee.AT_LEAST_ONCE, duplicate_hours=0),
