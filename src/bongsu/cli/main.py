@@ -57,7 +57,7 @@ def options(
 
 
 def main() -> NoReturn:
-    """The program. What we foresaw is one line on stderr and exit code 1; a traceback means a bug."""
+    """The program. An expected error is one line on stderr and exit code 1; a traceback means a bug."""
     try:
         app()
     except BongsuError as error:

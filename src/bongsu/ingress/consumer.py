@@ -70,7 +70,7 @@ class Source(Protocol):
 
     async def release(self, messages: Sequence[Received]) -> None:
         """Hand the batch back as it was: the store is away. Whether the source keeps the messages or they are delivered
-        again is its own affair, but that must not count as a failed delivery."""
+        again is up to it, but that must not count as a failed delivery."""
 
     async def close(self) -> None:
         """Disconnect; what is not settled is delivered again. May be called twice, and `receive` connects again."""

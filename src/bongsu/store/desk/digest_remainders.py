@@ -1,4 +1,4 @@
-"""Digests that have lost some of what they had gathered, or an actor's name: their texts are made anew from what is left."""
+"""Digests that have lost some of what they had gathered, or an actor's name: their texts are rendered again."""
 
 from __future__ import annotations
 

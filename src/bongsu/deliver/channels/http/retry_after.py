@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-# What is asked for is obeyed; but a date in the year 9999 is a mistake, and must not become one of ours.
+# A provider gets the wait that it asks for; but a date in the year 9999 is a mistake, and must not become one of ours.
 LONGEST_ASKED = 86_400.0
 
 

@@ -41,7 +41,7 @@ class Pace:
     def take(self, now: float) -> bool:
         """Take a turn that is now, if there is one."""
         if self._is_to_begin or now - self._last > MINUTE:
-            return False  # to begin gently is to reserve
+            return False  # the ramp begins with `reserve`
         self._refill(now)
         self._last = now
         if self._tokens < 1:
@@ -59,7 +59,7 @@ class Pace:
         return max(0, math.ceil(-self._tokens))
 
     def restart(self) -> None:
-        """The provider has reported its quota as exceeded: begin as gently as the first time."""
+        """The provider has reported its quota as exceeded: begin the ramp again."""
         self._is_to_begin = True
 
     def _refill(self, now: float) -> float:
