@@ -13,8 +13,8 @@ from bongsu.model.channels import Channel, find_channel
 from bongsu.settings import Settings
 from bongsu.store import Statement, Store
 from tests.simulator.running import Simulator, simulating
-from tests.support.processes import serving
-from tests.test_serve import KEY, eventually
+from tests.support.processes import KEY, serving
+from tests.support.waiting import eventually
 
 MEMBERS = 50_000
 # What a dispatcher may have under way.

@@ -12,8 +12,8 @@ import pytest
 from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from tests.simulator.running import Simulator, simulating
-from tests.support.processes import serving
-from tests.test_serve import KEY, eventually
+from tests.support.processes import KEY, serving
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

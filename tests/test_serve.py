@@ -8,29 +8,15 @@ import os
 import socket
 import sqlite3
 import subprocess
-import threading
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import httpx
 
-from tests.support.processes import BONGSU, bongsu, serving
+from tests.support.processes import BONGSU, KEY, bongsu, serving
 from tests.support.servers import RedisServer, start_postgres
-
-KEY = {"X-API-Key": "server-key-of-the-tests"}
-
-
-def eventually(look: Callable[[], Any], wanted: Any, seconds: float = 30) -> None:
-    """Ask until the answer is the wanted one; each question is a request of its own, so there is no signal to wait for."""
-    pause = threading.Event()
-    deadline = time.monotonic() + seconds
-    while (found := look()) != wanted:
-        assert time.monotonic() < deadline, f"still {found!r}, not {wanted!r}"
-        pause.wait(0.02)
+from tests.support.waiting import eventually
 
 
 def status_of(client: httpx.Client, event_id: str) -> str:

@@ -19,8 +19,7 @@ from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from tests.conftest import KEYS
 from tests.simulator.running import Simulator
-from tests.support.processes import Served, serving
-from tests.test_serve import KEY
+from tests.support.processes import KEY, Served, serving
 
 # Until something that must happen is given up: far more than it should take, so that only a hang fails a test.
 PATIENCE_SECONDS = 90

@@ -20,8 +20,7 @@ from bongsu.store import Store, migrate
 from tests.chaos.shop import until
 from tests.simulator.running import Simulator
 from tests.support.cancellations import add_members_with_devices, counts_are_exact
-from tests.support.processes import Served, serving
-from tests.test_serve import KEY
+from tests.support.processes import KEY, Served, serving
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.parametrize("settings", ["postgresql"], indirect=True)]
 

@@ -31,9 +31,8 @@ from tests.chaos.shop import until
 from tests.support.counters import Counting, comment_created, comment_deleted, counting
 from tests.support.decisions import rows
 from tests.support.long_runs import TIMES, seeds
-from tests.support.processes import Served, serving
+from tests.support.processes import KEY, Served, serving
 from tests.support.servers import RedisServer, start_redis
-from tests.test_serve import KEY
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -24,9 +24,8 @@ from bongsu.settings import Settings
 from tests.chaos.shop import Shop, opened, report, until
 from tests.conftest import KEYS
 from tests.simulator.running import Simulator
-from tests.support.processes import bongsu, serving
+from tests.support.processes import KEY, bongsu, serving
 from tests.support.servers import PostgresServer, start_postgres
-from tests.test_serve import KEY
 
 # How long a fault lasts: longer than the shortest timeouts of the store, so that what waits runs into them. `make chaos` has
 # it last longer.

@@ -19,9 +19,8 @@ from bongsu.settings import Settings
 from tests.chaos.shop import Page, until
 from tests.chaos.test_two_workers import GUARANTEES, SHORT_LEASE, are_all_done, deliveries
 from tests.simulator.running import Simulator
-from tests.support.processes import Served, serving
+from tests.support.processes import KEY, Served, serving
 from tests.support.servers import RedisServer
-from tests.test_serve import KEY
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.parametrize("settings", ["postgresql"], indirect=True)]
 

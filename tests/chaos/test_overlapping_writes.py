@@ -19,8 +19,7 @@ from tests.chaos.shop import report, until
 from tests.simulator.running import Simulator
 from tests.support.cancellations import add_members_with_devices
 from tests.support.decisions import unread_is_exact
-from tests.support.processes import Served, serving
-from tests.test_serve import KEY
+from tests.support.processes import KEY, Served, serving
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.parametrize("settings", ["postgresql"], indirect=True)]
 

@@ -21,11 +21,10 @@ from bongsu.settings import Settings
 from tests.chaos.shop import report, until
 from tests.chaos.test_faults import FAULT_SECONDS, _keys, frozen, last
 from tests.simulator.running import Simulator
-from tests.support.processes import bongsu, serving
+from tests.support.processes import KEY, bongsu, serving
 from tests.support.providers.scripted import Scripted
 from tests.support.read_only_store import read_only
 from tests.support.servers import start_postgres
-from tests.test_serve import KEY
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -11,8 +11,7 @@ from bongsu.api.http_limits import FRAME_BYTES, HttpLimits
 from bongsu.settings import Settings
 from tests.live.harness import bearer
 from tests.live.socket_client import socket_url
-from tests.support.processes import serving
-from tests.test_serve import KEY
+from tests.support.processes import KEY, serving
 
 
 def test_frames_are_as_large_as_a_message_with_every_byte_escaped_needs() -> None:

@@ -15,9 +15,9 @@ from bongsu.settings import Settings
 from tests.live.harness import bearer
 from tests.live.socket_client import socket_url
 from tests.simulator.running import Simulator, simulating
-from tests.support.processes import Served, serving
+from tests.support.processes import KEY, Served, serving
 from tests.support.servers import RedisServer
-from tests.test_serve import KEY, eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

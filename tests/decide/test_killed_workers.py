@@ -19,7 +19,8 @@ from tests.support.long_runs import seeds
 from tests.support.processes import forks
 from tests.support.random_events import DAILY_LIMIT, add_crowd, check_decisions, random_event
 from tests.support.rows import add_device
-from tests.test_digest import pushed, window_ends
+from tests.support.senders import dispatch_due
+from tests.test_digest import window_ends
 
 # `make chaos` runs many more.
 SEEDS = seeds(1)
@@ -99,7 +100,7 @@ async def test_killed_workers_gather_each_like_once_and_one_push_follows(store: 
     digests = await rows(store, "SELECT member_id, key, size FROM bongsu_digests ORDER BY member_id, key")
     assert [tuple(row) for row in digests] == [(owner, post, len(ACTORS)) for owner in OWNERS for post in POSTS]
     await window_ends(store)
-    sent = sorted((push.member_id, push.ref_id, push.data["count"]) for push in await pushed(store, settings))
+    sent = sorted((push.member_id, push.ref_id, push.data["count"]) for push in await dispatch_due(store, settings))
     assert sent == [(owner, post, len(ACTORS)) for owner in OWNERS for post in POSTS]
 
 

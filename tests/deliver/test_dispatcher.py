@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from bongsu.deliver import leases, recorder
-from bongsu.deliver.channels.callback import CallbackSender, GuardedSender, OnOutcome
+from bongsu.deliver import leases
 from bongsu.deliver.claimer import SHARE
-from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.errors import StoreTooSlow, StoreUnreachable
-from bongsu.model import Channel, Guarantee, Listed, NoticeType, Priority
+from bongsu.model import Channel, Listed, NoticeType, Priority
 from bongsu.model.outcome import Accepted, Gone, Misconfigured, Outcome, Outgoing, Refused, Retry, Unknown
 from bongsu.settings import Settings
 from bongsu.store import Store
@@ -29,12 +27,10 @@ from bongsu.store.messages import content
 from bongsu.store.ranks import RANKS, SHARED_TURNS
 from tests.support.decisions import add_members, decide, rows, rules_notifying, trigger_event
 from tests.support.deliveries import LONG_AGO, add_delivery_in_state, add_guaranteed_message
+from tests.support.dispatching import LEAST_ONCE, MOST_ONCE, dispatch_all, dispatching, one_delivery, states
 from tests.support.rows import Sql, set_columns
-from tests.support.senders import ACCEPTED, AnsweringSender
+from tests.support.senders import AnsweringSender
 from tests.support.waiting import until_waiting
-
-MOST_ONCE = NoticeType("ONCE", (Channel.PUSH, Channel.IN_APP))
-LEAST_ONCE = NoticeType("AGAIN", (Channel.PUSH, Channel.IN_APP), guarantee=Guarantee.AT_LEAST_ONCE)
 
 
 @pytest.fixture
@@ -46,30 +42,6 @@ def quick(settings: Settings) -> Settings:
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """What others have abandoned is claimed at once. tests/deliver/test_outage.py is about the wait."""
     monkeypatch.setattr(leases, "GRACE_SECONDS", 0.0)
-
-
-async def one_delivery(store: Store, settings: Settings, kind: NoticeType = MOST_ONCE, *who: str) -> None:
-    await add_members(store, *(who or ("a",)), device=True)
-    await decide(store, settings, rules_notifying(Listed(who or ("a",)), kind), trigger_event())
-
-
-def dispatching(store: Store, sender: AnsweringSender, settings: Settings, concurrency: int | None = None) -> Dispatcher:
-    channel: CallbackSender = sender if isinstance(sender, Prompt) else GuardedSender(sender)
-    return Dispatcher(store, channel, settings, concurrency)
-
-
-async def dispatch_all(store: Store, sender: AnsweringSender, settings: Settings, concurrency: int = 8) -> None:
-    """Until nothing is READY or SENDING."""
-    dispatcher = dispatching(store, sender, settings, concurrency)
-    async with asyncio.timeout(30):
-        while await rows(store, "SELECT 1 FROM bongsu_deliveries WHERE status IN ('READY', 'SENDING') LIMIT 1"):
-            await dispatcher.tick()
-    await dispatcher.stop()
-
-
-async def states(store: Store, columns: str = "status, code") -> list[tuple[Any, ...]]:
-    found = await rows(store, f"SELECT {columns} FROM bongsu_deliveries ORDER BY message_id, member_id")
-    return [tuple(row) for row in found]
 
 
 async def run(store: Store, statement: str) -> None:
@@ -463,30 +435,6 @@ async def test_what_was_claimed_too_long_ago_is_given_back_and_not_sent(
     assert await states(store, "status, attempts, claim_count") == [("SUCCESS", 1, 0)]
 
 
-async def test_one_outcome_that_cannot_be_stored_keeps_no_other_from_it(
-    store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await one_delivery(store, quick, MOST_ONCE, "a", "b", "c")
-    record = statements.record
-    bad = (await states(store, "delivery_id"))[1][0]
-
-    async def picky(store: Store, channel: str, results: Sequence[DeliveryResult | Success]) -> set[int]:
-        if any(one.delivery_id == bad for one in results):
-            raise ValueError("cannot be stored")
-        return await record(store, channel, results)
-
-    monkeypatch.setattr(statements, "record", picky)
-    dispatcher = dispatching(store, AnsweringSender(), quick)
-    async with asyncio.timeout(30):
-        with pytest.raises(ValueError, match="cannot be stored"):
-            while True:
-                await dispatcher.tick()
-    assert [row[0] for row in await states(store)] == ["SUCCESS", "SENDING", "SUCCESS"]
-    monkeypatch.undo()
-    await dispatcher.stop()
-    assert [row[0] for row in await states(store)] == ["SUCCESS"] * 3
-
-
 async def test_no_more_are_in_hand_than_there_are_slots(
     store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -523,19 +471,6 @@ async def test_what_another_left_sending_is_not_made_ready_by_a_short_outage(
     assert await states(store) == [("UNKNOWN", "ABANDONED")]
 
 
-@pytest.mark.parametrize("odd", [Refused("ODD", "a\x00b\ud800"), Retry("LONG", 1e300), Retry("NAN", float("nan"))])
-async def test_an_odd_answer_does_not_keep_others_from_being_stored(store: Store, quick: Settings, odd: Outcome) -> None:
-    await one_delivery(store, quick, MOST_ONCE, "a", "b")
-    dispatcher = dispatching(
-        store, AnsweringSender(lambda outgoing: odd if outgoing.member_id == "a" else Accepted()), quick
-    )
-    for _ in range(4):
-        await dispatcher.tick()
-    await dispatcher.stop()
-    assert (await states(store))[1] == ("SUCCESS", None)
-    assert (await states(store))[0][1] in ("ODD", "LONG", "NAN")
-
-
 async def test_a_channel_that_gives_no_outcome_is_not_trusted(store: Store, quick: Settings) -> None:
     await one_delivery(store, quick)
     await dispatch_all(store, AnsweringSender(lambda _outgoing: None), quick)  # type: ignore[arg-type,return-value]
@@ -561,156 +496,3 @@ async def test_without_its_message_a_delivery_ends_and_lets_others_pass(store: S
     await one_delivery(store, quick, LEAST_ONCE)
     await dispatch_all(store, AnsweringSender(), quick)
     assert await states(store) == [("FAIL", "NO_MESSAGE"), ("SUCCESS", None)]
-
-
-# --- senders that call back ---------------------------------------------------------------------------------------------
-
-
-class Prompt(AnsweringSender):
-    """Starts everything without a task; the test calls back with the outcomes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.under_way: list[OnOutcome] = []
-
-    def start(self, outgoing: Outgoing, on_outcome: OnOutcome) -> asyncio.Task[None] | None:
-        self.under_way.append(on_outcome)
-        return None
-
-    is_held = False
-
-    def is_waiting(self, task: asyncio.Task[None]) -> bool:
-        return False
-
-
-async def test_an_outcome_that_is_called_back_is_recorded(store: Store, quick: Settings) -> None:
-    await one_delivery(store, quick, MOST_ONCE, "a", "b", "c")
-    sender = Prompt()
-    dispatcher = dispatching(store, sender, quick)
-    await dispatcher.tick()
-    outcomes: list[Outcome] = [ACCEPTED, Refused("NO"), Unknown("LOST")]
-    for on_outcome, outcome in zip(sender.under_way, outcomes, strict=True):
-        on_outcome(outcome)
-    await dispatcher.stop()
-    assert sorted(await states(store)) == [("FAIL", "NO"), ("SUCCESS", None), ("UNKNOWN", "LOST")]
-    assert [one[0] for one in await states(store, "attempts")] == [1, 1, 1]
-
-
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many results each call has recorded, from now on."""
-    recorded: list[int] = []
-    record = statements.record
-
-    async def count(store: Store, channel: str, results: Sequence[DeliveryResult | Success]) -> set[int]:
-        recorded.append(len(results))
-        return await record(store, channel, results)
-
-    monkeypatch.setattr(statements, "record", count)
-    return recorded
-
-
-async def test_outcomes_that_come_one_by_one_are_recorded_together(
-    store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder, "LINGER_SECONDS", 3600)
-    await one_delivery(store, quick, MOST_ONCE, *(f"m{number:02}" for number in range(40)))
-    recorded = counted(monkeypatch)
-    sender = Prompt()
-    dispatcher = dispatching(store, sender, quick, concurrency=256)
-    await dispatcher.tick()
-    *first, last = sender.under_way
-    for on_outcome in first:
-        on_outcome(ACCEPTED)
-        await dispatcher.tick()
-    assert recorded == []
-    # None is being sent any more: there is nothing to wait for.
-    last(ACCEPTED)
-    await dispatcher.stop()
-    assert recorded == [40]
-
-
-async def test_an_outcome_is_recorded_soon_while_others_are_being_sent(
-    store: Store, quick: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await one_delivery(store, quick, MOST_ONCE, "a", "b", "c")
-    recorded = counted(monkeypatch)
-    sender = Prompt()
-    dispatcher = dispatching(store, sender, quick, concurrency=256)
-    await dispatcher.start()
-    async with asyncio.timeout(30):
-        while len(sender.under_way) < 3:
-            await asyncio.sleep(0.01)
-        sender.under_way[0](ACCEPTED)
-        while not recorded:
-            await asyncio.sleep(0.01)
-    assert recorded == [1]
-    for on_outcome in sender.under_way[1:]:
-        on_outcome(ACCEPTED)
-    await dispatcher.stop()
-    assert await states(store, "status") == [("SUCCESS",)] * 3
-
-
-async def test_a_sender_that_raises_at_once_is_not_trusted_either(store: Store, quick: Settings) -> None:
-    class Raising(Prompt):
-        def start(self, outgoing: Outgoing, on_outcome: OnOutcome) -> asyncio.Task[None] | None:
-            raise RuntimeError("a bug")
-
-    await one_delivery(store, quick, MOST_ONCE, "a", "b")
-    dispatcher = dispatching(store, Raising(), quick)
-    await dispatcher.tick()
-    await dispatcher.stop()
-    assert await states(store) == [("UNKNOWN", "CRASHED")] * 2
-
-
-async def test_what_is_not_called_back_is_given_up_and_a_later_outcome_ignored(store: Store, quick: Settings) -> None:
-    await one_delivery(store, quick)
-    soon = quick.model_copy(update={"send_timeout_seconds": 0.01})
-    sender = Prompt()
-    dispatcher = dispatching(store, sender, soon)
-    await dispatcher.tick()
-    async with asyncio.timeout(10):
-        while (await states(store)) == [("SENDING", None)]:
-            await dispatcher.tick()
-    sender.under_way[0](ACCEPTED)
-    await dispatcher.stop()
-    assert await states(store) == [("UNKNOWN", "TIMEOUT")]
-
-
-async def test_an_outcome_that_makes_no_sense_is_a_crash(store: Store, quick: Settings) -> None:
-    await one_delivery(store, quick)
-    await dispatch_all(store, AnsweringSender(Accepted(12345)), quick)  # type: ignore[arg-type]
-    assert await states(store) == [("UNKNOWN", "CRASHED")]
-
-
-async def test_a_stop_waits_for_what_is_being_sent(store: Store, quick: Settings) -> None:
-    await one_delivery(store, quick)
-    sender = Prompt()
-    dispatcher = dispatching(store, sender, quick)
-    await dispatcher.start()
-    async with asyncio.timeout(10):
-        while not sender.under_way:
-            await asyncio.sleep(0.01)
-        stopping = asyncio.create_task(dispatcher.stop())
-        while not dispatcher.is_stopping:
-            await asyncio.sleep(0)
-        assert not stopping.done()
-        sender.under_way[0](ACCEPTED)
-        await stopping
-    assert await states(store) == [("SUCCESS", None)]
-
-
-async def test_told_to_stop_it_waits_for_no_more_results_than_those_under_way(
-    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder, "LINGER_SECONDS", 3600)
-    await one_delivery(store, settings, MOST_ONCE, "a", "b")
-    sender = Prompt()
-    dispatcher = Dispatcher(store, sender, settings)
-    await dispatcher.tick()
-    dispatcher._stopping.set()
-    sender.under_way[0](Accepted())
-    assert not dispatcher._recorder._is_due
-    sender.under_way[1](Accepted())
-    assert dispatcher._recorder._is_due
-    await dispatcher.stop()
-    assert await states(store, "status") == [("SUCCESS",)] * 2

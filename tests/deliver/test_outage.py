@@ -26,10 +26,11 @@ from bongsu.store.core.dead_claims import release_dead_claims
 from bongsu.store.deliveries import ClaimContinuity, ClaimedDelivery, DeliveryResult, Success
 from bongsu.store.deliveries.recovery import settle_abandoned
 from bongsu.store.ranks import ORDINARY, RANKS, SHARED_TURNS
-from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, states
 from tests.support.decisions import rows
+from tests.support.dispatching import LEAST_ONCE, MOST_ONCE, one_delivery, states
 from tests.support.read_only_store import read_only
 from tests.support.rows import Sql, set_columns
+from tests.support.senders import CallingBackSender
 from tests.support.waiting import until
 
 EACH = 100
@@ -121,7 +122,7 @@ async def test_recording_goes_on_while_claiming_fails(
     store: Store, short: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one_delivery(store, short, MOST_ONCE, "a", "b")
-    sender = Prompt()
+    sender = CallingBackSender()
     dispatcher = Dispatcher(store, sender, short)
     await dispatcher.tick()
 
@@ -141,7 +142,7 @@ async def test_nothing_is_claimed_while_known_outcomes_wait(
     store: Store, short: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one_delivery(store, short, MOST_ONCE, "a")
-    sender = Prompt()
+    sender = CallingBackSender()
     dispatcher = Dispatcher(store, sender, short)
     await dispatcher.tick()
     await one_delivery(store, short, LEAST_ONCE, "b")
@@ -176,7 +177,7 @@ async def test_a_lease_that_ended_unnoticed_is_no_reason_to_forget(
 ) -> None:
     """As after a sleep of the machine, which its monotonic clock may not count."""
     await one_delivery(store, short, kind, "a")
-    sender = Prompt()
+    sender = CallingBackSender()
     dispatcher = Dispatcher(store, sender, short.model_copy(update={"send_timeout_seconds": 30}))
     monkeypatch.setattr("bongsu.deliver.recorder.LINGER_SECONDS", 3600)
     dispatcher._claimer._continuity = ClaimContinuity(gap_seconds=3600, grace_seconds=0)
@@ -277,7 +278,7 @@ async def test_a_dispatcher_that_starts_as_the_store_comes_back_claims_nothing_t
     store: Store, short: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one_delivery(store, short, MOST_ONCE, "a")
-    ours, theirs = Prompt(), Prompt()
+    ours, theirs = CallingBackSender(), CallingBackSender()
     live = Dispatcher(store, ours, short.model_copy(update={"send_timeout_seconds": 30}))
     await live.tick()
     # Its lease has ended, unrenewed. Something new is due too.
@@ -300,7 +301,7 @@ async def test_abandoned_deliveries_are_claimed_a_moment_after_the_start(
     await one_delivery(store, short, LEAST_ONCE, "a")
     await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
     monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 0.3)
-    sender = Prompt()
+    sender = CallingBackSender()
     dispatcher = Dispatcher(store, sender, short)
     async with running(dispatcher):
         await until(lambda: sender.under_way)
@@ -314,7 +315,7 @@ async def test_one_that_started_before_the_store_came_back_claims_nothing_that_a
     """Its wait begins with the first claim that the store takes, however long it asked in vain."""
     patient = short.model_copy(update={"send_timeout_seconds": 30})
     await one_delivery(store, short, MOST_ONCE, "a")
-    ours = Prompt()
+    ours = CallingBackSender()
     live = Dispatcher(store, ours, patient)
     await live.tick()
     await set_columns(store, "deliveries", due=Sql("created_at"))
@@ -329,7 +330,7 @@ async def test_one_that_started_before_the_store_came_back_claims_nothing_that_a
 
     monkeypatch.setattr(statements, "claim", refuse)
     monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 3600)
-    async with running(Dispatcher(store, Prompt(), patient)):
+    async with running(Dispatcher(store, CallingBackSender(), patient)):
         for _ in range(3):
             await asyncio.wait_for(claims.acquire(), 30)
         ours.under_way[0](Accepted("ref"))
@@ -342,7 +343,7 @@ async def test_half_a_claim_is_sent_when_its_other_half_fails(
 ) -> None:
     """Some claims take two statements: a share for a later rank, and the rest."""
     await one_delivery(store, short, MOST_ONCE, "a", "b")
-    sender = Prompt()
+    sender = CallingBackSender()
     dispatcher = Dispatcher(store, sender, short)
     dispatcher._claimer._turn = SHARED_TURNS.index(ORDINARY + 1)
     claim, asked = statements.claim, 0
@@ -372,7 +373,7 @@ async def test_alone_on_an_embedded_store_it_claims_what_the_dead_held_at_once(
     await statements.claim(store, Channel.PUSH, RANKS, 1, 60, "dead")
     await statements.claim(store, Channel.PUSH, RANKS, 1, -1, "dead")
     monkeypatch.setattr("bongsu.deliver.leases.GRACE_SECONDS", 3600)
-    sender = Prompt()
+    sender = CallingBackSender()
     async with release_dead_claims(store) as released, running(Dispatcher(store, sender, embedded)):
         assert released == 2
         await until(lambda: len(sender.under_way) >= 2)

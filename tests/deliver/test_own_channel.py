@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.processes import BONGSU, bongsu, serving
-from tests.test_serve import KEY, eventually
+from tests.support.processes import BONGSU, KEY, bongsu, serving
+from tests.support.waiting import eventually
 
 PAGE = Path(__file__).parents[2] / "docs/howto/channels.md"
 APP = ("--app", "shop.alimtalk:app")

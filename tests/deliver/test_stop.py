@@ -23,9 +23,10 @@ from bongsu.store import deliveries as statements
 from bongsu.store.deliveries import DeliveryResult, Success
 from bongsu.store.messages import content
 from bongsu.store.messages.content import MessageCache
-from tests.deliver.test_dispatcher import LEAST_ONCE, MOST_ONCE, Prompt, one_delivery, states
 from tests.deliver.test_outage import GatedSender
 from tests.store.messages.test_content import message
+from tests.support.dispatching import LEAST_ONCE, MOST_ONCE, one_delivery, states
+from tests.support.senders import CallingBackSender
 from tests.support.waiting import until
 
 MANY = [f"m{number:02}" for number in range(20)]
@@ -37,17 +38,18 @@ async def test_sends_that_wait_for_their_turn_go_back_before_the_others_end(stor
     sender = GatedSender()
     dispatcher = Dispatcher(store, GuardedSender(sender, semaphore=PrioritySemaphore(4)), settings)
     await dispatcher.start()
-    async with asyncio.timeout(60):
-        # One of the four permits is kept for critical sends.
-        while len(dispatcher._sending) < 2 * len(MANY) or len(sender.sent) < 3:
-            await asyncio.sleep(0.01)
-        stopping = asyncio.create_task(dispatcher.stop())
-        while Counter(await states(store, "status"))[("SENDING",)] > 3:
-            await asyncio.sleep(0.01)
-        given_back = "('READY', 0, 0, None)"
-        assert not stopping.done()
-        sender.gate.set()
-        await stopping
+    # One of the four permits is kept for critical sends.
+    await until(lambda: len(dispatcher._sending) >= 2 * len(MANY) and len(sender.sent) >= 3)
+    stopping = asyncio.create_task(dispatcher.stop())
+
+    async def are_given_back() -> bool:
+        return Counter(await states(store, "status"))[("SENDING",)] <= 3
+
+    await until(are_given_back)
+    assert not stopping.done()
+    sender.gate.set()
+    await stopping
+    given_back = "('READY', 0, 0, None)"
     found = Counter(map(str, await states(store, "status, attempts, claim_count, leased_by")))
     assert found == {given_back: 2 * len(MANY) - 3, "('SUCCESS', 1, 0, None)": 3}
     assert set(sender.sent.values()) == {1}
@@ -76,7 +78,7 @@ async def test_a_failed_record_during_the_stop_drops_no_result(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, times: int, is_recording: bool
 ) -> None:
     await one_delivery(store, settings, MOST_ONCE, "a", "b", "c")
-    sender = Prompt()
+    sender = CallingBackSender()
     dispatcher = Dispatcher(store, sender, settings)
     await dispatcher.tick()
     store_away = Refusing(monkeypatch, times, StoreRefused("read-only"))
@@ -99,7 +101,7 @@ async def test_a_stop_does_not_wait_for_what_can_no_longer_be_recorded(
 ) -> None:
     await one_delivery(store, settings, MOST_ONCE, "a")
     patient = settings.model_copy(update={"send_timeout_seconds": 3600})
-    sender = Prompt()
+    sender = CallingBackSender()
     dispatcher = Dispatcher(store, sender, patient)
     await dispatcher.tick()
     Refusing(monkeypatch, 10**6, error)
@@ -115,7 +117,7 @@ async def test_what_a_claim_needs_is_not_evicted_while_it_reads(
     monkeypatch.setattr(content, "CACHED_MESSAGES", 2)
     for kind in (MOST_ONCE, LEAST_ONCE):
         await one_delivery(store, settings, kind, "a")
-    sender = Prompt()
+    sender = CallingBackSender()
     message_cache = MessageCache()
     dispatcher = Dispatcher(store, sender, settings, message_cache=message_cache)
     ((first,), _) = await states(store, "message_id")
@@ -141,7 +143,7 @@ async def test_leases_of_what_is_being_recorded_are_not_renewed(
 ) -> None:
     """Two transactions of one dispatcher would wait for each other's rows."""
     await one_delivery(store, settings, MOST_ONCE, "a", "b")
-    sender = Prompt()
+    sender = CallingBackSender()
     dispatcher = Dispatcher(store, sender, settings)
     await dispatcher.tick()
     renewed: list[int] = []

@@ -34,7 +34,7 @@ from bongsu.store.members import find_preferences
 from bongsu.web.shop.routes import VISITORS
 from tests.support.decisions import Clock, add_members, notified_counts, rows, run_sql, set_preferences
 from tests.support.processes import bongsu, serving
-from tests.test_serve import eventually
+from tests.support.waiting import eventually
 
 # Nobody does anything in the future.
 PAST = utc_now() - timedelta(days=10)

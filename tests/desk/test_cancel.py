@@ -17,8 +17,8 @@ from tests.live.client import EventSource
 from tests.simulator.running import Simulator, simulating
 from tests.support.cancellations import add_members_with_devices, counts_are_exact, in_inboxes, statuses
 from tests.support.decisions import rows
-from tests.support.processes import bongsu, serving
-from tests.test_serve import KEY, eventually
+from tests.support.processes import KEY, bongsu, serving
+from tests.support.waiting import eventually
 
 MANY = 4_000
 # Each way once, each database once: tests/api and tests/cli have the others without other processes.

@@ -34,11 +34,10 @@ from tests.ingress.killed_rabbit_consumer import consume_and_die, has_stored
 from tests.simulator.running import Simulator, simulating
 from tests.support.killed_processes import kill_at_random
 from tests.support.long_runs import seeds
-from tests.support.processes import bongsu, serving
+from tests.support.processes import KEY, bongsu, serving
 from tests.support.rabbit_caller import calling, chat_event, event
 from tests.support.rabbitmq import RabbitServer
-from tests.support.waiting import until
-from tests.test_serve import KEY, eventually
+from tests.support.waiting import eventually, until
 
 
 async def stored_ids(store: Store) -> list[str]:

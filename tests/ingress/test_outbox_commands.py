@@ -15,8 +15,8 @@ from bongsu.model import new_id
 from tests.conftest import KEYS, SettingsMaker
 from tests.ingress.databases import Place, run_plainly
 from tests.ingress.source_rigs import OUTBOXES, empty_database, url_of
-from tests.support.processes import bongsu, serving
-from tests.test_serve import KEY, eventually
+from tests.support.processes import KEY, bongsu, serving
+from tests.support.waiting import eventually
 
 # Everything that a migration could have left, by database.
 OBJECTS = {

@@ -42,6 +42,8 @@ forks.set_forkserver_preload(
     ]
 )
 
+# Of a server call.
+KEY = {"X-API-Key": "server-key-of-the-tests"}
 BONGSU = [sys.executable, "-c", "from bongsu.cli.main import main; main()"]
 # A process takes seconds to start, and more than half a minute where ten others want the same core.
 WAIT_SECONDS = 90

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bongsu.deliver.channels.callback import GuardedSender
+from bongsu.deliver.channels.callback import GuardedSender, OnOutcome
 from bongsu.deliver.dispatcher import Dispatcher
 from bongsu.model import Channel
 from bongsu.model.outcome import Accepted, Outcome, Outgoing
@@ -44,6 +44,23 @@ class HeldSender(AnsweringSender):
         outcome = await super().send(outgoing)
         await self.may_answer.wait()
         return outcome
+
+
+class CallingBackSender(AnsweringSender):
+    """Starts everything without a task; the test calls back with the outcomes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: list[OnOutcome] = []
+
+    def start(self, outgoing: Outgoing, on_outcome: OnOutcome) -> asyncio.Task[None] | None:
+        self.under_way.append(on_outcome)
+        return None
+
+    is_held = False
+
+    def is_waiting(self, task: asyncio.Task[None]) -> bool:
+        return False
 
 
 async def dispatch_due(store: Store, settings: Settings, sender: AnsweringSender | None = None) -> list[Outgoing]:

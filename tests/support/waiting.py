@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +26,15 @@ async def until(condition: Callable[[], Any], seconds: float = 60) -> None:
     async with asyncio.timeout(seconds):
         while not (await found if inspect.isawaitable(found := condition()) else found):
             await asyncio.sleep(0.005)
+
+
+def eventually(look: Callable[[], Any], wanted: Any, seconds: float = 30) -> None:
+    """Ask until the answer is the wanted one; each question is a request of its own, so there is no signal to wait for."""
+    pause = threading.Event()
+    deadline = time.monotonic() + seconds
+    while (found := look()) != wanted:
+        assert time.monotonic() < deadline, f"still {found!r}, not {wanted!r}"
+        pause.wait(0.02)
 
 
 async def until_waiting(store: Store, count: int = 1) -> None:

@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from tests.conftest import KEYS
-from tests.support.processes import Served
-from tests.test_serve import KEY, eventually
+from tests.support.processes import KEY, Served
+from tests.support.waiting import eventually
 
 # Nothing here takes a second but coming back after `retry:`, which is three at most.
 expect.set_options(timeout=15_000)

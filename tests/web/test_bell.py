@@ -20,7 +20,7 @@ from tests.conftest import KEYS
 from tests.live.harness import withdraw
 from tests.support.processes import serving
 from tests.support.servers import RedisServer
-from tests.test_serve import eventually
+from tests.support.waiting import eventually
 from tests.web.chromium import TEST_SECONDS
 from tests.web.harness import Site, embedded, site_of, stream_of, token_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Route, expect
 
-from tests.test_serve import eventually
+from tests.support.waiting import eventually
 from tests.web.chromium import TEST_SECONDS
 from tests.web.harness import Bell, Site, stream_of, token_of
 

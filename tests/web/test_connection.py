@@ -12,9 +12,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 
 from bongsu.settings import Settings
 from tests.conftest import KEYS
-from tests.support.processes import serving
+from tests.support.processes import KEY, serving
 from tests.support.servers import PRIVATE_PORTS
-from tests.test_serve import KEY, eventually
+from tests.support.waiting import eventually
 from tests.web.chromium import TEST_SECONDS
 from tests.web.harness import Elsewhere, Site, elsewhere, embedded, stream_of, token_of
 

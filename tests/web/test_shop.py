@@ -15,7 +15,7 @@ from bongsu.settings import Settings
 from bongsu.web.shop.routes import VISITORS, Button, Pressed, event_of
 from tests.conftest import KEYS
 from tests.support.processes import serving
-from tests.test_serve import eventually
+from tests.support.waiting import eventually
 from tests.web.chromium import TEST_SECONDS
 from tests.web.harness import Bell, Site, embedded, site_of
 

@@ -11,8 +11,9 @@ from bongsu.deliver.channels.limits.token_guard import TokenGuard
 from bongsu.model.outcome import Accepted, Gone, Outcome, Retry, Scope, Unknown
 from bongsu.runtime import telemetry
 from tests.deliver.channels.limits.test_guard import DOWN, Scene
-from tests.deliver.channels.push.test_sender import Clock, outgoing, pushing
+from tests.deliver.channels.push.test_sender import outgoing, pushing
 from tests.simulator.running import Simulator
+from tests.support.clocks import ManualClock
 
 
 def value(name: str, **labels: str) -> float:
@@ -75,7 +76,7 @@ async def test_a_wait_the_provider_asked_for_runs_down() -> None:
 
 
 async def test_push_has_metrics_of_token_guard_breaker_pace_and_quota(simulator: Simulator) -> None:
-    clock = Clock()
+    clock = ManualClock()
     token_guard, breaker, pace = TokenGuard(least=3), Breaker(failures=2), Pace(60_000, ramp_seconds=0.0)
     before = sends("PUSH", "accepted"), sends("PUSH", "gone")
     async with pushing(simulator.address, clock=clock, pace=pace, token_guard=token_guard, breaker=breaker) as push:

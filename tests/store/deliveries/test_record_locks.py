@@ -15,9 +15,9 @@ from bongsu.store import deliveries as statements
 from bongsu.store.core.query import same
 from bongsu.store.deliveries import ClaimedDelivery, DeliveryResult, DeliveryStatus, Success
 from bongsu.store.ranks import RANKS
-from tests.deliver.test_dispatcher import MOST_ONCE, one_delivery
 from tests.store.desk.test_cancel_locks import settings
 from tests.support.decisions import rows
+from tests.support.dispatching import MOST_ONCE, one_delivery
 from tests.support.waiting import until_waiting
 
 __all__ = ["settings"]

@@ -10,9 +10,10 @@ import pytest
 
 from bongsu.deliver.channels.limits.pace import Pace
 from bongsu.model.outcome import Accepted, Misconfigured, Outcome, Retry
-from tests.deliver.channels.push.test_sender import Clock, outgoing, pushing
+from tests.deliver.channels.push.test_sender import outgoing, pushing
 from tests.simulator.account import write_account
 from tests.simulator.running import Simulator
+from tests.support.clocks import ManualClock
 
 
 class Portion:
@@ -51,7 +52,7 @@ def places(pace: Pace, now: float) -> int:
 
 async def test_a_send_that_cannot_be_posted_uses_up_nothing(simulator: Simulator, tmp_path: Path) -> None:
     simulator.configure(oauth={"required": True, "fault": "refused"})
-    clock, pace, portion = Clock(), Pace(500, ramp_seconds=0.0), Portion(3)
+    clock, pace, portion = ManualClock(), Pace(500, ramp_seconds=0.0), Portion(3)
     account = write_account(tmp_path, f"{simulator.address}/token")
     async with pushing(simulator.address, clock=clock, pace=pace, credentials=account) as push:
         push._quota = cast(Any, portion)
@@ -61,7 +62,7 @@ async def test_a_send_that_cannot_be_posted_uses_up_nothing(simulator: Simulator
 
 @pytest.mark.parametrize(("quota", "per_minute"), [(2, 50_000), (100, 300)])
 async def test_no_more_goes_at_once_than_quota_and_pace_allow(simulator: Simulator, quota: int, per_minute: int) -> None:
-    clock, portion = Clock(), Portion(quota)
+    clock, portion = ManualClock(), Portion(quota)
     pace = Pace(per_minute, ramp_seconds=0.0)
     async with pushing(simulator.address, clock=clock, pace=pace) as push:
         push._quota = cast(Any, portion)
@@ -78,7 +79,7 @@ async def test_no_more_goes_at_once_than_quota_and_pace_allow(simulator: Simulat
 
 @pytest.mark.parametrize("is_critical", [False, True])
 async def test_a_wait_that_is_given_up_uses_up_nothing(simulator: Simulator, is_critical: bool) -> None:
-    clock, pace = Clock(), Pace(300, ramp_seconds=0.0)
+    clock, pace = ManualClock(), Pace(300, ramp_seconds=0.0)
     async with pushing(simulator.address, clock=clock, pace=pace) as push:
         push._quota = cast(Any, Endless())
         for _ in range(3):
@@ -95,7 +96,7 @@ async def test_a_wait_that_is_given_up_uses_up_nothing(simulator: Simulator, is_
 
 
 async def test_a_send_that_the_quota_holds_back_uses_up_no_place(simulator: Simulator) -> None:
-    clock, pace = Clock(), Pace(300, ramp_seconds=0.0)
+    clock, pace = ManualClock(), Pace(300, ramp_seconds=0.0)
     async with pushing(simulator.address, clock=clock, pace=pace) as push:
         push._quota = cast(Any, Portion(0))
         assert isinstance(await push.send(outgoing()), Retry)

@@ -24,7 +24,7 @@ from bongsu.settings import Settings
 from tests.simulator.account import write_account
 from tests.simulator.running import Simulator
 from tests.support.clocks import ManualClock
-from tests.test_serve import eventually
+from tests.support.waiting import eventually
 
 _numbers = itertools.count(1)
 
