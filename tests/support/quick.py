@@ -17,7 +17,7 @@ LONG_FILES = {
     "tests.api.test_jobs", "tests.api.test_document_fuzz", "tests.api.test_http_protocol", "tests.api.test_cancel",
     "tests.decide.test_bulk", "tests.deliver.test_ranks", "tests.deliver.test_cancelled_sends", "tests.deliver.test_outage",
     "tests.deliver.test_dispatcher", "tests.deliver.test_stop", "tests.deliver.channels.test_conformance",
-    "tests.live.test_ends", "tests.live.test_access", "tests.live.test_stream", "tests.live.test_withdrawn",
+    "tests.live.test_ends", "tests.live.test_access", "tests.live.test_stream",
     "tests.store.outbox.test_event_plans",
 }  # fmt: skip
 # Fixtures that start a server or a process, asked for by name or while a test runs.

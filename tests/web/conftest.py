@@ -27,7 +27,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def partner() -> Iterator[Elsewhere]:
-    """A site whose origins Bongsu is told of."""
+    """A site whose origins Bongsu is given."""
     with elsewhere() as place:
         yield place
 

@@ -1,4 +1,4 @@
-"""Pages with a bell on them, of the server's own origin and of others, and members who are told things."""
+"""Pages with a bell on them, of the server's own origin and of others, and members who are notified."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ expect.set_options(timeout=15_000)
 
 # What the bell tells the page, kept for the test.
 LISTENER = """
-window.told = {};
+window.received = {};
 for (const name of ["notification", "updated", "withdrawn", "read", "badge", "state", "select", "chat", "unauthorized"])
-  document.addEventListener(`bongsu:${name}`, (event) => (window.told[name] ??= []).push(event.detail));
+  document.addEventListener(`bongsu:${name}`, (event) => (window.received[name] ??= []).push(event.detail));
 """
 
 
@@ -99,7 +99,7 @@ class Bell:
 
     def has_been(self, *states: str) -> Bell:
         """In these states and no others, one after the other. Some are too short to be looked at."""
-        told = "(wanted) => (window.told.state ?? []).map((one) => one.state).join() === wanted"
+        told = "(wanted) => (window.received.state ?? []).map((one) => one.state).join() === wanted"
         self.page.wait_for_function(told, arg=",".join(states), timeout=15_000)
         return self
 
@@ -116,13 +116,13 @@ class Bell:
         expect(self.panel).to_be_visible()
         return self
 
-    def told(self, name: str) -> list[Any]:
-        found: list[Any] = self.page.evaluate("(name) => window.told[name] ?? []", name)
+    def received(self, name: str) -> list[Any]:
+        found: list[Any] = self.page.evaluate("(name) => window.received[name] ?? []", name)
         return found
 
     @property
     def titles(self) -> list[str]:
-        return [one["title"] for one in self.told("notification")]
+        return [one["title"] for one in self.received("notification")]
 
     def give(self, token: str) -> None:
         self.page.evaluate("(token) => (document.querySelector('bongsu-bell').token = token)", token)
@@ -159,7 +159,7 @@ class Site:
         page.goto(f"{self.address}/site")
         return Bell(page)
 
-    def tell(self, member_id: str, *titles: str, **words: Any) -> None:
+    def notify(self, member_id: str, *titles: str, **words: Any) -> None:
         """Notifications in this order: each is in the inbox before the next is sent, and all are when this returns."""
         for title in titles:
             body = {"type": "NOTICE", "userIds": [member_id], "title": title, "body": f"About {title}", **words}

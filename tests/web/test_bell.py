@@ -36,13 +36,13 @@ def test_it_rings_and_counts_on_every_page_of_the_member_and_on_nobody_elses(sit
     context = site.context()
     one, other = site.visit(member, context).is_in("live"), site.visit(member, context).is_in("live")
     stranger = site.visit(f"{member}x").is_in("live")
-    site.tell(member, "first", "second")
+    site.notify(member, "first", "second")
     for bell in (one, other):
         bell.counts(2)
         expect(bell.button).to_have_accessible_name("Notifications, 2 unread")
         assert bell.titles == ["first", "second"]
         # One after the other, or both at once where the first was still under way when the second came.
-        assert [one["unread"] for one in bell.told("badge")] in ([1, 2], [2])
+        assert [one["unread"] for one in bell.received("badge")] in ([1, 2], [2])
     stranger.counts(0)
     assert stranger.titles == []
 
@@ -62,7 +62,7 @@ def test_what_comes_is_announced_and_several_at_once_as_a_number(site: Site, mem
 
 
 def test_what_is_read_on_one_page_is_read_on_all(site: Site, member: str) -> None:
-    site.tell(member, "first", "second", "third")
+    site.notify(member, "first", "second", "third")
     context = site.context()
     here, there = site.visit(member, context).is_in("live"), site.visit(member, context).is_in("live")
     there.counts(3)
@@ -72,7 +72,7 @@ def test_what_is_read_on_one_page_is_read_on_all(site: Site, member: str) -> Non
         bell.counts(2)
         expect(bell.items.nth(1)).not_to_have_class(re.compile("is-unread"))
         expect(bell.items.nth(0)).to_have_class(re.compile("is-unread"))
-    assert [one["title"] for one in here.told("select")] == ["second"]
+    assert [one["title"] for one in here.received("select")] == ["second"]
     here.panel.get_by_role("button", name="Mark all as read").click()
     for bell in (here, there):
         bell.counts(0)
@@ -82,16 +82,16 @@ def test_what_is_read_on_one_page_is_read_on_all(site: Site, member: str) -> Non
 
 
 def test_a_page_may_keep_a_choice_from_being_read(site: Site, member: str) -> None:
-    site.tell(member, "first")
+    site.notify(member, "first")
     bell = site.visit(member).is_in("live")
     bell.page.evaluate("() => document.addEventListener('bongsu:select', (event) => event.preventDefault())")
     bell.open().items.first.click()
-    site.tell(member, "second")
+    site.notify(member, "second")
     bell.counts(2)
 
 
 def test_what_the_server_would_not_do_is_taken_back_and_said(site: Site, member: str) -> None:
-    site.tell(member, "first")
+    site.notify(member, "first")
     bell = site.visit(member).is_in("live").open()
     bell.page.route("**/read-all", lambda route: route.fulfill(status=503))
     bell.panel.get_by_role("button", name="Mark all as read").click()
@@ -103,8 +103,8 @@ def test_what_the_server_would_not_do_is_taken_back_and_said(site: Site, member:
 def test_a_notification_that_is_not_for_the_inbox_does_not_ring(site: Site, member: str) -> None:
     site.client.put(f"/api/members/{member}", json={"email": "m@shop.example"}).raise_for_status()
     bell = site.visit(member).is_in("live")
-    site.tell(member, "by letter", channels=["EMAIL"])
-    site.tell(member, "in the app")
+    site.notify(member, "by letter", channels=["EMAIL"])
+    site.notify(member, "in the app")
     bell.counts(1)
     expect(bell.open().items).to_have_count(1)
     expect(bell.items.first).to_contain_text("in the app")
@@ -113,7 +113,7 @@ def test_a_notification_that_is_not_for_the_inbox_does_not_ring(site: Site, memb
 def test_the_inbox_is_paged_from_new_to_old(site: Site, member: str) -> None:
     empty = site.visit(member).is_in("live").open()
     expect(empty.panel).to_contain_text("No notifications yet")
-    site.tell(member, *(f"number {number}" for number in range(23)))
+    site.notify(member, *(f"number {number}" for number in range(23)))
     expect(empty.items).to_have_count(23)
     bell = site.visit(member).is_in("live").open()
     expect(bell.items).to_have_count(20)
@@ -127,9 +127,9 @@ def test_the_inbox_is_paged_from_new_to_old(site: Site, member: str) -> None:
 
 
 def test_hostile_words_are_shown_as_words(site: Site, member: str) -> None:
-    site.tell(member, f"before {HOSTILE}", body=HOSTILE)
+    site.notify(member, f"before {HOSTILE}", body=HOSTILE)
     bell = site.visit(member).is_in("live").open()
-    site.tell(member, f"live {HOSTILE}", body=HOSTILE)
+    site.notify(member, f"live {HOSTILE}", body=HOSTILE)
     for place, when in enumerate(("live", "before")):
         expect(bell.items.nth(place).locator("b")).to_have_text(f"{when} {HOSTILE}")
         expect(bell.items.nth(place).locator("p")).to_have_text(HOSTILE)
@@ -171,10 +171,10 @@ def test_what_was_withdrawn_leaves_the_open_list_and_the_count(
         serving(environment) as served,
         site_of(browser, served) as site,
     ):
-        site.tell(member, "from the inbox", "stays")
+        site.notify(member, "from the inbox", "stays")
         bells = [site.visit(member, auth=auth).is_in("live") for auth in ("cookie", "header")]
         closed = site.visit(member).is_in("live")
-        site.tell(member, "from the stream")
+        site.notify(member, "from the stream")
         bell, other = (one.open() for one in bells)
         for one in (bell, other, closed):
             one.counts(3)
@@ -187,7 +187,7 @@ def test_what_was_withdrawn_leaves_the_open_list_and_the_count(
         for one in (bell, other):
             one.counts(2)
             assert one.items.locator("b").all_text_contents() == ["stays", "from the inbox"]
-            assert one.told("withdrawn") == [{"id": ids["from the stream"]}]
+            assert one.received("withdrawn") == [{"id": ids["from the stream"]}]
         expect(bell.items.nth(0)).to_be_focused()
         withdraw_one(settings, ids["from the inbox"])
         for one in (bell, other):
@@ -206,7 +206,7 @@ def test_what_was_withdrawn_leaves_the_open_list_and_the_count(
 
 def test_an_answer_of_the_inbox_does_not_bring_back_what_was_withdrawn(site: Site, member: str) -> None:
     """As when the server read the inbox before the withdrawal and its answer comes after the event."""
-    site.tell(member, *(f"number {number}" for number in range(22)))
+    site.notify(member, *(f"number {number}" for number in range(22)))
     [_, gone] = site.inbox(member, site.inbox(member)["next"])["items"]
 
     def speak(route: Route) -> None:
@@ -217,7 +217,7 @@ def test_an_answer_of_the_inbox_does_not_bring_back_what_was_withdrawn(site: Sit
     bell.page.route("**/stream*", speak)
     bell.give(token_of(member))
     bell.has_been("refused", "live", "waiting", "live")
-    assert bell.told("withdrawn") == [{"id": gone["id"]}]
+    assert bell.received("withdrawn") == [{"id": gone["id"]}]
     bell.open().panel.get_by_role("button", name="Show older").click()
     expect(bell.items).to_have_count(21)
     expect(bell.items.nth(20)).to_contain_text("number 1")
@@ -227,7 +227,7 @@ def test_an_answer_of_the_inbox_does_not_bring_back_what_was_withdrawn(site: Sit
 
 
 def test_everything_can_be_done_with_keys(site: Site, member: str) -> None:
-    site.tell(member, "first", "second", "third")
+    site.notify(member, "first", "second", "third")
     bell = site.visit(member).is_in("live")
     keys = bell.page.keyboard
     bell.page.locator("#before").focus()
@@ -243,7 +243,7 @@ def test_everything_can_be_done_with_keys(site: Site, member: str) -> None:
         expect(bell.items.nth(place)).to_be_focused()
     keys.press("Space")
     bell.counts(2)
-    site.tell(member, "fourth")
+    site.notify(member, "fourth")
     expect(bell.items).to_have_count(4)
     expect(bell.items.nth(1)).to_be_focused()  # the same one, lower by one
     keys.press("Escape")
@@ -258,7 +258,7 @@ def test_everything_can_be_done_with_keys(site: Site, member: str) -> None:
 
 
 def test_it_speaks_the_language_of_the_page_of_its_own_attribute_or_of_the_browser(site: Site, member: str) -> None:
-    site.tell(member, "소식")
+    site.notify(member, "소식")
     korean = site.visit(member, lang="ko-KR").is_in("live").open()
     expect(korean.button).to_have_accessible_name("알림, 읽지 않은 알림 1개")
     expect(korean.panel.get_by_role("button", name="모두 읽음으로 표시")).to_be_enabled()
@@ -289,7 +289,7 @@ def test_a_reset_reads_the_inbox_anew_and_chat_is_handed_to_the_page(site: Site,
     said = {"roomId": "r", "seq": 1, "senderId": "a", "message": "안녕"}
 
     def speak(route: Route) -> None:
-        site.tell(member, "unheard of")
+        site.notify(member, "unheard of")
         frames = stream_of(("badge", {"unread": 0}), ("chat", said), ("reset", {"reason": "too-many-missed"}))
         bell.page.unroute("**/stream*")
         route.fulfill(body=frames, content_type="text/event-stream")
@@ -298,7 +298,7 @@ def test_a_reset_reads_the_inbox_anew_and_chat_is_handed_to_the_page(site: Site,
     bell.page.route("**/stream*", speak)
     bell.give(token_of(member))
     bell.counts(1)
-    assert bell.told("chat") == [said]
+    assert bell.received("chat") == [said]
     expect(bell.open().items).to_have_count(1)
     bell.is_in("live")
     # Shown once, although the stream that followed told of it too.

@@ -88,7 +88,7 @@ CASES = [(order, "getToken") for order in ORDERS] + [("element, property, script
 
 @pytest.mark.parametrize(("order", "name"), CASES)
 def test_it_works_in_whatever_order_script_element_and_property_come(site: Site, member: str, order: str, name: str) -> None:
-    site.tell(member, "before")
+    site.notify(member, "before")
     bell = site.show(page_of(ORDERS[order], name, token_of(member))).is_in("live")
     bell.counts(1)
     # Set later, it goes through the setter as well.
@@ -98,30 +98,30 @@ def test_it_works_in_whatever_order_script_element_and_property_come(site: Site,
     )
     bell.counts(0)
     bell.is_in("live")
-    site.tell(f"{member}x", "news")
+    site.notify(f"{member}x", "news")
     bell.counts(1)
     assert bell.titles == ["news"]
 
 
 def test_moved_removed_and_added_again_it_goes_on(site: Site, member: str) -> None:
-    site.tell(member, "first")
+    site.notify(member, "first")
     bell = site.show(page_of(ORDERS["element, property, script at the end"], "getToken", token_of(member))).is_in("live")
     expect(bell.open().items).to_have_count(1)
     bell.page.evaluate("() => document.body.append(document.createElement('main'))")
     bell.page.evaluate("() => document.querySelector('main').append(document.querySelector('bongsu-bell'))")
     expect(bell.panel).to_be_hidden()
     bell.is_in("live")
-    site.tell(member, "second")
+    site.notify(member, "second")
     bell.counts(2)
     bell.page.evaluate("() => (window.removed = document.querySelector('bongsu-bell')).remove()")
     asked = streams(bell.page)
     # What is done to it while it is on no page opens nothing.
     bell.page.evaluate("() => window.removed.reconnect()")
-    site.tell(member, "third")
+    site.notify(member, "third")
     assert asked == []
     bell.page.evaluate("() => document.body.append(window.removed)")
     bell.is_in("live").counts(3)
-    site.tell(member, "fourth")
+    site.notify(member, "fourth")
     bell.counts(4)
     expect(bell.open().items).to_have_count(4)
     assert bell.titles == ["second", "fourth"]
@@ -139,7 +139,7 @@ def test_a_property_set_twice_opens_one_stream(site: Site, member: str, name: st
         f"() => (document.querySelector('bongsu-bell').{name} = value, "
         "new Promise((done) => setTimeout(() => setTimeout(done, 10), 10)))"
     )
-    site.tell(member, "news")
+    site.notify(member, "news")
     bell.is_in("live").counts(1)
     assert asked == []
     assert bell.titles == ["news"]
@@ -151,14 +151,14 @@ def test_the_same_token_again_after_a_refusal_is_another_try(site: Site, member:
     bell.page.route("**/api/session", lambda route: route.fulfill(status=401), times=1)
     token = token_of(member)
     bell.give(token)
-    bell.page.wait_for_function("() => window.told.unauthorized?.length === 2")
+    bell.page.wait_for_function("() => window.received.unauthorized?.length === 2")
     bell.give(token)
     bell.is_in("live")
 
 
 def test_of_two_members_set_one_after_the_other_the_last_has_the_session(site: Site, member: str) -> None:
     """The first one's session is asked for and not answered yet when the second one's is."""
-    site.tell(f"{member}x", "for the last")
+    site.notify(f"{member}x", "for the last")
     bell = site.visit().is_in("refused")
     held: list[Route] = []
     first = token_of(member)
@@ -177,7 +177,7 @@ def test_of_two_members_set_one_after_the_other_the_last_has_the_session(site: S
     bell.is_in("live")
     # An answer that comes now must not make the first one's session the browser's.
     release(bell, held)
-    site.tell(f"{member}x", "more for the last")
+    site.notify(f"{member}x", "more for the last")
     bell.counts(2)
     bell.page.reload()
     bell.is_in("live").counts(2)

@@ -38,13 +38,13 @@ def archive_of(bell: Bell) -> Locator:
 
 
 def test_one_is_marked_as_read_and_as_unread_again(site: Site, member: str) -> None:
-    site.tell(member, "first", "second")
+    site.notify(member, "first", "second")
     bell = site.visit(member).is_in("live").open()
     bell.act(1, "Mark as read")
     bell.counts(1)
     expect(bell.items.nth(1)).not_to_have_class(UNREAD)
     # To mark it is not to choose it.
-    assert bell.told("select") == []
+    assert bell.received("select") == []
     bell.act(1, "Mark as unread")
     bell.counts(2)
     expect(bell.items.nth(1)).to_have_class(UNREAD)
@@ -53,7 +53,7 @@ def test_one_is_marked_as_read_and_as_unread_again(site: Site, member: str) -> N
 
 
 def test_what_is_archived_leaves_the_list_and_can_be_brought_back(site: Site, member: str) -> None:
-    site.tell(member, "first", "second", "third")
+    site.notify(member, "first", "second", "third")
     bell = site.visit(member).is_in("live").open()
     bell.act(1, "Archive")
     has(bell, "third", "first")
@@ -73,7 +73,7 @@ def test_what_is_archived_leaves_the_list_and_can_be_brought_back(site: Site, me
 
 
 def test_what_is_deleted_is_gone_from_the_list_and_from_the_archive(site: Site, member: str) -> None:
-    site.tell(member, "first", "second", "third")
+    site.notify(member, "first", "second", "third")
     bell = site.visit(member).is_in("live").open()
     bell.act(0, "Delete")
     has(bell, "second", "first")
@@ -89,7 +89,7 @@ def test_what_is_deleted_is_gone_from_the_list_and_from_the_archive(site: Site, 
 
 
 def test_the_archive_has_pages_too(site: Site, member: str) -> None:
-    site.tell(member, *(f"number {number}" for number in range(22)))
+    site.notify(member, *(f"number {number}" for number in range(22)))
     headers = {"Authorization": f"Bearer {token_of(member)}"}
     for item in site.inbox(member, limit="100")["items"]:
         site.client.post(f"/api/notifications/{item['id']}/archive", headers=headers).raise_for_status()
@@ -104,7 +104,7 @@ def test_the_archive_has_pages_too(site: Site, member: str) -> None:
 
 @pytest.mark.parametrize("is_inbox_away", [False, True])
 def test_a_row_comes_back_when_the_server_would_not_do_it(site: Site, member: str, is_inbox_away: bool) -> None:
-    site.tell(member, "first", "second", "third")
+    site.notify(member, "first", "second", "third")
     bell = site.visit(member).is_in("live").open()
     bell.page.route(re.compile(r"/archive$|/notifications/\d+$"), lambda route: route.fulfill(status=503))
     if is_inbox_away:
@@ -121,7 +121,7 @@ def test_a_row_comes_back_when_the_server_would_not_do_it(site: Site, member: st
 
 
 def test_the_menu_can_be_used_with_keys(site: Site, member: str) -> None:
-    site.tell(member, "first", "second", "third")
+    site.notify(member, "first", "second", "third")
     bell = site.visit(member).is_in("live").open()
     keys, entries = bell.page.keyboard, bell.menu.get_by_role("menuitem")
     keys.press("ArrowDown")
@@ -159,7 +159,7 @@ def test_the_menu_can_be_used_with_keys(site: Site, member: str) -> None:
 
 
 def test_tab_leaves_the_menu_for_what_comes_after_its_row(site: Site, member: str) -> None:
-    site.tell(member, "first", "second")
+    site.notify(member, "first", "second")
     bell = site.visit(member).is_in("live").open()
     keys = bell.page.keyboard
     keys.press("ContextMenu")
@@ -169,7 +169,7 @@ def test_tab_leaves_the_menu_for_what_comes_after_its_row(site: Site, member: st
 
 
 def test_the_menu_closes_with_a_click_elsewhere_and_with_its_row(site: Site, member: str) -> None:
-    site.tell(member, "first", "second")
+    site.notify(member, "first", "second")
     bell = site.visit(member).is_in("live").open()
     bell.items.nth(0).press("ContextMenu")
     expect(bell.menu).to_be_visible()
@@ -195,7 +195,7 @@ def hears(site: Site, member: str, *frames: tuple[str, Any]) -> Bell:
 
 
 def test_each_event_of_the_stream_is_shown(site: Site, member: str) -> None:
-    site.tell(member, "first", "second", "third", "fourth")
+    site.notify(member, "first", "second", "third", "fourth")
     fourth, third, second, first = site.inbox(member)["items"]
     grown = {**third, "title": "third and another", "updatedAt": third["createdAt"]}
     bell = hears(
@@ -207,13 +207,13 @@ def test_each_event_of_the_stream_is_shown(site: Site, member: str) -> None:
     for place, is_unread in enumerate((True, True, False)):
         unread = expect(bell.items.nth(place))
         (unread.to_have_class if is_unread else unread.not_to_have_class)(UNREAD)
-    assert bell.told("updated") == [grown]
-    assert bell.told("read") == [{"upTo": second["id"]}]
-    assert bell.told("withdrawn") == [{"id": first["id"]}]
+    assert bell.received("updated") == [grown]
+    assert bell.received("read") == [{"upTo": second["id"]}]
+    assert bell.received("withdrawn") == [{"id": first["id"]}]
 
 
 def test_what_is_not_on_the_pages_that_are_shown_is_not_put_below_them(site: Site, member: str) -> None:
-    site.tell(member, *(f"number {number}" for number in range(22)))
+    site.notify(member, *(f"number {number}" for number in range(22)))
     [_, oldest] = site.inbox(member, site.inbox(member)["next"])["items"]
     bell = hears(site, member, ("updated", {**oldest, "readAt": oldest["createdAt"]}))
     expect(bell.items).to_have_count(20)
@@ -223,7 +223,7 @@ def test_what_is_not_on_the_pages_that_are_shown_is_not_put_below_them(site: Sit
 
 def test_an_answer_that_an_event_has_overtaken_is_asked_for_again(site: Site, member: str) -> None:
     """As when the server reads the inbox, and the member marks one as read elsewhere before the answer comes."""
-    site.tell(member, *(f"number {number}" for number in range(22)))
+    site.notify(member, *(f"number {number}" for number in range(22)))
     [one, _] = site.inbox(member, site.inbox(member)["next"])["items"]
     headers = {"Authorization": f"Bearer {token_of(member)}"}
     bell = site.visit(member).is_in("live").open()
@@ -232,7 +232,7 @@ def test_an_answer_that_an_event_has_overtaken_is_asked_for_again(site: Site, me
         bell.page.unroute("**/api/notifications?*cursor*")
         answer = route.fetch()
         site.client.post(f"/api/notifications/{one['id']}/read", headers=headers).raise_for_status()
-        bell.page.wait_for_function("() => (window.told.badge ?? []).length > 1")
+        bell.page.wait_for_function("() => (window.received.badge ?? []).length > 1")
         route.fulfill(response=answer)
 
     bell.page.route("**/api/notifications?*cursor*", answer_late)
@@ -242,19 +242,19 @@ def test_an_answer_that_an_event_has_overtaken_is_asked_for_again(site: Site, me
 
 
 def test_the_list_is_seen_when_it_is_opened_and_not_before(site: Site, member: str) -> None:
-    site.tell(member, "first")
+    site.notify(member, "first")
     bell = site.visit(member).is_in("live")
     assert site.inbox(member)["items"][0]["seenAt"] is None
     bell.open()
     eventually(lambda: [item["seenAt"] is None for item in site.inbox(member)["items"]], [False])
     # What comes while it is open is seen too.
-    site.tell(member, "second")
+    site.notify(member, "second")
     eventually(lambda: [item["seenAt"] is None for item in site.inbox(member)["items"]], [False, False])
     bell.counts(2)
 
 
 def test_nothing_is_posted_when_everything_was_seen(site: Site, member: str) -> None:
-    site.tell(member, "first")
+    site.notify(member, "first")
     bell = site.visit(member).is_in("live")
     posted: list[str] = []
     bell.page.on("request", lambda request: posted.append(request.url) if "/seen" in request.url else None)
@@ -272,7 +272,7 @@ def test_nothing_is_posted_when_everything_was_seen(site: Site, member: str) -> 
 
 def test_what_is_done_in_one_tab_is_seen_in_the_others(site: Site, member: str) -> None:
     """In one that is open, with its list or without, and in one that comes back to the page after it was away."""
-    site.tell(member, "first", "second", "third", "fourth")
+    site.notify(member, "first", "second", "third", "fourth")
     context = site.context()
     here, there, closed = (site.visit(member, context).is_in("live") for _ in range(3))
     has(there.open(), "fourth", "third", "second", "first")
@@ -303,8 +303,8 @@ def test_what_is_done_in_one_tab_is_seen_in_the_others(site: Site, member: str) 
 
 def test_an_answer_to_one_member_does_not_count_for_the_next(site: Site, member: str) -> None:
     other = f"{member}-other"
-    site.tell(member, "first", "second")
-    site.tell(other, "third", "fourth", "fifth")
+    site.notify(member, "first", "second")
+    site.notify(other, "third", "fourth", "fifth")
     bell = site.visit(member, auth="header").is_in("live").open()
     held: list[Route] = []
 
@@ -318,13 +318,13 @@ def test_an_answer_to_one_member_does_not_count_for_the_next(site: Site, member:
     bell.is_in("live")
     with bell.page.expect_response("**/read"):
         held[0].continue_()
-    site.tell(other, "sixth")
+    site.notify(other, "sixth")
     bell.counts(4)
-    assert [one["unread"] for one in bell.told("badge")] == [2, 1, 3, 4]
+    assert [one["unread"] for one in bell.received("badge")] == [2, 1, 3, 4]
 
 
 def test_what_is_deleted_from_the_archive_leaves_it_in_the_others(site: Site, member: str) -> None:
-    site.tell(member, "first", "second", "third")
+    site.notify(member, "first", "second", "third")
     context = site.context()
     here, there = (site.visit(member, context).is_in("live").open() for _ in range(2))
     here.act(0, "Archive")
@@ -339,7 +339,7 @@ def test_what_is_deleted_from_the_archive_leaves_it_in_the_others(site: Site, me
 
 
 def test_a_tab_that_was_away_is_told_what_has_changed_meanwhile(site: Site, member: str) -> None:
-    site.tell(member, "first", "second", "third", "fourth")
+    site.notify(member, "first", "second", "third", "fourth")
     context = site.context()
     here, away = site.visit(member).is_in("live").open(), site.visit(member, context).is_in("live")
     context.set_offline(True)
@@ -349,7 +349,7 @@ def test_a_tab_that_was_away_is_told_what_has_changed_meanwhile(site: Site, memb
     here.act(0, "Archive")
     here.act(0, "Delete")
     here.act(0, "Mark as read")
-    site.tell(member, "fifth")
+    site.notify(member, "fifth")
     has(here, "fifth", "second", "first")
     eventually(lambda: site.inbox(member)["unread"], 2)
     context.set_offline(False)

@@ -47,7 +47,7 @@ def test_a_server_killed_and_started_again_loses_nothing_and_repeats_nothing(
     with serving(environment, "--port", port) as served, served.client(**KEY) as client:
         site = Site(browser, client)
         bells = [site.visit(member, auth=auth).is_in("live") for auth in ("cookie", "header")]
-        site.tell(member, "first", "second")
+        site.notify(member, "first", "second")
         for bell in bells:
             bell.counts(2)
         served.process.kill()
@@ -56,10 +56,10 @@ def test_a_server_killed_and_started_again_loses_nothing_and_repeats_nothing(
             expect(bell.button).to_have_accessible_name("Notifications, 2 unread, Connection lost. Reconnecting…")
     with serving(environment, "--port", port) as served, served.client(**KEY) as client:
         site.client = client
-        site.tell(member, "third", "fourth")
+        site.notify(member, "third", "fourth")
         for bell in bells:
             bell.is_in("live").counts(4)
-        site.tell(member, "fifth")
+        site.notify(member, "fifth")
         for bell in bells:
             bell.counts(5)
             expect(bell.open().items).to_have_count(5)
@@ -73,7 +73,7 @@ def test_the_fourth_page_closes_the_first_which_says_so_and_can_be_had_back(site
     first, second, *_ = bells
     first.is_in("replaced")
     asked = streams(first.page)
-    site.tell(member, "news")
+    site.notify(member, "news")
     for bell in bells[1:]:
         bell.counts(1)
     first.counts(0)
@@ -87,14 +87,14 @@ def test_the_fourth_page_closes_the_first_which_says_so_and_can_be_had_back(site
 
 def test_when_the_browser_gives_up_the_bell_comes_back_to_where_it_was(site: Site, member: str) -> None:
     bell = site.visit(member).is_in("live")
-    site.tell(member, "first")
+    site.notify(member, "first")
     bell.counts(1)
     asked = streams(bell.page)
     # An error status ends an EventSource for good.
     bell.page.route("**/stream*", lambda route: route.fulfill(status=502), times=1)
     bell.page.evaluate("() => document.querySelector('bongsu-bell').reconnect()")
     bell.has_been("live", "waiting", "live")
-    site.tell(member, "second")
+    site.notify(member, "second")
     bell.counts(2)
     assert bell.titles == ["first", "second"]
     newest = site.inbox(member)["items"][1]["id"]
@@ -119,7 +119,7 @@ def test_offline_is_said_at_once_and_ends_at_once(site: Site, member: str) -> No
     context.set_offline(True)
     bell.is_in("offline")
     expect(bell.panel).to_contain_text("You are offline. Nothing will be missed.")
-    site.tell(member, "meanwhile")
+    site.notify(member, "meanwhile")
     context.set_offline(False)
     bell.is_in("live").counts(1)
     assert bell.titles == ["meanwhile"]
@@ -132,18 +132,18 @@ def test_a_cookie_that_is_there_already_is_enough(site: Site, member: str) -> No
     context = site.context()
     site.visit(member, context).is_in("live")
     bell = site.visit(context=context).is_in("live")
-    site.tell(member, "news")
+    site.notify(member, "news")
     bell.counts(1)
 
 
 def test_without_anything_it_asks_the_page_for_a_token(site: Site, member: str) -> None:
     bell = site.visit().is_in("refused")
-    assert bell.told("unauthorized") == [{}]
+    assert bell.received("unauthorized") == [{}]
     expect(bell.open().panel).to_contain_text("Please sign in again.")
     bell.give(token_of(member))
     bell.is_in("live")
     # Somebody else: what was shown is gone.
-    site.tell(member, "for the first")
+    site.notify(member, "for the first")
     bell.counts(1)
     bell.give(token_of(f"{member}x"))
     bell.counts(0)
@@ -158,11 +158,11 @@ def test_a_session_that_runs_out_is_renewed(site: Site, member: str) -> None:
     for bell in bells.values():
         lives = [4, 3600]
         bell.page.expose_function("newToken", lambda lives=lives: token_of(member, seconds=lives.pop(0)))
-        bell.page.evaluate("() => (window.told.state = [])")
+        bell.page.evaluate("() => (window.received.state = [])")
         bell.page.evaluate("() => (document.querySelector('bongsu-bell').getToken = () => window.newToken())")
     for bell in bells.values():
         bell.has_been("live", "waiting", "live")
-    site.tell(member, "news")
+    site.notify(member, "news")
     for auth, bell in bells.items():
         bell.counts(1)
         assert ["authorization" in one.headers for one in asked[auth]] == [auth == "header"] * 2
@@ -177,7 +177,7 @@ def test_a_page_of_a_named_origin_has_its_bell(site: Site, partner: Elsewhere, m
     asked = streams(context)
     bell = partner.visit(getattr(partner, place), context, site.address, token=token_of(member))
     bell.is_in("live")
-    site.tell(member, "news")
+    site.notify(member, "news")
     bell.counts(1)
     bell.open().items.first.click()
     bell.counts(0)
@@ -190,7 +190,7 @@ def test_a_page_of_a_named_origin_has_its_bell(site: Site, partner: Elsewhere, m
 def test_a_page_of_an_origin_nobody_named_gets_nothing(site: Site, member: str) -> None:
     with elsewhere() as stranger:
         context = site.context()
-        site.tell(member, "secret")
+        site.notify(member, "secret")
         # The cookie is there, and goes along: the page is of the same site.
         site.visit(member, context).is_in("live")
         said: list[str] = []

@@ -44,7 +44,7 @@ def test_dropping_the_price_in_one_tab_rings_the_bell_in_another(shop: Site) -> 
         price = answered.value.json()["currentPrice"]
         for bell in (here, there):
             bell.page.wait_for_function(
-                "(price) => window.told.notification?.some(({ refId, data }) => "
+                "(price) => window.received.notification?.some(({ refId, data }) => "
                 "refId === 'demo-lamp' && data.currentPrice === price)",
                 arg=price,
             )

@@ -31,7 +31,7 @@ def test_a_browsers_websocket_gets_what_a_stream_gets(site: Site, member: str) -
     for number, wishes in enumerate((["?notifications=true", None], by_frame), 1):
         page.evaluate(OPEN, wishes)
         page.wait_for_function("() => window.frames_.some(frame => frame.op === 'cursor' || frame.op === 'notification')")
-        site.tell(member, f"title {number}")
+        site.notify(member, f"title {number}")
         page.wait_for_function(f"() => window.frames_.some(frame => frame.title === 'title {number}')")
         page.wait_for_function(f"() => window.frames_.some(frame => frame.op === 'badge' && frame.unread === {number})")
         page.evaluate("() => window.socket_.close()")
