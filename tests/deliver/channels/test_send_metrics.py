@@ -11,9 +11,9 @@ from bongsu.deliver.channels.limits.token_guard import TokenGuard
 from bongsu.model.outcome import Accepted, Gone, Outcome, Retry, Scope, Unknown
 from bongsu.runtime import telemetry
 from tests.deliver.channels.limits.test_guard import DOWN, Scene
-from tests.deliver.channels.push.test_sender import outgoing, pushing
 from tests.simulator.running import Simulator
 from tests.support.clocks import ManualClock
+from tests.support.push import outgoing, pushing
 
 
 def value(name: str, **labels: str) -> float:

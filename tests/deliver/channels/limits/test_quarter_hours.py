@@ -12,8 +12,8 @@ from bongsu.deliver.channels.push.sender import Push
 from bongsu.model import Priority
 from bongsu.model.outcome import Retry
 from bongsu.settings import Settings
-from tests.deliver.channels.push.test_sender import outgoing
 from tests.simulator.account import write_account
+from tests.support.push import outgoing
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from bongsu.model.outcome import Accepted, Retry
 from bongsu.settings import Settings
 from bongsu.store import Store, Transaction
 from bongsu.store.deliveries.quotas import draw
-from tests.deliver.channels.push.test_sender import outgoing
 from tests.simulator.running import Simulator
 from tests.support.decisions import rows
+from tests.support.push import outgoing
 from tests.support.rows import set_columns
 
 PROCESSES = 4

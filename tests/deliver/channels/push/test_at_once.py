@@ -10,10 +10,10 @@ import pytest
 
 from bongsu.deliver.channels.limits.pace import Pace
 from bongsu.model.outcome import Accepted, Misconfigured, Outcome, Retry
-from tests.deliver.channels.push.test_sender import outgoing, pushing
 from tests.simulator.account import write_account
 from tests.simulator.running import Simulator
 from tests.support.clocks import ManualClock
+from tests.support.push import outgoing, pushing
 
 
 class Portion:
