@@ -77,7 +77,7 @@ def work_on_likes(settings: Settings, seed: int, is_mortal: bool) -> None:
 async def _work(settings: Settings, rules: Rules, dice: random.Random, is_mortal: bool) -> None:
     module.BATCH = 20
     # On PostgreSQL few members take another path than many: some processes take the one, some the other.
-    decide.FEW = dice.choice([0, 1_000])
+    decide.FEW_RECIPIENTS = dice.choice([0, 1_000])
     # Every crash here is ours and no event's: none is to be given up for that.
     outbox.rows.CRASHES_ALONE = 10**6
     store = Store.open(settings)

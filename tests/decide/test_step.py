@@ -59,7 +59,7 @@ ALL = (Channel.PUSH, Channel.SMS, Channel.EMAIL, Channel.IN_APP)
 def settings(request: pytest.FixtureRequest, migrated_settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """On PostgreSQL few members take another path than many."""
     if "many" in request.param:
-        monkeypatch.setattr("bongsu.store.decisions.decide.FEW", 0)
+        monkeypatch.setattr("bongsu.store.decisions.decide.FEW_RECIPIENTS", 0)
     return migrated_settings(request.param.split()[0])
 
 

@@ -29,7 +29,7 @@ from bongsu.store.messages.content import find_content
 # Rows that one transaction replays.
 BATCH = 1_000
 # A replay of more is bulk.
-FEW = 100
+FEW_REPLAYED = 100
 
 
 class StoreDeadLetters:
@@ -71,7 +71,7 @@ class StoreDeadLetters:
         async with run.step() as step:
             rows, end = await statements.find_page(step, _filters_of_replay(asked), after, self._batch)
             # Many at once go behind everything else that is to be sent, unless they are critical.
-            is_bulk = run.counts["matched"] + len(rows) > FEW
+            is_bulk = run.counts["matched"] + len(rows) > FEW_REPLAYED
             chat, others = _split(rows)
             messages = await replay_chat(step, [row.event_id for row in chat])
             replayed = await replay_dead(step, others, new_series=run.input["newCollapseId"], is_bulk=is_bulk)

@@ -57,7 +57,7 @@ async def claimed_event(tx: Transaction) -> tuple[Event, tuple[UUID, int]]:
 
 @PATHS
 async def test_every_reason_is_the_first_that_applies(store: Store, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr(decide, "FEW", few)
+    monkeypatch.setattr(decide, "FEW_RECIPIENTS", few)
     await add_members(store, "device", "duplicate", "full", device=True)
     await add_members(store, "address-only", "off", "off-type", "other-channel", "none", "yesterday")
     await set_preferences(store, "off", enabled=False)
@@ -106,7 +106,7 @@ async def test_every_reason_is_the_first_that_applies(store: Store, monkeypatch:
 async def test_earlier_notices_of_a_step_count_towards_the_cap(
     store: Store, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(decide, "FEW", few)
+    monkeypatch.setattr(decide, "FEW_RECIPIENTS", few)
     await add_members(store, "a", "b")
     await set_preferences(store, "b", enabled=False)
     notices = [plain(0), plain(1), plain(2, is_critical=True), plain(3), plain(4), plain(5)]
@@ -133,7 +133,7 @@ async def test_earlier_notices_of_a_step_count_towards_the_cap(
 
 @PATHS
 async def test_missing_members_and_profiles_are_found(store: Store, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr(decide, "FEW", few)
+    monkeypatch.setattr(decide, "FEW_RECIPIENTS", few)
     await add_members(store, "a", "b")
     await set_columns(store, "members", {"member_id": "b"}, locale="en")
     recipients = {0: ["a", "b", "new"]}

@@ -16,7 +16,7 @@ from bongsu.clock.scheduler import Clock
 from bongsu.desk.dead_filter import DeadFilter
 from bongsu.desk.dead_letters import replay_job
 from bongsu.desk.lists import fill_page
-from bongsu.desk.stored_dead_letters import FEW, count_dead
+from bongsu.desk.stored_dead_letters import FEW_REPLAYED, count_dead
 from bongsu.errors import ReplayWithoutFilter
 from bongsu.model import Channel, Event, new_id, utc_now
 from bongsu.runtime.signals import LocalSignals
@@ -177,12 +177,12 @@ async def test_a_replayed_delivery_begins_anew_but_for_its_epoch(store: Store, n
     assert await run(store, state="FAIL") == (0, 0)
 
 
-@pytest.mark.parametrize("count", [FEW, FEW + 1])
+@pytest.mark.parametrize("count", [FEW_REPLAYED, FEW_REPLAYED + 1])
 async def test_a_replay_of_many_goes_behind_all_that_is_not_critical(store: Store, count: int) -> None:
     before = await dead_of_every_rank(store, count)
     assert await run(store, state="FAIL") == (count, count)
     for delivery_id, rank in before.items():
-        assert await delivery_columns(store, delivery_id, "rank") == (RANK_AGAIN[rank] if count > FEW else rank)
+        assert await delivery_columns(store, delivery_id, "rank") == (RANK_AGAIN[rank] if count > FEW_REPLAYED else rank)
 
 
 async def test_a_replayed_event_goes_on_where_it_was(store: Store) -> None:

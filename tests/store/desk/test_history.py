@@ -135,8 +135,8 @@ async def test_many_that_wait_are_found_as_few_are(store: Store, monkeypatch: py
         known = await some_past(tx)
         expected = [(one.message_id, one.member_id) for one in known if one.status == "PENDING"]
         assert len(expected) > 10
-        for few in (history.FEW, 3):
-            monkeypatch.setattr(history, "FEW", few)
+        for few in (history.FEW_DELIVERIES, 3):
+            monkeypatch.setattr(history, "FEW_DELIVERIES", few)
             rows = await pages(tx, Filters(status=Status.PENDING), limit=4)
             assert [(row.message_id, row.member_id) for row in rows] == expected
 
@@ -297,7 +297,7 @@ RARE = {
 async def test_a_filter_that_matches_nothing_reads_a_bounded_part_and_says_where_to_go_on(
     store: Store, share: Share, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "FEW", SCAN)
+    monkeypatch.setattr(history, "FEW_DELIVERIES", SCAN)
     async with store.share(share).transaction() as tx:
         await long_past(tx)
         for status in ("FAIL", "SUCCESS", "READY"):

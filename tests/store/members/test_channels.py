@@ -176,7 +176,7 @@ def stores(request: pytest.FixtureRequest) -> Iterator[Stores]:
 def test_each_channel_reaches_those_who_want_it_and_have_an_address(
     stores: Stores, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(decide_statements, "FEW", few)
+    monkeypatch.setattr(decide_statements, "FEW_RECIPIENTS", few)
 
     @settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(people, st.frozensets(st.sampled_from(NAMES), min_size=1))

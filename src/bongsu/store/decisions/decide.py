@@ -44,7 +44,7 @@ from bongsu.store.members.channel_bits import BITS
 _IN_APP = BITS[Channel.IN_APP]
 
 # Below this, PostgreSQL takes longer to fill and empty the temporary table than to send the rows to us and back.
-FEW = 200
+FEW_RECIPIENTS = 200
 
 DECIDE = only_postgres(postgres.DECIDE)
 DECIDE_DIGESTS = Statement(postgres.DECIDE_DIGESTS, sqlite.DECIDE_DIGESTS)
@@ -83,7 +83,9 @@ async def decide_members(tx: Transaction, recipients: Recipients, inputs: Decisi
     """
     # SQLite empties its table for next to nothing, so there every step takes the path of many; and so does one that counts
     # or spreads its deliveries, which the path of few does not.
-    is_many = tx.dialect is not POSTGRES or sum(map(len, recipients.values())) >= FEW or inputs.bulk or inputs.paced
+    is_many = (
+        tx.dialect is not POSTGRES or sum(map(len, recipients.values())) >= FEW_RECIPIENTS or inputs.bulk or inputs.paced
+    )
     return await (_decide_many if is_many else _decide_few)(tx, recipients, inputs)
 
 

@@ -41,7 +41,7 @@ SCAN_LIMIT = 20_000
 # Messages that may be looked at for each of those rows: one that does not match costs a fifth of a row.
 MESSAGES_PER_ROW = 5
 # Dead or open deliveries that one page looks at. Each costs four times as much as a row.
-FEW = 5_000
+FEW_DELIVERIES = 5_000
 
 # One member's rows, newest first.
 BY_MEMBER = Statement(postgres.BY_MEMBER, sqlite.BY_MEMBER)
@@ -119,7 +119,7 @@ async def _find_rows(tx: Transaction, filters: Filters, after: PageCursor, limit
     after = min(after, PageCursor(highest))
     # A search for one of these among all messages could look at everything and find nothing.
     if filters.status in (Status.FAILED, Status.UNKNOWN):
-        return await _find_by_dead(tx, filters, after, limit, lowest, min(scan_limit, FEW))
+        return await _find_by_dead(tx, filters, after, limit, lowest, min(scan_limit, FEW_DELIVERIES))
     if filters.status is Status.PENDING and await _are_few_open(tx):
         bounds = (lowest, after.message_id, after.message_id, after.member_id)
         return _Found(await tx.fetch(BY_OPEN_DELIVERIES(*filters.parameters(limit), *bounds, 0, "")))
@@ -193,8 +193,8 @@ COUNT_OPEN = in_both(
 
 async def _are_few_open(tx: Transaction) -> bool:
     """If many, as after a large fan-out, they are found among the newest messages. If few, they may be anywhere."""
-    (row,) = await tx.fetch(COUNT_OPEN(FEW))
-    return int(row["count"]) < FEW
+    (row,) = await tx.fetch(COUNT_OPEN(FEW_DELIVERIES))
+    return int(row["count"]) < FEW_DELIVERIES
 
 
 # --- which messages ---------------------------------------------------------------------------------------------------
