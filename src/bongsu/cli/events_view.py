@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bongsu.api.paging import encode_cursor
-from bongsu.cli.terminal import in_words, local_time, operator_name, plain, print_lines, show
+from bongsu.cli.terminal import counts_in_words, local_time, operator_name, plain, print_lines, show
 from bongsu.desk.cancel import Cancellations
 from bongsu.desk.lists import fill_page
 from bongsu.desk.progress import EventFilter, ProgressSample, find_progress, list_events, watch_progress
@@ -114,9 +114,9 @@ def facts(progress: EventProgress, zone: ZoneInfo) -> Iterator[tuple[str, str]]:
     if counts.merged:
         yield "merged into digests", f"{counts.merged:,}"
     if counts.suppressed:
-        yield "suppressed", in_words(counts.suppressed)
+        yield "suppressed", counts_in_words(counts.suppressed)
     for channel, statuses in counts.deliveries.items():
-        yield channel, in_words(statuses)
+        yield channel, counts_in_words(statuses)
     if progress.rate_per_second is not None:
         yield "rate", f"{_rate(progress.rate_per_second)} on average"
     if progress.expected_end is not None:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from bongsu.cli.terminal import in_words, local_time, operator_name, plain, print_lines, show
+from bongsu.cli.terminal import counts_in_words, local_time, operator_name, plain, print_lines, show
 from bongsu.clock.run import Run
 from bongsu.desk.jobs import JobDesk, JobStatus, build_jobs
 from bongsu.rules import Rules
@@ -109,7 +109,7 @@ def facts(run: RunRow, zone: ZoneInfo) -> Iterator[tuple[str, str]]:
     if run.done:
         yield "progress", _progress(run)
     if run.counts:
-        yield "counts", in_words(run.counts)
+        yield "counts", counts_in_words(run.counts)
     if run.finished_at is not None:
         yield "took", str(run.finished_at - run.started_at).partition(".")[0]
 
@@ -128,6 +128,6 @@ async def run_now(settings: Settings, rules: Rules | None, name: str, console: C
             task = progress.add_task(plain(name), total=None, counts="")
 
             def update(run: Run) -> None:
-                progress.update(task, completed=run.done, total=run.total, counts=in_words(run.counts))
+                progress.update(task, completed=run.done, total=run.total, counts=counts_in_words(run.counts))
 
             return await desk.run(name, operator_name(), update)
