@@ -244,7 +244,6 @@ FIND_NEWEST = in_both(
     )
 )
 
-
 # The newest run of a job ($1) that was scheduled for or requested at $2 or before, by the same index. Locks nothing.
 FIND_LAST_UNTIL = in_both(
     lambda d: (

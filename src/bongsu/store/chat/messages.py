@@ -46,7 +46,6 @@ _NEW = {"room_id": "uuid", "seq": "bigint", "sender_id": "text", "client_message
 _LAST = {"room_id": "uuid", "last_seq": "bigint"}
 _SENT = {"room_id": "uuid", "member_id": "text", "count": "integer"}
 
-
 # For each of the messages given ($1): whether its sender is in the room; the message with this clientMessageId, if it is
 # stored; and the time. Not when the transaction began, which may have waited for the room's lock: times follow the seqs. Run
 # under the rooms' locks.

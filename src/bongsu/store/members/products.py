@@ -19,8 +19,7 @@ _PUT_PRODUCT = in_both(
     )
 )
 
-# What is known of one product.
-# One row by its key.
+# One product, by its key. Locks nothing.
 _FIND_PRODUCT = same("SELECT name, price, stock FROM bongsu_products WHERE product_id = $1")
 
 _BEHAVIOR = {"product_id": "text", "member_id": "text", "action": "text", "at": "timestamptz"}
