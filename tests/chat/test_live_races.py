@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -15,20 +15,12 @@ from websockets.frames import Frame, Opcode
 
 from bongsu.chat import live_room, live_rooms
 from bongsu.errors import StoreUnreachable
-from bongsu.settings import Settings
-from bongsu.store import Store
 from bongsu.store.chat import live as statements
 from bongsu.store.chat import messages
 from bongsu.store.chat.live import RoomState
-from tests.chat.test_socket import calling, new_room, talking
-from tests.live.harness import Live, live_on, token
+from tests.live.harness import Live, token
 from tests.live.socket_client import closed_with, socket_url
-
-
-@pytest.fixture
-async def live(store: Store, settings: Settings) -> AsyncIterator[Live]:
-    async with live_on(store, settings.model_copy(update={"sse_ping_seconds": 600, "chat_rate": 100})) as everything:
-        yield everything
+from tests.support.talkers import calling, new_room, talking
 
 
 @contextlib.contextmanager

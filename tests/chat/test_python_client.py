@@ -9,19 +9,11 @@ from typing import Any
 
 import pytest
 
-from bongsu.settings import Settings
-from bongsu.store import Store
-from tests.chat.test_socket import new_room
 from tests.live.client import WAIT_SECONDS
-from tests.live.harness import Live, live_on, token
+from tests.live.harness import Live, token
 from tests.live.socket_client import socket_url
+from tests.support.talkers import new_room
 from tests.test_howto import blocks
-
-
-@pytest.fixture
-async def live(store: Store, settings: Settings) -> AsyncIterator[Live]:
-    async with live_on(store, settings.model_copy(update={"sse_ping_seconds": 600})) as everything:
-        yield everything
 
 
 @pytest.fixture(scope="module")

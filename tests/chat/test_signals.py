@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 from uuid import UUID
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,10 +15,8 @@ from bongsu.chat.signals import MESSAGE, SIGNAL_BYTES, read_signal, write_messag
 from bongsu.runtime.loop import running
 from bongsu.runtime.signals import LocalSignals
 from bongsu.runtime.topics import room_topic
-from bongsu.settings import Settings
-from bongsu.store import Store
-from tests.chat.test_socket import new_room, talking
-from tests.live.harness import Live, live_on
+from tests.live.harness import Live
+from tests.support.talkers import new_room, talking
 
 
 @given(st.lists(st.integers(1, 2 * SIGNAL_BYTES), min_size=1, max_size=12), st.integers(1, 10**12))
@@ -38,12 +34,6 @@ def test_messages_are_split_into_few_signals_that_follow_each_other(sizes: list[
         assert len(signal.frames()) == 1 or size_before <= SIGNAL_BYTES
         found += signal.frames()
     assert found == frames
-
-
-@pytest.fixture
-async def live(store: Store, settings: Settings) -> AsyncIterator[Live]:
-    async with live_on(store, settings.model_copy(update={"sse_ping_seconds": 600})) as everything:
-        yield everything
 
 
 async def test_messages_stored_together_are_one_signal_and_reach_a_reader_once_whatever_it_has(live: Live) -> None:

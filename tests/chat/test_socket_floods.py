@@ -11,9 +11,9 @@ from bongsu.errors import RateLimited
 from bongsu.runtime.rate_limit import RateLimit
 from bongsu.settings import Settings
 from bongsu.store import Store
-from tests.chat.test_socket import new_room, talking
 from tests.live.harness import live_on
 from tests.live.socket_client import closed_with
+from tests.support.talkers import new_room, talking
 
 
 async def test_a_client_whose_sends_are_refused_again_and_again_is_closed(
