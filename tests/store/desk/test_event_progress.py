@@ -15,7 +15,8 @@ import pytest
 
 from bongsu.model import EventStatus, new_id
 from bongsu.store import Store, Transaction
-from bongsu.store.core.query import in_both, same
+from bongsu.store.core.clock import find_now
+from bongsu.store.core.query import same
 from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.desk.event_progress import (
     COUNTS,
@@ -180,10 +181,13 @@ async def test_time_is_counted_from_the_first_message_by_the_stores_clock(store:
             message_id = await add_message(tx, event_id, notice, seconds_ago=seconds)
             await add_past_notification(tx, message_id, "a", "SUCCESS", "FAIL", "READY", "CANCELLED")
         progress = await progress_of(tx, event_id)
-        (row,) = await tx.fetch(in_both(lambda d: f"SELECT {d.now} AS now")())
+        (row,) = await tx.fetch(same("SELECT min(created_at) AS first FROM bongsu_messages")())
+        until = await find_now(tx)
+    first = tx.dialect.time(row["first"])
     assert progress.seconds is not None
-    assert 100 <= progress.seconds < 120
-    assert tx.dialect.time(row["now"]) - progress.now < timedelta(seconds=20)
+    assert progress.seconds >= 100
+    assert progress.seconds == pytest.approx((progress.now - first).total_seconds())
+    assert first < progress.now <= until
     assert progress.rate_per_second == 6 / progress.seconds
     assert progress.expected_end == progress.now + timedelta(seconds=3 / (6 / progress.seconds))
 
