@@ -29,8 +29,8 @@ from bongsu.desk.dead_filter import DeadFilter, System
 from bongsu.desk.dead_letters import DeadLetters, MessageCursor, RejectedMessage
 from bongsu.desk.rabbitmq_dead_letters import RabbitDeadLetters
 from bongsu.errors import BadSettings, NoSuchDeadLetter, SourceAway, SourceDiffers, SourceLoginRefused, StoreUnreachable
-from bongsu.ingress.consumer import Accept, Consumer, Decode
-from bongsu.ingress.decode import Rejected
+from bongsu.ingress.consumer import Accept, Consumer
+from bongsu.ingress.decode import Decode, Rejected
 from bongsu.ingress.intake import Intake
 from bongsu.ingress.rabbitmq import topology
 from bongsu.ingress.rabbitmq.connection import Broker

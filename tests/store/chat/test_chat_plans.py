@@ -6,8 +6,8 @@ from uuid import UUID
 
 from bongsu.model import new_id
 from bongsu.store import Query, Store, Table
-from bongsu.store.chat import LOCK_ROOMS, ROOM_ID, live, messages, pushes, removal, rooms
-from bongsu.store.core.query import LARGEST_ID
+from bongsu.store.chat import LOCK_ROOMS, live, messages, pushes, removal, rooms
+from bongsu.store.core.query import LARGEST_ID, ROOM_ID
 from tests.support.plans import generic_plan, keep_statistics, rows_read
 from tests.support.rows import Sql, add_chat_room, add_many
 
