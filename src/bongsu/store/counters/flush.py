@@ -47,7 +47,6 @@ class Scope:
 class Batch:
     """What a flush has applied: how many counters were changed by how many deltas."""
 
-    batch_id: int
     keys: int
     deltas: int
     # What it added to each counter, if that was asked for.
@@ -68,7 +67,7 @@ async def flush(tx: Transaction, scope: Scope, limit: int, *, with_applied: bool
         (row,) = await tx.fetch(APPLY(*parameters), ADD_BATCH(*parameters), FLUSH(*parameters))
         await tx.execute(DELETE_APPLIED(*parameters))
     applied = [KeySum(*entry) for entry in orjson.loads(row["applied"] or "[]")]
-    return Batch(row["batch_id"], int(row["keys"]), int(begun["count"]), applied)
+    return Batch(int(row["keys"]), int(begun["count"]), applied)
 
 
 async def find_keys(tx: Transaction, counter: str, limit: int) -> list[str]:

@@ -72,10 +72,10 @@ _NEW_VALUE = f"""
          THEN c.value + CAST(s.delta AS bigint)
          ELSE CAST(greatest({SMALLEST}, least({LARGEST}, c.value + s.delta)) AS bigint) END"""
 
-# Applies the deltas of the scope up to id $4 to their counters and deletes them, and adds the batch. Returns the batch, and
-# with $5 what it changed as JSON. One flush runs at a time, so no other transaction inserts counters. Locks the rows of the
-# deltas and the counters, for which no other transaction waits. Whether counters are missing is known from how many were
-# updated: nearly always none, and then they are not looked for.
+# Applies the deltas of the scope up to id $4 to their counters and deletes them, and adds the batch. Returns how many
+# counters it changed, and with $5 what as JSON. One flush runs at a time, so no other transaction inserts counters. Locks
+# the rows of the deltas and the counters, for which no other transaction waits. Whether counters are missing is known from
+# how many were updated: nearly always none, and then they are not looked for.
 FLUSH = f"""
     WITH taken AS (
         DELETE FROM bongsu_count_deltas AS d WHERE d.delta_id <= $4 AND {_IN_SCOPE}
@@ -99,8 +99,8 @@ FLUSH = f"""
                    SELECT b.processed_to FROM bongsu_count_batches AS b ORDER BY b.batch_id DESC LIMIT 1), $6)),
                clock_timestamp(), count(*), coalesce(sum(s.delta), 0)
         FROM sums AS s
-        RETURNING batch_id, keys)
-    SELECT batch.batch_id, batch.keys,
+        RETURNING keys)
+    SELECT batch.keys,
            CASE WHEN CAST($5 AS boolean) THEN (
                SELECT CAST(json_agg(json_build_array(counter, key, delta)) AS text) FROM sums) END AS applied
     FROM batch"""

@@ -85,7 +85,7 @@ ADD_BATCH = f"""
 
 # The newest batch, and with $5 what the same deltas change as JSON.
 FIND_APPLIED = f"""
-    SELECT b.batch_id, b.keys,
+    SELECT b.keys,
            CASE WHEN $5 THEN (
                SELECT json_group_array(json_array(s.counter, s.key, {_joined("s.high", "s.low")})) FROM {_SUMS} AS s
                WHERE s.high <> 0 OR s.low <> 0) END AS applied
