@@ -20,9 +20,8 @@ from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from tests.chaos.shop import until
 from tests.support.long_runs import TIMES
-from tests.support.processes import Served, bongsu, serving
+from tests.support.processes import KEY, Served, bongsu, serving
 from tests.support.servers import PostgresServer, RedisServer
-from tests.test_serve import KEY
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.parametrize("settings", ["postgresql"], indirect=True)]
 
