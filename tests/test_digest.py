@@ -256,6 +256,19 @@ async def test_the_history_names_the_notification_it_was_merged_into(store: Stor
     assert list(row_sentences(view, merged)) == [f"merged into notification {opened.notification_id}, a digest"]
 
 
+async def test_a_merged_like_whose_event_is_cancelled_is_explained(store: Store, settings: Settings, now: Clock) -> None:
+    first, second = like("ann"), like("bob")
+    await decide_likes(store, settings, now, first, second)
+    await Cancellations(store, LocalSignals()).cancel(second.event_id, "cli:mina")
+    view = await find_view(store, settings, "owner", None, 10)
+    merged, opened = view.rows
+    assert (merged.status, merged.merged_into) == (Status.MERGED, opened.notification_id)
+    into, out = row_sentences(view, merged)
+    assert into == f"merged into notification {opened.notification_id}, a digest"
+    assert out.startswith("taken out of it ")
+    assert out.endswith(": its event was cancelled")
+
+
 async def test_what_a_digest_has_gathered_goes_with_it(store: Store, settings: Settings, now: Clock) -> None:
     await decide_likes(store, settings, now, like("ann"), like("bob"), like("ann", "p2"))
     await set_columns(store, "deliveries", status="SUCCESS", finished_at=timedelta())

@@ -61,6 +61,7 @@ async def fill(store: Store) -> tuple[UUID, UUID]:
         few = await add_message(tx, event_id, 1)
         await add_past_notification(tx, few, "a", "SUCCESS", channel="EMAIL")
         await add_past_suppression(tx, few, "b", "DUPLICATE")
+        await add_past_suppression(tx, few, "c", "MERGED")
     return event_id, failed
 
 
@@ -82,7 +83,8 @@ def test_an_operator_lists_events_and_looks_at_one(with_store: Do, environment: 
     assert told.pop("ends").endswith("at this rate")
     assert told.pop("created").startswith("2026-03-01")
     assert told == {
-        "ref": "spring", "decided": "1,000,002", "suppressed": "NO_ADDRESS 10,000, DUPLICATE 1", "EMAIL": "SUCCESS 1",
+        "ref": "spring", "decided": "1,000,003", "merged": "1 into digests",
+        "suppressed": "NO_ADDRESS 10,000, DUPLICATE 1", "EMAIL": "SUCCESS 1",
         "PUSH": "READY 399,999, SUCCESS 500,000, FAIL 1",
     }  # fmt: skip
     shown = bongsu("event", "show", str(failed), environment=environment)

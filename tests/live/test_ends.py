@@ -118,6 +118,30 @@ async def test_who_is_slow_is_not_pinged_and_who_missed_much_gets_it_at_its_own_
 
 
 @both_wires
+async def test_what_was_missed_is_written_in_pieces_that_cut_nobody(
+    embedded: Embedded, wire: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large each one is: a ping that finds so much waiting would cut a reader who is only slow."""
+    store, settings = with_settings(embedded)
+    written: list[int] = []
+    write_frame = connection.Connection.write
+
+    def recording(self: connection.Connection, frame: bytes) -> bool:
+        written.append(len(frame))
+        return write_frame(self, frame)
+
+    monkeypatch.setattr(connection.Connection, "write", recording)
+    ids, _ = await write(store, "m-1", 101, body="가" * 10_000)
+    async with live_on(store, settings, wire) as live:
+        page = live.open()
+        page.last_id = str(ids[0])
+        async with page:
+            await page.until_told(ids[1:])
+    assert sum(written) > 2 * connection.STALLED_BYTES
+    assert max(written) < connection.STALLED_BYTES / 2
+
+
+@both_wires
 async def test_on_the_way_out_everybody_hears_goodbye_and_comes_back_to_the_next(embedded: Embedded, wire: str) -> None:
     store, settings = with_settings(embedded)
     async with live_on(store, settings, wire) as live:

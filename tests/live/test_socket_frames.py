@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection
@@ -18,7 +19,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store
 from tests.live.harness import Live, bearer, live_on
 from tests.live.socket_client import closed_with, receive_op
-from tests.live.test_websocket import opened
+from tests.live.test_websocket import opened, until_none_is_served
 
 TINY = [Opcode.PING, Opcode.PONG, Opcode.TEXT, Opcode.BINARY]
 
@@ -46,6 +47,22 @@ async def test_hundreds_of_frames_without_content_are_a_flood(live: Live, opcode
     async with opened(live, bearer(live.settings, "m-1") if is_authenticated else None) as socket:
         send_at_once(socket, Frame(opcode, b"").serialize(mask=True) * 10 * FRAMES)
         assert await closed_with(socket) == 4429
+
+
+@pytest.mark.parametrize("opcode", TINY, ids=lambda opcode: opcode.name)
+async def test_who_says_goodbye_behind_a_flood_is_let_go(
+    live: Live, opcode: Opcode, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    async with opened(live, bearer(live.settings, "m-1")) as socket:
+        await receive_op(socket, "ready")
+        goodbye = Frame(Opcode.CLOSE, (1000).to_bytes(2)).serialize(mask=True)
+        send_at_once(socket, Frame(opcode, b"").serialize(mask=True) * 2 * FRAMES + goodbye)
+        assert await closed_with(socket) in (1000, 4429)
+    await until_none_is_served()
+    assert faults == []
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_pings_that_come_one_by_one_are_answered(live: Live) -> None:

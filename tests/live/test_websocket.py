@@ -301,6 +301,18 @@ async def test_a_frame_that_is_too_large_or_no_text_is_the_end(live: Live) -> No
     assert len(live.gateway.open_streams) == 0
 
 
+async def test_text_that_is_no_text_before_a_goodbye_is_the_end_too(live: Live) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    async with opened(live, bearer(live.settings, "m-1")) as socket:
+        await receive_op(socket, "ready")
+        goodbye = Frame(Opcode.CLOSE, (1000).to_bytes(2)).serialize(mask=True)
+        socket.transport.write(Frame(Opcode.TEXT, b"\xff").serialize(mask=True) + goodbye)
+        await closed_with(socket)
+    await until_none_is_served()
+    assert faults == []
+
+
 # --- how it ends ------------------------------------------------------------------------------------------------------
 
 

@@ -241,6 +241,29 @@ def test_an_answer_that_an_event_has_overtaken_is_asked_for_again(site: Site, me
     expect(bell.items.nth(20)).not_to_have_class(UNREAD)
 
 
+def test_an_answer_to_read_all_does_not_count_what_has_come_since(site: Site, member: str) -> None:
+    """As when a notification comes between the marking and its answer."""
+    site.notify(member, "first", "second")
+    bell = site.visit(member).is_in("live").open()
+
+    def answer_late(route: Route) -> None:
+        answer = route.fetch()
+        site.notify(member, "third")
+        bell.page.wait_for_function("() => (window.received.badge ?? []).at(-1).unread === 1")
+        route.fulfill(response=answer)
+
+    bell.page.route("**/read-all", answer_late)
+    with bell.page.expect_response("**/read-all") as late:
+        bell.panel.get_by_role("button", name="Mark all as read").click()
+    late.value.finished()
+    site.notify(member, "fourth")
+    bell.counts(2)
+    assert [one["unread"] for one in bell.received("badge")] == [2, 0, 1, 2]
+    for place, is_unread in enumerate((True, True, False, False)):
+        unread = expect(bell.items.nth(place))
+        (unread.to_have_class if is_unread else unread.not_to_have_class)(UNREAD)
+
+
 def test_the_list_is_seen_when_it_is_opened_and_not_before(site: Site, member: str) -> None:
     site.notify(member, "first")
     bell = site.visit(member).is_in("live")

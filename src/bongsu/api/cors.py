@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 SHARED = (
     "/api/notifications", "/api/session", "/api/preferences", "/api/devices", "/api/chat", "/bongsu-bell.js",
 )  # fmt: skip
-METHODS = "GET, POST, PUT, DELETE"
+METHODS = "GET, POST, PUT, PATCH, DELETE"
 HEADERS = "Authorization, Content-Type, Last-Event-ID, X-Request-ID"
 # How long a browser remembers that it may ask: the most that Chromium keeps is two hours. A page of an origin that is no
 # longer named gets nothing all the same, because each answer names again who may read it.

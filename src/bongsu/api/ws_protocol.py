@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 from websockets.frames import Frame
 from websockets.http11 import Request
+from websockets.protocol import State
 
 from bongsu.live.connection import LAST_FRAME_SECONDS, STALLED_BYTES, reset
 from bongsu.live.wire_ws import CLOSE_CODES
@@ -88,7 +90,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             # The application is given some of them, and may answer them.
             del self.conn.events[FRAMES:]
             self._is_flooding = True
-        super().handle_events()
+        try:
+            super().handle_events()
+        except InvalidState:
+            # Text that is not UTF-8, and a goodbye behind it, which has been answered already: uvicorn would close again.
+            reset(self.transport)
+            return
         if self._is_flooding:
             self._go_on()
 
@@ -100,7 +107,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             return
         code = CLOSE_CODES["flood"]
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": "flood"})
-        self.conn.send_close(code, "flood")
+        # Closed already, if the client has said goodbye behind its flood.
+        if self.conn.state is State.OPEN:
+            self.conn.send_close(code, "flood")
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.close_timer = self.loop.call_later(LAST_FRAME_SECONDS, self.transport.abort)

@@ -112,7 +112,7 @@ def facts(progress: EventProgress, zone: ZoneInfo) -> Iterator[tuple[str, str]]:
         yield "error", event.error
     yield "decided", f"{counts.decided:,}"
     if counts.merged:
-        yield "merged into digests", f"{counts.merged:,}"
+        yield "merged", f"{counts.merged:,} into digests"
     if counts.suppressed:
         yield "suppressed", counts_in_words(counts.suppressed)
     for channel, statuses in counts.deliveries.items():

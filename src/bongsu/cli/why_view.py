@@ -186,6 +186,8 @@ def row_sentences(view: View, row: HistoryRow) -> Iterator[str]:
             "a digest that was deleted since" if row.merged_into is None else f"notification {row.merged_into}, a digest"
         )
         yield f"merged into {digest}"
+        if row.left_at is not None:
+            yield f"taken out of it {_time(view, row.left_at)}: its event was cancelled"
         return
     if row.notification_id is None:
         yield f"not notified: {reason_sentence(reason_of(view, row))}"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bongsu.chat.live_rooms import LiveRooms
@@ -42,8 +42,9 @@ from bongsu.store.messages.digests import NotificationContents, load_contents
 MISSED_LIMIT = 1_000
 # New streams that read the store at the same time: after a restart all come at once, and others use the store too.
 READERS = 4
-# Events written before looking whether the reader keeps up.
-PIECE = 50
+# Bytes written before looking whether the reader keeps up: far fewer than what a reader counts as stalled for, because pings
+# and chat are written to it meanwhile.
+PIECE_BYTES = 128 * 1024
 
 
 @dataclass
@@ -174,8 +175,8 @@ class Hub:
         else:
             stream.send_badge(state.unread, state.as_of)
             newest = state.newest
-        for first in range(0, len(events), PIECE):
-            stream.send_missed(events[first : first + PIECE])
+        for piece in _pieces(events):
+            stream.send_missed(piece)
             await connection.drain()
         if newest > stream.cursor or not newest:
             # A page that is cut off before its first event sends this cursor when it comes back.
@@ -232,3 +233,13 @@ class Hub:
         for stream in self._open_streams.of(closing["memberId"]):
             if stream.connection.connection_id == closing["connectionId"]:
                 stream.connection.end("replaced", encode.replaced_milliseconds())
+
+
+def _pieces(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+    """The events in their order, about PIECE_BYTES at a time."""
+    first = size = 0
+    for number, event in enumerate(events, 1):
+        size += len(event.data)
+        if size >= PIECE_BYTES or number == len(events):
+            yield events[first:number]
+            first, size = number, 0

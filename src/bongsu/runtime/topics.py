@@ -11,7 +11,7 @@ EVENTS_TOPIC = "events"
 DELIVERIES_TOPIC = "deliveries"
 # An event was cancelled that has more rows than its request has changed. Cancel workers listen.
 CANCELLATIONS_TOPIC = "cancellations"
-# Names messages with many recipients, by id; or between which members one was withdrawn from many. Every gateway listens.
+# Names messages with many recipients, by id; or between which members something was changed for many. Every gateway listens.
 MESSAGES_TOPIC = "live:messages"
 # A connection has to be closed in favour of a newer one of its member: {"memberId", "connectionId"}. Every gateway listens.
 DISCONNECT_TOPIC = "sse:notification:disconnect"

@@ -330,13 +330,15 @@ class Bell extends HTMLElement {
   /** A call that changes something. Some answer how many are unread then. */
   async #call(method, path) {
     const known = this.#known;
+    const changes = known.changes;
     const answer = await this.#server.call(path, method);
     // Another member's by now.
     if (known !== this.#known) return;
     const before = known.unread;
+    // What the stream has told meanwhile may be newer, and a badge follows it.
+    if (answer && known.changes === changes) known.setUnread(answer.unread);
     // An answer of the inbox that was under way meanwhile may be older.
-    this.#known.changes += 1;
-    if (answer) this.#known.setUnread(answer.unread);
+    known.changes += 1;
     this.#counted(before);
   }
 

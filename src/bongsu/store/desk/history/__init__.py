@@ -77,8 +77,9 @@ class HistoryRow:
     # When the member archived or deleted it, if it is so now.
     archived_at: datetime | None = None
     deleted_at: datetime | None = None
-    # The notification that it was merged into.
+    # The notification that it was merged into, and when it was taken out of that, because its event was cancelled.
     merged_into: int | None = None
+    left_at: datetime | None = None
     deliveries: tuple[DeliveryRow, ...] = ()
 
     @property
@@ -176,6 +177,7 @@ def _history_row(dialect: Dialect, row: Row) -> HistoryRow:
         archived_at=optional_time(dialect, row["archived_at"]),
         deleted_at=optional_time(dialect, row["deleted_at"]),
         merged_into=row["merged_into"],
+        left_at=optional_time(dialect, row["left_at"]),
     )
 
 

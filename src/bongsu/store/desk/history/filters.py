@@ -101,16 +101,17 @@ NOTIFICATION = f"""t.message_id, t.member_id, t.notification_id,
 SUPPRESSION = """t.message_id, t.member_id, CAST(NULL AS bigint) AS notification_id, m.channels, t.created_at,
                CAST(NULL AS timestamptz) AS read_at, CAST(NULL AS timestamptz) AS archived_at,
                CAST(NULL AS timestamptz) AS deleted_at, t.reason"""
-# A digest has another text than its message. What was merged into one names its notification.
+# A digest has another text than its message. What was merged into one names its notification, and when it left that.
 _DIGEST = (
     "CASE WHEN m.is_digest THEN (SELECT g.{text} FROM bongsu_digests g WHERE g.notification_id = page.notification_id) END"
 )
+_OF_ENTRY = f"""CASE WHEN page.reason = '{Status.MERGED}' THEN (
+                    SELECT {{column}} FROM bongsu_digest_entries e
+                    WHERE e.message_id = page.message_id AND e.member_id = page.member_id) END"""
 PAGE_ROW = f"""page.message_id, page.member_id, m.event_id, m.type, m.subject, m.locale, m.is_critical,
            coalesce({_DIGEST.format(text="title")}, m.title) AS title,
            coalesce({_DIGEST.format(text="body")}, m.body) AS body,
-           CASE WHEN page.reason = '{Status.MERGED}' THEN (
-                    SELECT e.notification_id FROM bongsu_digest_entries e
-                    WHERE e.message_id = page.message_id AND e.member_id = page.member_id) END AS merged_into,
+           {_OF_ENTRY.format(column="e.notification_id")} AS merged_into, {_OF_ENTRY.format(column="e.left_at")} AS left_at,
            page.channels, page.notification_id, page.created_at, page.read_at, page.archived_at, page.deleted_at,
            coalesce(page.reason, {_STATUS.format(row="page")}) AS status"""
 
