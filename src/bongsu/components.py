@@ -47,7 +47,7 @@ from bongsu.model.job import Job
 from bongsu.render.templates import Templates
 from bongsu.rules import Rules
 from bongsu.runtime.keys import Keys
-from bongsu.runtime.loop import running
+from bongsu.runtime.loop import Loop, running, running_together
 from bongsu.runtime.roles import LISTENING, Role
 from bongsu.runtime.signals import Signals
 from bongsu.runtime.topics import CANCELLATIONS_TOPIC, EVENTS_TOPIC
@@ -150,19 +150,17 @@ async def _rabbitmq(process: Process) -> AsyncIterator[None]:
     def source(queue: topology.WorkQueue) -> QueueSource:
         return QueueSource(broker, queue)
 
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(broker.close)
-        for part in (
-            intake,
-            Consumer[Event | NewEvent](source(topology.NOTIFICATIONS), decode_message, intake.accept_in_turn),
-            Consumer[Event | NewEvent](source(topology.AGGREGATES), decode_message, intake.accept_in_turn),
-            Consumer[NewMessage](source(topology.CHAT_PERSIST), decode_chat_message, chat.accept, limit=CHAT_BATCH_LIMIT),
-            Consumer[NewMessage](
-                source(topology.CHAT_FANOUT), decode_chat_message, announcer.accept, limit=CHAT_BATCH_LIMIT
-            ),
-        ):
-            await stack.enter_async_context(running(part))
-        yield
+    consumers: Sequence[Loop] = [
+        Consumer[Event | NewEvent](source(topology.NOTIFICATIONS), decode_message, intake.accept_in_turn),
+        Consumer[Event | NewEvent](source(topology.AGGREGATES), decode_message, intake.accept_in_turn),
+        Consumer[NewMessage](source(topology.CHAT_PERSIST), decode_chat_message, chat.accept, limit=CHAT_BATCH_LIMIT),
+        Consumer[NewMessage](source(topology.CHAT_FANOUT), decode_chat_message, announcer.accept, limit=CHAT_BATCH_LIMIT),
+    ]
+    try:
+        async with running(intake), running_together(consumers):
+            yield
+    finally:
+        await broker.close()
 
 
 def _presence(process: Process) -> AbstractAsyncContextManager[object]:
@@ -182,12 +180,11 @@ async def _relays(process: Process) -> AsyncIterator[None]:
     if not outboxes:
         yield
         return
-    async with AsyncExitStack() as stack:
-        intake = Intake(process.store.share(Share.INGEST), process.signals, "outbox")
-        await stack.enter_async_context(running(intake))
-        for name, url in outboxes:
-            consumer = Consumer[Event | NewEvent](open_relay(name, url), decode_event, intake.accept_in_turn)
-            await stack.enter_async_context(running(consumer))
+    intake = Intake(process.store.share(Share.INGEST), process.signals, "outbox")
+    consumers = [
+        Consumer[Event | NewEvent](open_relay(name, url), decode_event, intake.accept_in_turn) for name, url in outboxes
+    ]
+    async with running(intake), running_together(consumers):
         yield
 
 

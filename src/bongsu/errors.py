@@ -285,7 +285,7 @@ class OutboxMissing(SourceError):
 
 
 class OutboxDiffers(SourceError):
-    """A column of bongsu_outbox has a type that the relay cannot use. Compare the table with the SQL of
+    """The table bongsu_outbox is not as the relay needs it. Compare its columns and its index with the SQL of
     docs/howto/outbox-sql.md."""
 
 

@@ -64,6 +64,26 @@ async def test_rows_name_what_failed_and_why(api: httpx.AsyncClient, store: Stor
     }  # fmt: skip
 
 
+async def test_one_is_shown_with_its_text_and_its_attempts(api: httpx.AsyncClient, store: Store) -> None:
+    event_id = await failed_event(store)
+    async with store.transaction() as tx:
+        one = await a_delivery(tx, await add_guaranteed_message(tx), "UNKNOWN", code="TIMEOUT")
+        await add_attempt(tx, one, millis=15_000, code="TIMEOUT")
+    listed = {row["id"]: row for row in (await found(api))["items"]}
+    shown = {dead_id: (await api.get(f"/api/admin/dead/{dead_id}")).json() for dead_id in (str(event_id), str(one))}
+    assert {dead_id: {name: details[name] for name in listed[dead_id]} for dead_id, details in shown.items()} == listed
+    assert (shown[str(event_id)]["body"], shown[str(event_id)]["attempts"]) == (None, [])
+    assert shown[str(one)]["body"]
+    assert [(each["millis"], each["code"]) for each in shown[str(one)]["attempts"]] == [(15_000, "TIMEOUT")]
+
+
+async def test_one_that_is_not_there_is_404(api: httpx.AsyncClient) -> None:
+    for dead_id in (str(new_id()), "1", "x", "%00", "9" * 30):
+        assert (await api.get(f"/api/admin/dead/{dead_id}")).status_code == 404, dead_id
+    for query in ({"source": "nowhere"}, {"source": "outbox"}, {"limit": "1"}, {"source": ["store", "store"]}):
+        assert (await api.get("/api/admin/dead/1", params=query)).status_code == 422, query
+
+
 async def test_pages_follow_each_other(api: httpx.AsyncClient, store: Store) -> None:
     ids = [str(await add_one_delivery(store, "FAIL")) for _ in range(3)][::-1]
     ids = [str(await failed_event(store)), *ids]

@@ -148,7 +148,7 @@ def _is_beyond_schema(answer: Answer) -> bool:
     if answer.status not in (400, 422):
         return False
     problem = json.loads(answer.body)
-    if problem["type"] == "urn:bongsu:replay-without-filter":
+    if problem["type"] in ("urn:bongsu:replay-without-filter", "urn:bongsu:source-not-configured"):
         return True
     mistakes = [mistake["msg"] for mistake in problem.get("errors", ())]
     return bool(mistakes) and all(any(reason in mistake for reason in BEYOND_SCHEMA) for mistake in mistakes)

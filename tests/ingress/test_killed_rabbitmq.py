@@ -174,6 +174,9 @@ def test_what_is_published_reaches_devices_and_rooms_and_poison_is_replayed(
         eventually(lambda: len(simulator.ledger(token="token-mina")["messages"]), 1)
         token = Keys.load(settings).member_token("mina", timedelta(hours=1))
         eventually(lambda: room_texts(client, room, token), [str(number) for number in range(20)])
+        comments = [event("comment.created", actorId="jun", targetId="mina", refId="p1") for _ in range(3)]
+        asyncio.run(publish(rabbitmq_url, *comments, comments[0]))
+        eventually(lambda: client.get("/api/counters/comments/p1").json().get("value"), 3)
 
         poison = str(uuid4())
         asyncio.run(publish(rabbitmq_url, json.dumps({"eventId": poison, "eventType": "x", "no": 1}).encode(), key="x"))
@@ -185,6 +188,9 @@ def test_what_is_published_reaches_devices_and_rooms_and_poison_is_replayed(
         assert poison in listed.stdout and "notification_queue" in listed.stdout
         shown = bongsu("dead", "show", poison, "--source", "rabbitmq", environment=environment)
         assert '"no": 1' in shown.stdout and "notification_queue" in shown.stdout, shown.stderr
+        details = client.get(f"/api/admin/dead/{letter['id']}", params={"source": "rabbitmq"}).json()
+        assert {name: details[name] for name in letter} == letter
+        assert json.loads(details["body"]) == {"eventId": poison, "eventType": "x", "no": 1}
         dry = bongsu("dead", "replay", "--source", "rabbitmq", "--dry-run", environment=environment)
         assert dry.stdout == "1 matched, 0 replayed\n", dry.stderr
         answer = client.post("/api/admin/dead/replay", json={"filter": {"source": "rabbitmq"}})

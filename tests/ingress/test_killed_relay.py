@@ -1,17 +1,21 @@
-"""kill -9 of callers and relays, and a source that is cut off meanwhile: committed = stored once, rolled back = never."""
+"""kill -9 of callers, relays and sources, and a source that is cut off: committed = stored once, rolled back = never."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import pymysql
 import pytest
 
+from bongsu import publish
 from bongsu.ingress.consumer import Consumer
 from bongsu.ingress.decode import decode_event
 from bongsu.ingress.intake import Intake
@@ -25,16 +29,21 @@ from bongsu.store.core.query import as_uuid, same
 from bongsu.store.outbox import NewEvent
 from tests.conftest import SettingsMaker
 from tests.ingress.databases import Place, connect_plainly
-from tests.ingress.killed_relay import call_and_die, relay_and_die
+from tests.ingress.killed_relay import LIMIT, call_and_die, relay_and_die
 from tests.ingress.source_rigs import OutboxRig, empty_database, outbox_rig
 from tests.support.killed_processes import kill_at_random
 from tests.support.long_runs import TIMES, seeds
+from tests.support.mariadb import MariadbServer, start_mariadb
 from tests.support.processes import forks
+from tests.support.servers import PostgresServer, ServerMissing, start_postgres
+from tests.support.waiting import until
 
 DEATHS = 5
-# The outbox's database and the store's. `make chaos` has all four.
+# Of the server of a source.
+CRASHES = 3
+# The outbox's database and the store's. `make chaos` has all.
 PAIRS = [("mariadb", "sqlite"), ("postgresql", "postgresql")]
-CROSSED = [("mariadb", "postgresql"), ("postgresql", "sqlite")] if TIMES > 1 else []
+CROSSED = [("mariadb", "postgresql"), ("postgresql", "sqlite"), ("sqlite", "postgresql")] if TIMES > 1 else []
 
 BACKLOG = 1_000_000 if TIMES > 1 else 4_000
 BACKLOG_BATCH = 500
@@ -108,7 +117,8 @@ def kill_callers_and_relays(
     for deaths in kill_at_random(relay, settings, dice, processes=2, deaths=DEATHS, pause=(0.3, 1.0)):
         if is_cut:
             on_loop(rig.mend())
-        is_cut = not is_cut and deaths < DEATHS and dice.random() < 0.5
+        # A file that is moved away would be written to all the same, by callers that have it open.
+        is_cut = not is_cut and deaths < DEATHS and dice.random() < 0.5 and rig.forwarder is not None
         if is_cut:
             on_loop(rig.cut())
         if deaths < DEATHS:
@@ -119,6 +129,98 @@ def kill_callers_and_relays(
                 caller.join()
                 assert caller.exitcode in (0, -9)
             done.touch()
+
+
+@pytest.fixture
+async def server(source: str) -> AsyncIterator[MariadbServer | PostgresServer]:
+    """One that other tests do not use."""
+    start: Callable[[], MariadbServer | PostgresServer] = start_mariadb if source == "mariadb" else start_postgres
+    try:
+        server = await asyncio.to_thread(start)
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    await asyncio.to_thread(server.stop)
+
+
+class Calling:
+    """In a thread: transactions of an order and its event, one after the other, on the connections that can be had."""
+
+    def __init__(self, place: Place, seed: int) -> None:
+        self._place = place
+        self._dice = random.Random(seed)
+        self.committed = 0
+        self.enough = threading.Event()
+
+    def run(self) -> None:
+        while not self.enough.is_set():
+            with (
+                contextlib.suppress(pymysql.Error, psycopg.Error, OSError),
+                contextlib.closing(connect_plainly(self._place)) as connection,
+            ):
+                if self._place.database == "mysql":
+                    connection.autocommit(False)
+                while not self.enough.is_set():
+                    self._transact(connection)
+
+    def _transact(self, connection: Any) -> None:
+        event = Event(event_type="order.paid", ref_id=str(new_id()))
+        with contextlib.closing(connection.cursor()) as cursor:
+            cursor.execute(f"INSERT INTO orders VALUES ('{event.event_id}')")
+        publish(connection, event)
+        if self._dice.random() < 0.3:
+            connection.rollback()
+        else:
+            connection.commit()
+            self.committed += 1
+
+    async def until(self, more: int) -> None:
+        """Until so many more are committed."""
+        wanted = self.committed + more
+
+        async def are_committed() -> bool:
+            return self.committed >= wanted
+
+        await until(are_committed)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", seeds(1))
+@pytest.mark.parametrize(("source", "home"), PAIRS)
+async def test_what_was_committed_before_the_server_of_a_source_was_killed_is_stored_once(
+    server: MariadbServer | PostgresServer, home: str, migrated_settings: SettingsMaker, seed: int
+) -> None:
+    dice = random.Random(seed)
+    place = Place("mysql" if isinstance(server, MariadbServer) else "postgresql", server.create_database())
+    settings, outbox = migrated_settings(home), open_outbox(place.where)
+    await outbox.create()
+    rows(place, "CREATE TABLE orders (ref varchar(64) PRIMARY KEY)")
+    store, calling = Store.open(settings), Calling(place, dice.randrange(10**9))
+
+    async def is_empty() -> bool:
+        return not await outbox.has_waiting()
+
+    async with running(Intake(store, LocalSignals(), "outbox")) as intake:
+
+        def relaying() -> Consumer[Event | NewEvent]:
+            return Consumer(open_relay("orders", place.where), decode_event, intake.accept_in_turn, limit=LIMIT)
+
+        async with running(relaying()), running(relaying()):
+            caller = asyncio.create_task(asyncio.to_thread(calling.run))
+            for _ in range(CRASHES):
+                await calling.until(dice.randrange(1, 200))
+                await outbox.close()
+                await asyncio.to_thread(server.restart)
+            await calling.until(1)
+            calling.enough.set()
+            await caller
+            await until(is_empty)
+    await outbox.close()
+    await store.close()
+    committed = sorted(ref for (ref,) in rows(place, "SELECT ref FROM orders"))
+    assert len(committed) >= calling.committed
+    assert await stored_ids(settings) == committed
+    assert rows(place, "SELECT event_id, error FROM bongsu_outbox") == []
 
 
 @pytest.mark.parametrize("source", ["mariadb", "postgresql"])

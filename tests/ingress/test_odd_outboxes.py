@@ -22,7 +22,7 @@ from bongsu.model import Event, new_id
 from bongsu.runtime.loop import running
 from bongsu.store.outbox import NewEvent
 from tests.ingress.databases import connect_plainly, run_plainly
-from tests.ingress.source_rigs import OutboxRig, QueueRig, empty_database, outbox_rig, rig_of, until_empty
+from tests.ingress.source_rigs import OUTBOXES, OutboxRig, QueueRig, empty_database, outbox_rig, rig_of, until_empty
 from tests.support.waiting import until
 
 MOMENT = datetime(2026, 3, 1, 0, 30, 15, 123456, tzinfo=UTC)
@@ -37,9 +37,14 @@ OWN_TYPES = {
     "mariadb": """
         CREATE TABLE bongsu_outbox (
             event_id char(36) NOT NULL DEFAULT (uuid()) PRIMARY KEY, event_type varchar(200) NOT NULL,
-            occurred_at timestamp(6) NULL, actor_id varchar(64), target_id char(36), ref_id varchar(64), payload json,
+            occurred_at timestamp(6) NULL, actor_id varchar(64), target_id char(36), ref_id bigint, payload json,
             created_at timestamp(6) NOT NULL DEFAULT now(6), failed_at timestamp(6) NULL, error text,
             KEY bongsu_outbox_waiting (failed_at, created_at)) CHARSET latin1""",
+    "sqlite": """
+        CREATE TABLE bongsu_outbox (
+            event_id text PRIMARY KEY, event_type text NOT NULL, occurred_at datetime, actor_id text, target_id blob,
+            ref_id integer, payload json, created_at datetime NOT NULL DEFAULT CURRENT_TIMESTAMP, failed_at datetime,
+            error text)""",
 }
 # Times that PostgreSQL has and Python has not; zeros that MariaDB takes unless it is told to be strict.
 ODD_TIMES = {
@@ -75,17 +80,20 @@ async def test_a_table_with_types_of_its_own_is_relayed_too(rig: OutboxRig, data
         run_plainly(rig.place, f"ALTER DATABASE {urlsplit(rig.place.where).path[1:]} SET timezone = 'Asia/Seoul'")
     good, bad, member = new_id(), new_id(), new_id()
     at = f"{MOMENT:%Y-%m-%d %H:%M:%S.%f}"
+    zone = {"mariadb": "SET time_zone = '+00:00'", "postgresql": "SET timezone = 'UTC'", "sqlite": "SELECT 1"}
     run_plainly(
         rig.place,
-        "SET time_zone = '+00:00'" if database == "mariadb" else "SET timezone = 'UTC'",
-        "INSERT INTO bongsu_outbox (event_id, event_type, occurred_at, target_id, payload) VALUES "
-        f"('{good}', 'order.paid', '{at}', '{member}', '{{\"amount\": 1}}'), ('{bad}', 'order.paid', '{at}', NULL, '[]')",
+        zone[database],
+        "INSERT INTO bongsu_outbox (event_id, event_type, occurred_at, target_id, ref_id, payload) VALUES "
+        f"('{good}', 'order.paid', '{at}', '{member}', 42, '{{\"amount\": 1}}'), "
+        f"('{bad}', 'order.paid', '{at}', NULL, NULL, '[]')",
     )
     recorder = Recorder()
     async with running(Consumer(rig.source(), decode_event, recorder.accept)):
         await until_empty(rig)
         (event,) = recorder.events
-        assert (event.event_id, event.occurred_at, event.target_id) == (good, MOMENT, str(member))
+        assert (event.event_id, event.occurred_at) == (good, MOMENT)
+        assert (event.target_id, event.ref_id) == (str(member), "42")
         assert list(await rig.rejected()) == [str(bad)]
         outbox = open_outbox(rig.url)
         assert await outbox.count_rejected(RejectedFilter(event_id=str(bad), event_type="order.paid")) == 1
@@ -136,6 +144,24 @@ async def test_rows_that_their_id_does_not_find_are_an_error_and_the_others_arri
         await relay.acknowledge([good])
     await relay.close()
     assert await rig.waiting() == 1
+
+
+@pytest.mark.parametrize("database", OUTBOXES)
+async def test_a_table_of_another_shape_is_named_with_the_page_that_shows_ours(rig: OutboxRig) -> None:
+    """Not with the command that creates it: the table is there."""
+    outbox = open_outbox(rig.url)
+    run_plainly(rig.place, "ALTER TABLE bongsu_outbox DROP COLUMN payload")
+    with pytest.raises(OutboxDiffers, match=r"payload.*outbox-sql\.md"):
+        await outbox.check()
+    run_plainly(
+        rig.place,
+        "DROP TABLE bongsu_outbox",
+        "CREATE TABLE bongsu_outbox (event_id varchar(64) PRIMARY KEY, event_type varchar(200) NOT NULL, payload text)",
+    )
+    for use in (outbox.create, outbox.check):
+        with pytest.raises(OutboxDiffers, match=r"outbox-sql\.md"):
+            await use()
+    await outbox.close()
 
 
 @pytest.fixture

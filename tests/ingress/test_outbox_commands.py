@@ -174,6 +174,8 @@ def test_a_row_that_cannot_be_an_event_is_listed_mended_and_replayed_in_every_da
         for event_id in ids.values():
             shown = bongsu("dead", "show", event_id, "--source", "outbox", environment=environment)
             assert "no JSON" in shown.stdout and "payload" in shown.stdout, shown.stderr
+            details = client.get(f"/api/admin/dead/{event_id}", params={"source": "outbox"}).json()
+            assert (details["eventId"], details["body"]) == (event_id, "no JSON")
 
         dry = bongsu("dead", "replay", "--source", "outbox", "--dry-run", environment=environment)
         assert (dry.returncode, dry.stdout) == (0, "3 matched, 0 replayed\n"), dry.stderr

@@ -44,6 +44,7 @@ from bongsu.store import Store
 from bongsu.store.core.query import as_uuid, same
 from tests.support.chat import Chat, chatting
 from tests.support.debian import find_or_install
+from tests.support.forwarder import Forwarder
 from tests.support.rabbit_caller import Caller, calling, chat_event, event, publish_with_aio_pika
 from tests.support.rabbitmq import SHORT_LENGTH, RabbitServer
 from tests.support.waiting import until
@@ -257,6 +258,28 @@ async def test_while_the_store_is_away_nothing_is_rejected_or_delivered_again(ra
         await recorder.until(5)
     assert recorder.refs() == [str(number) for number in range(5)]
     assert batches[0] == batches[3][: len(batches[0])], "the broker was not asked again"
+    assert await caller.read(NOTIFICATIONS.dead_letters) == []
+
+
+async def test_while_the_store_is_away_channels_that_end_use_up_one_delivery(
+    rabbitmq_url: str, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the broker's consumer_timeout ends them: every half hour, as long as the store is away."""
+    monkeypatch.setattr("bongsu.ingress.consumer.LAST_BACKOFF", 0.01)
+    recorder = Recorder(*[StoreUnreachable("gone")] * (topology.DELIVERY_LIMIT + 5))
+    await caller.publish(event("x", refId="1"))
+    async with Forwarder(rabbitmq_url) as forwarder:
+
+        async def accept(items: Sequence[Any]) -> Sequence[bool | Rejected]:
+            if recorder.failures:
+                await forwarder.cut()
+                await forwarder.mend()
+            return await recorder.accept(items)
+
+        async with consuming(forwarder.url, NOTIFICATIONS, accept):
+            # Once what the first channel had delivered, which cannot be acknowledged any more, and once what the next has.
+            await recorder.until(2)
+    assert recorder.refs() == ["1", "1"]
     assert await caller.read(NOTIFICATIONS.dead_letters) == []
 
 
@@ -628,6 +651,26 @@ async def test_all_four_queues_are_listed_and_listing_removes_nothing(caller: Ca
     assert await dead_letters.show(known["eventId"], System.RABBITMQ) == first
     with pytest.raises(NoSuchDeadLetter):
         await dead_letters.show("notification_dlq:0123456789abcdef", System.RABBITMQ)
+
+
+async def test_a_message_that_is_too_long_is_set_aside_and_the_list_finds_that_reason(
+    rabbitmq_url: str, caller: Caller, dead_letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bongsu.ingress.consumer.LINE_LIMIT", 1_000)
+    recorder = Recorder()
+    await caller.publish(event("x", refId="1", payload={"long": "x" * 1_000}), event("x", refId="2"))
+    async with consuming(rabbitmq_url, NOTIFICATIONS, recorder.accept):
+        await recorder.until(1)
+        await caller.until(NOTIFICATIONS.dead_letters, 1)
+    (letter,) = (await dead_letters.list(of_rabbitmq(), None, 10)).rows
+    assert (recorder.refs(), letter.error) == (["2"], "is longer than 1000 bytes")
+
+
+async def test_a_message_that_has_expired_is_not_said_to_be_wrong(caller: Caller, dead_letters: DeadLetters) -> None:
+    await caller.publish(chat_event(uuid4(), "a", "late"), expiration="1")
+    await caller.until(CHAT_PERSIST.dead_letters, 1)
+    (letter,) = (await dead_letters.list(of_rabbitmq(queue=CHAT_PERSIST.name), None, 10)).rows
+    assert str(letter.error).startswith("expired: it waited")
 
 
 async def test_pages_follow_each_other_over_the_queues(caller: Caller, dead_letters: DeadLetters) -> None:

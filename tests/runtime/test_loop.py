@@ -6,7 +6,7 @@ import asyncio
 
 from bongsu.errors import StoreRolledBack
 from bongsu.runtime.backoff import doubling
-from bongsu.runtime.loop import Loop
+from bongsu.runtime.loop import Loop, running_together
 from bongsu.runtime.telemetry import LOOP_CRASHES
 
 FOREVER = 3600
@@ -193,3 +193,28 @@ async def test_a_tick_whose_transaction_was_rolled_back_is_repeated_and_counts_a
     assert work.done == [1, 2]
     assert (crashes(), work.crashed.is_set()) == (before + 1, True)
     await work.stop()
+
+
+class StopsAfterTheOther(Work):
+    """Its stop ends when that of the other has begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = self
+        self.asked_to_stop = asyncio.Event()
+
+    async def stop(self) -> None:
+        self.asked_to_stop.set()
+        async with asyncio.timeout(20):
+            await self.other.asked_to_stop.wait()
+        await super().stop()
+
+
+async def test_what_runs_together_is_stopped_at_the_same_time() -> None:
+    """Else each that hangs would add to the time of the stop."""
+    first, second = StopsAfterTheOther(), StopsAfterTheOther()
+    first.other, second.other = second, first
+    async with running_together([first, second]):
+        await idle(first)
+        await idle(second)
+    assert first.is_stopping and second.is_stopping

@@ -1,20 +1,22 @@
-"""/api/admin/dead: list dead letters, and replay those that match."""
+"""/api/admin/dead: list dead letters, show one, and replay those that match."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationInfo
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, ValidationInfo
 
 from bongsu.api.auth import Authenticator, key_ending
 from bongsu.api.bodies import described, read_as
-from bongsu.api.models import ApiModel, Page, RequestModel, Timestamp
+from bongsu.api.history import AttemptItem
+from bongsu.api.models import ApiModel, Page, QueryModel, RequestModel, Timestamp
 from bongsu.api.paging import CursorText, decode_cursor, encode_cursor
 from bongsu.api.problems import problems
 from bongsu.api.query import CURSOR, refuse_repeats
 from bongsu.desk.dead_filter import DeadFilter, System
-from bongsu.desk.dead_letters import Cursor, DeadLetters, Letter, MessageCursor, RejectedMessage, Replayed
+from bongsu.desk.dead_letters import Cursor, DeadLetters, Letter, LetterDetails, MessageCursor, RejectedMessage, Replayed
+from bongsu.errors import NoSuchDeadLetter
 from bongsu.store.desk.dead_letters import DeadRow, Kind, PageCursor, State
 
 
@@ -29,6 +31,10 @@ def _cursor(given: str, info: ValidationInfo) -> Cursor:
 class DeadQuery(DeadFilter):
     limit: int = Field(50, ge=1, le=200, description="How many at most")
     cursor: Annotated[Cursor, BeforeValidator(_cursor, json_schema_input_type=CursorText)] | None = CURSOR
+
+
+class ShowQuery(QueryModel):
+    source: System = Field(System.STORE, description="Where it is")
 
 
 class ReplayRequest(RequestModel):
@@ -68,6 +74,11 @@ class DeadPage(Page[DeadItem]):
     pass
 
 
+class DeadDetails(DeadItem):
+    body: str | None = Field(description="Of a delivery, its text; of a message, what was received, up to 10,000 characters")
+    attempts: list[AttemptItem] = Field(description="To send a delivery, in the order in which they were made")
+
+
 class ReplayResult(ApiModel):
     matched: int
     replayed: int
@@ -85,6 +96,20 @@ def router(auth: Authenticator, dead_letters: DeadLetters) -> APIRouter:
         refuse_repeats(request)
         rows, end = await dead_letters.list(query, query.cursor, query.limit)
         return DeadPage(items=[_item(row) for row in rows], next=end and encode_cursor(end))
+
+    @routes.get("/dead/{id}", summary="Show a dead letter", responses=problems(404))
+    async def show(
+        dead_id: Annotated[str, Path(alias="id", description="As the list has it")],
+        query: Annotated[ShowQuery, Query()],
+        request: Request,
+    ) -> DeadDetails:
+        """What the list says of it, with its text and the attempts to send it."""
+        refuse_repeats(request)
+        try:
+            asked = DeadFilter.model_validate({"source": query.source, "id": dead_id})
+        except ValidationError:
+            raise NoSuchDeadLetter("There is no such dead letter") from None
+        return _details(await dead_letters.show(asked.id, asked.system))
 
     @routes.post(
         "/dead/replay",
@@ -104,6 +129,16 @@ def router(auth: Authenticator, dead_letters: DeadLetters) -> APIRouter:
         return ReplayResult(matched=done.matched, replayed=done.replayed)
 
     return routes
+
+
+def _details(letter: LetterDetails) -> DeadDetails:
+    if isinstance(letter, RejectedMessage):
+        return DeadDetails(**dict(_message(letter)), body=letter.body, attempts=[])
+    return DeadDetails(
+        **dict(_stored(letter.row)),
+        body=letter.content and letter.content.body,
+        attempts=[AttemptItem(at=each.at, millis=each.millis, code=each.code) for each in letter.attempts],
+    )
 
 
 def _item(row: Letter) -> DeadItem:

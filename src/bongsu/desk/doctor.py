@@ -129,6 +129,8 @@ async def _run(name: str, check: Check, settings: Settings) -> Finding:
             return Finding(name, True, await check(settings))
     except BongsuError as error:
         return Finding(name, False, str(error))
+    except TimeoutError:
+        return Finding(name, False, f"no answer within {2 * TIMEOUT_SECONDS} s: start it again, or correct its setting")
     except Exception as error:
         return Finding(name, False, f"{type(error).__name__}: {error}".splitlines()[0])
 

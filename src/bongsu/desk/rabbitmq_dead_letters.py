@@ -12,6 +12,7 @@ from bongsu.clock.run import Run
 from bongsu.desk.dead_filter import DeadFilter, System
 from bongsu.desk.dead_letters import LetterPage, MessageCursor, RejectedMessage
 from bongsu.errors import BadChatMessage, BadCursor, NoSuchDeadLetter
+from bongsu.ingress.consumer import decode_received
 from bongsu.ingress.decode import Rejected
 from bongsu.ingress.rabbitmq.dead_letters import DeadLetterReader, DeadMessage, read_dead_letters
 from bongsu.ingress.rabbitmq.envelope import decode_message, peek
@@ -30,6 +31,11 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     AGGREGATES.name: decode_message,
     CHAT_PERSIST.name: decode_chat_message,
     CHAT_FANOUT.name: decode_chat_message,
+}
+# Why the broker dead-letters a message that no consumer has rejected.
+_OF_THE_BROKER: Mapping[str, str] = {
+    "delivery_limit": "delivery limit: it was delivered too often without an answer, as when it ends the process",
+    "expired": "expired: it waited in the queue for longer than its publisher, or a policy, allows",
 }
 
 
@@ -52,7 +58,7 @@ class RabbitDeadLetters:
                     looked += 1
                     if looked <= skipped:
                         continue
-                    if _matches(asked, letter := self._letter(message)):
+                    if _matches(asked, letter := await self._letter(message)):
                         found.append(letter)
                     if len(found) == limit or looked - skipped == SEARCHED:
                         return LetterPage(found, MessageCursor(f"{number}:{looked}"))
@@ -64,7 +70,7 @@ class RabbitDeadLetters:
         for queue in _queues(asked):
             async with read_dead_letters(self._url, queue) as reader:
                 while reader and (message := await reader.next()):
-                    if _matches(asked, letter := self._letter(message)):
+                    if _matches(asked, letter := await self._letter(message)):
                         return letter
         raise NoSuchDeadLetter(f"There is no message {dead_id} in a dead-letter queue of RabbitMQ")
 
@@ -73,7 +79,7 @@ class RabbitDeadLetters:
         for queue in _queues(asked):
             async with read_dead_letters(self._url, queue) as reader:
                 while reader and (message := await reader.next()):
-                    total += _matches(asked, self._letter(message))
+                    total += _matches(asked, await self._letter(message))
         return total
 
     async def replay_step(self, asked: DeadFilter, run: Run) -> bool:
@@ -99,18 +105,18 @@ class RabbitDeadLetters:
                 message = await reader.next()
                 is_end = message is None
                 # Marked: this run has replayed it, and it has failed again.
-                if message and message.mark != mark and _matches(asked, self._letter(message)):
+                if message and message.mark != mark and _matches(asked, await self._letter(message)):
                     batch.append(message)
             replayed = await reader.replay(batch, mark)
             await run.save(counts={"matched": len(batch), "replayed": replayed}, done=len(batch))
 
-    def _letter(self, message: DeadMessage) -> RejectedMessage:
+    async def _letter(self, message: DeadMessage) -> RejectedMessage:
         event_id, event_type = peek(message.body)
         return RejectedMessage(
             system=System.RABBITMQ,
             queue=message.queue.name,
             id=message.id,
-            error=self._error(message),
+            error=await self._error(message),
             type=event_type,
             event_id=event_id,
             written_at=message.written_at,
@@ -118,11 +124,11 @@ class RabbitDeadLetters:
             body=message.delivered.body[:BODY_LIMIT].decode(errors="replace"),
         )
 
-    def _error(self, message: DeadMessage) -> str:
-        """The broker knows only that it was rejected. What cannot be decoded is decoded again for the reason."""
-        if message.reason == "delivery_limit":
-            return "delivery limit: it was delivered too often without an answer, as when it ends the process"
-        decoded = _DECODERS[message.queue.name](message.body)
+    async def _error(self, message: DeadMessage) -> str:
+        """Of most the broker knows only that it was rejected: they are decoded again for the reason."""
+        if (known := _OF_THE_BROKER.get(message.reason or "")) is not None:
+            return known
+        decoded = await decode_received(_DECODERS[message.queue.name], message.body)
         if isinstance(decoded, Rejected):
             return decoded.reason
         if message.queue is not CHAT_PERSIST:

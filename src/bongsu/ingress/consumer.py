@@ -168,7 +168,7 @@ class Consumer(Loop, Generic[_T]):
     async def _decode_all(self, batch: Sequence[Received]) -> tuple[list[tuple[Received, _T]], list[_Rejection]]:
         decoded, rejected = [], []
         for number, message in enumerate(batch, 1):
-            item = await self._decode_one(message.body)
+            item = await decode_received(self._decode, message.body)
             if isinstance(item, Rejected):
                 rejected.append(_Rejection(message, _one_line(item.reason)))
             else:
@@ -176,13 +176,6 @@ class Consumer(Loop, Generic[_T]):
             if number % SLICE_LINES == 0:
                 await asyncio.sleep(0)  # others have their turn
         return decoded, rejected
-
-    async def _decode_one(self, body: bytes | Rejected) -> _T | Rejected:
-        if isinstance(body, Rejected):
-            return body
-        if len(body) > LINE_LIMIT:
-            return Rejected([Mistake((), f"is longer than {LINE_LIMIT} bytes")])
-        return await decode_apart(self._decode, body)
 
     async def _accept_all(self, decoded: Sequence[tuple[Received, _T]]) -> _Verdict:
         """Store them together. If one of them is at fault, store the halves apart, in order, until it is alone."""
@@ -257,6 +250,15 @@ class _Metrics:
         self._rejected.inc(len(verdict.rejected))
         marked = sum(message.is_redelivered for message in verdict.stored)
         self._redelivered.inc(max(marked, len(verdict.stored) - verdict.new))
+
+
+async def decode_received(decode: Decode[_T], body: bytes | Rejected) -> _T | Rejected:
+    """As the Consumer does it: also for the list of dead letters, which finds the reason again."""
+    if isinstance(body, Rejected):
+        return body
+    if len(body) > LINE_LIMIT:
+        return Rejected([Mistake((), f"is longer than {LINE_LIMIT} bytes")])
+    return await decode_apart(decode, body)
 
 
 def _describe(error: Exception) -> str:

@@ -59,11 +59,13 @@ class QueueSource:
         return self._queue.name
 
     async def receive(self, limit: int) -> Sequence[Received]:
-        if self._channel is None or self._channel.is_closed or not self._is_consuming:
-            await self._open()
+        # First, although their channel may have ended, by the broker's consumer_timeout for example: to consume again is
+        # another delivery, and while the store is away as many of them would reach the delivery limit.
         if self._released:
             released, self._released = self._released, ()
             return released
+        if self._channel is None or self._channel.is_closed or not self._is_consuming:
+            await self._open()
         await self._measure_depth()
         if not self._delivered:
             self._arrived.clear()

@@ -9,7 +9,15 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from bongsu.errors import DriverMissing, OutboxMissing, OutboxTooOld, SourceAway, SourceError, SourceLoginRefused
+from bongsu.errors import (
+    DriverMissing,
+    OutboxDiffers,
+    OutboxMissing,
+    OutboxTooOld,
+    SourceAway,
+    SourceError,
+    SourceLoginRefused,
+)
 from bongsu.ingress.relay.outbox import (
     INLINE_BYTES,
     SHOWN_CHARACTERS,
@@ -57,13 +65,13 @@ EXISTS = """
 HAS_WAITING = "SELECT 1 FROM bongsu_outbox FORCE INDEX (bongsu_outbox_waiting) WHERE failed_at IS NULL LIMIT 1"
 
 # Locks the oldest rows that are not locked, in index order. READ COMMITTED, and the index is forced: another plan would
-# sort, and lock every row of the table.
+# sort, and lock every row of the table. Ids may be numbers.
 LOCK_BATCH = f"""
     SELECT event_id,
         json_object(
             'eventId', event_id, 'eventType', event_type,
             'occurredAt', date_format(coalesce(occurred_at, created_at), '%%Y-%%m-%%dT%%H:%%i:%%s.%%fZ'),
-            'actorId', actor_id, 'targetId', target_id, 'refId', ref_id),
+            'actorId', CAST(actor_id AS char), 'targetId', CAST(target_id AS char), 'refId', CAST(ref_id AS char)),
         CASE WHEN octet_length(coalesce(payload, '')) <= {INLINE_BYTES} THEN coalesce(payload, '{{}}') END,
         octet_length(coalesce(payload, '')), created_at
     FROM bongsu_outbox FORCE INDEX (bongsu_outbox_waiting)
@@ -112,8 +120,8 @@ _BY_NUMBER: dict[int, type[SourceError]] = {
     1049: SourceLoginRefused,  # no such database
     1046: SourceLoginRefused,  # no database named
     1146: OutboxMissing,
-    1054: OutboxMissing,  # a column is missing
-    1176: OutboxMissing,  # the index is missing
+    1054: OutboxDiffers,  # a column is missing
+    1176: OutboxDiffers,  # the index is missing
     1040: SourceAway,  # too many connections
     1053: SourceAway,  # shutting down
     1205: SourceAway,  # a lock was waited for too long

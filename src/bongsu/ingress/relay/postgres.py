@@ -65,14 +65,14 @@ END_IF_STALLED = "SELECT set_config('idle_in_transaction_session_timeout', $1, t
 _MOMENT = "CAST(least(greatest({}, '0001-01-02'), '9999-12-30') AS timestamptz)"
 _PAYLOAD = "coalesce(CAST(payload AS text), '')"
 
-# Locks the oldest rows that are not locked. The columns may have other types, such as uuid and jsonb.
+# Locks the oldest rows that are not locked. The columns may have other types, such as uuid, bigint and jsonb.
 LOCK_BATCH = f"""
     SELECT CAST(event_id AS text),
         CAST(json_build_object(
             'eventId', event_id, 'eventType', event_type,
             'occurredAt',
             to_char(coalesce(occurred_at, created_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-            'actorId', actor_id, 'targetId', target_id, 'refId', ref_id) AS text),
+            'actorId', CAST(actor_id AS text), 'targetId', CAST(target_id AS text), 'refId', CAST(ref_id AS text)) AS text),
         CASE WHEN octet_length({_PAYLOAD}) <= {INLINE_BYTES} THEN coalesce(CAST(payload AS text), '{{}}') END,
         octet_length({_PAYLOAD}), {_MOMENT.format("created_at")}
     FROM bongsu_outbox WHERE failed_at IS NULL ORDER BY created_at, event_id LIMIT $1 FOR UPDATE SKIP LOCKED"""
@@ -116,7 +116,7 @@ _BY_STATE: dict[str, type[SourceError]] = {
     "28": SourceLoginRefused,
     "3D": SourceLoginRefused,  # no such database
     "42P01": OutboxMissing,
-    "42703": OutboxMissing,  # a column is missing
+    "42703": OutboxDiffers,  # a column is missing
     "42804": OutboxDiffers,
     "42883": OutboxDiffers,  # no function for such a type
     "08": SourceAway,

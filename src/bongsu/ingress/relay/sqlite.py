@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from bongsu.errors import OutboxMissing, SourceAway, SourceError, SourceLoginRefused
+from bongsu.errors import OutboxDiffers, OutboxMissing, SourceAway, SourceError, SourceLoginRefused
 from bongsu.ingress.relay.outbox import (
     INLINE_BYTES,
     SHOWN_CHARACTERS,
@@ -63,9 +63,10 @@ EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'bongsu_ou
 # Whether a row waits: one entry of the index.
 HAS_WAITING = "SELECT 1 FROM bongsu_outbox WHERE failed_at IS NULL LIMIT 1"
 
-# The oldest rows. Rows of one moment are in the order of their insertion.
+# The oldest rows. Ids may be numbers. Rows of one moment are in the order of their insertion.
 FIND_BATCH = f"""
-    SELECT event_id, event_type, coalesce(occurred_at, created_at) AS moment, actor_id, target_id, ref_id,
+    SELECT event_id, event_type, coalesce(occurred_at, created_at) AS moment,
+        CAST(actor_id AS text), CAST(target_id AS text), CAST(ref_id AS text),
         CASE WHEN length(CAST(coalesce(payload, '') AS blob)) <= {INLINE_BYTES} THEN coalesce(payload, '{{}}') END,
         length(CAST(coalesce(payload, '') AS blob)), created_at
     FROM bongsu_outbox WHERE failed_at IS NULL ORDER BY created_at, rowid LIMIT ?"""
@@ -123,7 +124,7 @@ class SqliteOutbox:
         return await self._run(_create)
 
     async def check(self) -> str:
-        await self.has_waiting()
+        await self.lock_batch(0)
         await self.settle([], [])
         return f"{self.location} can be read and written and has its outbox"
 
@@ -189,8 +190,10 @@ class SqliteOutbox:
 
 def _kind_of(error: Exception) -> type[SourceError]:
     text = str(error)
-    if "no such table" in text or "no such column" in text:
+    if "no such table" in text:
         return OutboxMissing
+    if "no such column" in text or "no column named" in text:
+        return OutboxDiffers
     return _BY_CODE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, SourceAway)
 
 
