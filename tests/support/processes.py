@@ -27,7 +27,7 @@ forks.set_forkserver_preload(
         "tests.deliver.killed_dispatcher",
         "tests.chat.killed_push",
         "tests.desk.killed_campaign",
-        "tests.ingress.killed_relay",
+        "tests.ingress.relay.killed_relay",
         "tests.simulator.running",
         "bongsu.service",
         "bongsu.simulator",

@@ -29,7 +29,7 @@ from bongsu.store.core.query import as_uuid, same
 from bongsu.store.outbox import NewEvent
 from tests.conftest import SettingsMaker
 from tests.ingress.databases import Place, connect_plainly
-from tests.ingress.killed_relay import LIMIT, call_and_die, relay_and_die
+from tests.ingress.relay.killed_relay import LIMIT, call_and_die, relay_and_die
 from tests.ingress.source_rigs import OutboxRig, empty_database, outbox_rig
 from tests.support.killed_processes import kill_at_random
 from tests.support.long_runs import TIMES, seeds

@@ -30,7 +30,7 @@ from bongsu.runtime.signals import LocalSignals
 from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.query import as_uuid, same
-from tests.ingress.killed_rabbit_consumer import consume_and_die, has_stored
+from tests.ingress.rabbitmq.killed_rabbit_consumer import consume_and_die, has_stored
 from tests.simulator.running import Simulator, simulating
 from tests.support.killed_processes import kill_at_random
 from tests.support.long_runs import seeds
