@@ -40,7 +40,7 @@ docs: $(VENV)/dev.stamp
 chaos: $(VENV)/dev.stamp
 	CHAOS_SEEDS=30 CHAOS_MEMBERS=200 CHAOS_FAULT_SECONDS=60 $(BIN)/python -m pytest tests/chaos tests/deliver/test_killed_dispatchers.py tests/decide/test_killed_workers.py tests/desk/test_killed_cancels.py \
 		tests/live/test_schedules.py tests/live/test_instances.py tests/live/test_ghosts.py tests/chat/test_socket_instances.py tests/chat/test_killed_push.py \
-		tests/ingress/test_killed_rabbitmq.py tests/ingress/test_killed_relay.py tests/decide/test_bulk.py tests/decide/test_shared_keys.py tests/decide/test_digest_machine.py tests/store/messages/test_counts.py tests/store/members/test_channels.py \
+		tests/ingress/rabbitmq/test_killed_rabbitmq.py tests/ingress/relay/test_killed_relay.py tests/decide/test_bulk.py tests/decide/test_shared_keys.py tests/decide/test_digest_machine.py tests/store/messages/test_counts.py tests/store/members/test_channels.py \
 		tests/store/outbox/test_event_machine.py tests/store/deliveries/test_delivery_machine.py \
 		tests/store/inbox/test_inbox_machine.py tests/store/desk/test_cancel_machine.py tests/counters/test_machine.py \
 		tests/api/test_document_fuzz.py tests/api/test_request_fuzz.py tests/deliver/channels/email/test_hostile_mails.py

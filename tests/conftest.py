@@ -17,6 +17,7 @@ import pytest
 from bongsu.runtime import telemetry
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
+from tests.simulator.running import Simulator, simulating
 from tests.support.long_runs import LONG_FILES
 from tests.support.mariadb import MariadbServer, find_mariadb
 from tests.support.quick import is_quick
@@ -132,6 +133,13 @@ def rabbit_server() -> Iterator[RabbitServer]:
         pytest.skip(str(missing))
     yield server
     server.stop()
+
+
+@pytest.fixture
+def simulator() -> Iterator[Simulator]:
+    """FCM, in a process of its own."""
+    with simulating() as running:
+        yield running
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -12,7 +11,7 @@ from bongsu.deliver.claimer import SHARE
 from bongsu.model.channels import Channel, find_channel
 from bongsu.settings import Settings
 from bongsu.store import Statement, Store
-from tests.simulator.running import Simulator, simulating
+from tests.simulator.running import Simulator
 from tests.support.processes import KEY, serving
 from tests.support.waiting import eventually
 
@@ -31,12 +30,6 @@ TITLE = "점검"
 NOTICE = {"eventType": "notice.published", "payload": {"title": TITLE, "body": "오늘 밤 점검이 있습니다"}}
 CONFIRMED = {"eventType": "reservation.confirmed", "targetId": "kim", "refId": "r-1"}
 FOLLOWED = {"eventType": "follow.created", "targetId": "lee", "actorId": "park", "refId": "f-1"}
-
-
-@pytest.fixture
-def simulator() -> Iterator[Simulator]:
-    with simulating() as running:
-        yield running
 
 
 def _for_each_member(insert: str, columns: str) -> Statement:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import httpx
-import pytest
 
 from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
-from tests.simulator.running import Simulator, simulating
+from tests.simulator.running import Simulator
 from tests.support.processes import KEY, serving
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def simulator() -> Iterator[Simulator]:
-    with simulating() as running:
-        yield running
 
 
 def fill(client: httpx.Client) -> None:

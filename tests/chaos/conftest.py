@@ -10,18 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.running import Simulator, simulating
 from tests.support.debian import PackageMissing, find_or_install
 
 # Outages of a provider last longer than its breaker, half a minute each: only `make chaos` has them. tests/deliver has
 # the same behaviour without real time.
 collect_ignore = [] if "CHAOS_FAULT_SECONDS" in os.environ else ["test_deliver_faults.py"]
-
-
-@pytest.fixture
-def simulator() -> Iterator[Simulator]:
-    with simulating() as running:
-        yield running
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,16 +13,10 @@ from websockets.sync.client import connect
 from bongsu.settings import Settings
 from tests.live.harness import bearer
 from tests.live.socket_client import socket_url
-from tests.simulator.running import Simulator, simulating
+from tests.simulator.running import Simulator
 from tests.support.processes import KEY, Served, serving
 from tests.support.servers import RedisServer
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def simulator() -> Iterator[Simulator]:
-    with simulating() as running:
-        yield running
 
 
 def register(client: httpx.Client, *member_ids: str) -> None:

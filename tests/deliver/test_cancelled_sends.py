@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -29,7 +29,7 @@ from bongsu.store import Store, inbox
 from bongsu.store import deliveries as statements
 from bongsu.store.desk.cancellations import Cancellation
 from bongsu.store.ranks import RANKS
-from tests.simulator.running import Simulator, simulating
+from tests.simulator.running import Simulator
 from tests.support.cancellations import SALE, add_members_with_devices, counts_are_exact, decide_campaign, statuses
 from tests.support.decisions import decide, rows, rules_notifying, trigger_event
 from tests.support.rows import Sql, set_columns
@@ -239,12 +239,6 @@ async def test_mails_that_wait_for_one_of_few_connections_are_dropped(store: Sto
 
 
 # --- against a provider with a ledger -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def simulator() -> Iterator[Simulator]:
-    with simulating() as one:
-        yield one
 
 
 class Signalling(Push):

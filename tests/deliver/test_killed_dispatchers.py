@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.members.devices import put_device
 from tests.deliver.killed_dispatcher import CONCURRENCY, work
-from tests.simulator.running import Simulator, simulating
+from tests.simulator.running import Simulator
 from tests.support.decisions import decide, rows, rules_notifying, trigger_event
 from tests.support.killed_processes import kill_at_random
 from tests.support.processes import forks
@@ -45,12 +44,6 @@ FAULTS = {
 }
 # Answers after which a dispatcher cannot know whether the push was accepted.
 AMBIGUOUS = {"BAD_GATEWAY", "GARBAGE", "RESET", "ACCEPTED_RESET", "ACCEPTED_UNAVAILABLE", "ACCEPTED_SILENCE", "SILENCE"}
-
-
-@pytest.fixture
-def simulator() -> Iterator[Simulator]:
-    with simulating() as running:
-        yield running
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +13,7 @@ from bongsu.runtime.keys import Keys
 from bongsu.settings import Settings
 from bongsu.store import Store, migrate
 from tests.live.client import EventSource
-from tests.simulator.running import Simulator, simulating
+from tests.simulator.running import Simulator
 from tests.support.cancellations import add_members_with_devices, counts_are_exact, in_inboxes, statuses
 from tests.support.decisions import rows
 from tests.support.processes import KEY, bongsu, serving
@@ -79,12 +78,6 @@ def ids_of(member: httpx.Client, title: str) -> list[str]:
 
 
 # --- another process ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def simulator() -> Iterator[Simulator]:
-    with simulating() as running:
-        yield running
 
 
 @pytest.mark.parametrize(("settings", "way"), WAYS, indirect=["settings"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store
 from tests.deliver.test_killed_dispatchers import FAULTS
 from tests.desk.killed_campaign import KINDS, Answer, cancel_later, work
-from tests.simulator.running import Simulator, simulating
+from tests.simulator.running import Simulator
 from tests.support.cancellations import add_members_with_devices, counts_are_exact, event_status, in_inboxes
 from tests.support.decisions import rows
 from tests.support.killed_processes import kill_at_random
@@ -33,12 +32,6 @@ DEATHS = 12
 # A fast machine may have cancelled everything before the others; and where it is cancelled early, before any.
 LEAST_DEATHS = 2
 LEASE_SECONDS = 1.5
-
-
-@pytest.fixture
-def simulator() -> Iterator[Simulator]:
-    with simulating() as running:
-        yield running
 
 
 @pytest.mark.parametrize("withdraw", [True, False])

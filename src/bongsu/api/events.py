@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
 from bongsu.api.auth import SERVER_CALL, Authenticator
-from bongsu.api.ingest import RequestBodies
+from bongsu.api.ingest import Accepted, RequestBodies
 from bongsu.api.models import ApiModel
 from bongsu.api.problems import ProblemError, problems
 from bongsu.ingress.decode import decode_event
@@ -24,12 +23,9 @@ class AcceptedEvent(ApiModel):
     status: str = Field(description="ACCEPTED, or DUPLICATE when the id was stored before")
 
 
-class AcceptedEvents(ApiModel):
-    accepted: int
+class AcceptedEvents(Accepted):
     duplicates: int
     events: list[AcceptedEvent] | None = Field(None, description="not for NDJSON")
-    rejected: int | None = Field(None, description="NDJSON only: lines that were not stored")
-    errors: list[dict[str, Any]] | None = Field(None, description="NDJSON only: the first bad lines, by number")
 
 
 class StoredEvent(Event):
@@ -57,18 +53,19 @@ def router(auth: Authenticator, intake: Intake, store: Store) -> APIRouter:
         "",
         status_code=202,
         response_model=AcceptedEvents,
+        response_model_exclude_none=True,
         openapi_extra=events_in.described(_EXAMPLE) | SERVER_CALL,
         responses=problems(400, 413, 415),
         summary="Record events",
     )
-    async def accept_events(request: Request) -> Response:
+    async def accept_events(request: Request) -> AcceptedEvents | Response:
         """One event, an array of at most 1,000, or NDJSON of any length. The answer comes when they are stored. An event
         whose id is stored already is a duplicate and changes nothing. A JSON body is stored as a whole or not at all; of
         NDJSON, bad lines are rejected and the others are stored."""
         # Called here and not as a dependency: FastAPI takes 20 µs to resolve one, a third of its share of a request.
         await auth.server(request)
         if events_in.is_lines(request):
-            return await events_in.ingest_lines(request, intake.accept_in_turn, decode_event)
+            return await events_in.ingest_lines(request, intake.accept_in_turn, decode_event, AcceptedEvents)
         return await _accept(await events_in.read(request), intake)
 
     @routes.get(

@@ -6,10 +6,10 @@ import json
 from typing import Any, Generic, TypeVar
 
 from fastapi import Request
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
 from bongsu.api.bodies import JSON, content_type, parse, read_body, schema_of, stream_body
+from bongsu.api.models import ApiModel
 from bongsu.api.problems import ProblemError
 from bongsu.ingress import ndjson
 from bongsu.ingress.decode import Decode
@@ -17,7 +17,18 @@ from bongsu.ingress.decode import Decode
 ARRAY_LIMIT = 1_000
 NDJSON = {"application/x-ndjson", "application/ndjson", "application/jsonl"}
 
+
+class Accepted(ApiModel):
+    """What every such request is answered; the routes leave out what is None."""
+
+    accepted: int
+    duplicates: int | None = None
+    rejected: int | None = Field(None, description="NDJSON only: lines that were not stored")
+    errors: list[dict[str, Any]] | None = Field(None, description="NDJSON only: the first bad lines, by number")
+
+
 _M = TypeVar("_M", bound=BaseModel)
+_A = TypeVar("_A", bound=Accepted)
 
 
 class RequestBodies(Generic[_M]):
@@ -50,7 +61,7 @@ class RequestBodies(Generic[_M]):
         return things
 
     @staticmethod
-    async def ingest_lines(request: Request, accept: ndjson.Accept[Any], decode: Decode[Any]) -> JSONResponse:
+    async def ingest_lines(request: Request, accept: ndjson.Accept[Any], decode: Decode[Any], answer: type[_A]) -> _A:
         """Accept line by line; the answer says how many, and which were rejected."""
         try:
             tally = await ndjson.ingest_lines(stream_body(request), accept, decode)
@@ -62,10 +73,12 @@ class RequestBodies(Generic[_M]):
                 f"None of the {tally.rejected} lines is right; `errors` names the first by line. Nothing was stored.",
                 [{"loc": [error["line"], *error["loc"]], "msg": error["msg"]} for error in tally.errors],
             )
-        answer: dict[str, Any] = {"accepted": tally.accepted, "duplicates": tally.duplicates}
-        if tally.rejected:
-            answer |= {"rejected": tally.rejected, "errors": tally.errors}
-        return JSONResponse(answer, status_code=202)
+        return answer(
+            accepted=tally.accepted,
+            duplicates=tally.duplicates,
+            rejected=tally.rejected or None,
+            errors=tally.errors or None,
+        )
 
     def described(self, example: dict[str, Any]) -> dict[str, Any]:
         """The request body for the API's document."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Depends, Request
 from pydantic import Field, TypeAdapter
 
 from bongsu.api.auth import Authenticator
 from bongsu.api.bodies import described, read_as
-from bongsu.api.ingest import RequestBodies
-from bongsu.api.models import ApiModel
+from bongsu.api.ingest import Accepted, RequestBodies
 from bongsu.api.path_ids import PathId
 from bongsu.api.problems import ProblemError, problems
 from bongsu.ingress.behaviors import keep_behaviors
@@ -26,11 +23,8 @@ _product = TypeAdapter(Product)
 _EXAMPLE = {"userId": "member-7", "productId": "sku-1", "action": "ADD_TO_CART"}
 
 
-class AcceptedBehaviors(ApiModel):
-    accepted: int
+class AcceptedBehaviors(Accepted):
     duplicates: int | None = Field(None, description="NDJSON only: always 0, a behaviour is never a duplicate")
-    rejected: int | None = Field(None, description="NDJSON only: lines that were not stored")
-    errors: list[dict[str, Any]] | None = Field(None, description="NDJSON only: the first bad lines, by number")
 
 
 class ProductItem(Product):
@@ -51,20 +45,20 @@ def _add_behaviors(routes: APIRouter, store: Store) -> None:
     @routes.post(
         "/api/behaviors",
         status_code=202,
-        response_model=AcceptedBehaviors,
+        response_model_exclude_none=True,
         openapi_extra=behaviors_in.described(_EXAMPLE),
         responses=problems(400, 413, 415),
         summary="Record behaviours",
     )
-    async def accept_behaviors(request: Request) -> Response:
+    async def accept_behaviors(request: Request) -> AcceptedBehaviors:
         """What members did with products, for audiences: one behaviour, an array of at most 1,000, or NDJSON of any length.
         Of several with the same member, product and action the newest is kept."""
         if behaviors_in.is_lines(request):
-            return await behaviors_in.ingest_lines(request, keep, decode_behavior)
+            return await behaviors_in.ingest_lines(request, keep, decode_behavior, AcceptedBehaviors)
         behaviors = await behaviors_in.read(request)
         if behaviors:
             await keep(behaviors)
-        return JSONResponse({"accepted": len(behaviors)}, status_code=202)
+        return AcceptedBehaviors(accepted=len(behaviors))
 
 
 def _add_products(routes: APIRouter, store: Store) -> None:

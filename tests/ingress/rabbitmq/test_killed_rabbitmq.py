@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -31,7 +30,7 @@ from bongsu.settings import Settings
 from bongsu.store import Store
 from bongsu.store.core.query import as_uuid, same
 from tests.ingress.rabbitmq.killed_rabbit_consumer import consume_and_die, has_stored
-from tests.simulator.running import Simulator, simulating
+from tests.simulator.running import Simulator
 from tests.support.killed_processes import kill_at_random
 from tests.support.long_runs import seeds
 from tests.support.processes import KEY, bongsu, serving
@@ -141,12 +140,6 @@ async def test_of_a_long_backlog_a_consumer_holds_only_what_it_prefetches(rabbit
 
 
 # --- as a user runs it ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def simulator() -> Iterator[Simulator]:
-    with simulating() as running:
-        yield running
 
 
 async def publish(url: str, *bodies: Any, key: str | None = None) -> None:
