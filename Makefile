@@ -11,12 +11,12 @@ run: $(VENV)/run.stamp
 # Without compiled files every process that the tests start would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Four at a time, because many of them wait; each with servers of its own. A file's tests stay together, and the longest files
+# Six at a time, because many of them wait; each with servers of its own. A file's tests stay together, and the longest files
 # begin first (tests/support/long_runs.py).
 SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n 4 $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -n 6 $(SIDE_BY_SIDE)
 
 # For the edit loop, about a minute: SQLite, and no other server or process.
 quick: $(VENV)/dev.stamp

@@ -23,9 +23,11 @@ def examples(few: int) -> int:
 # those that compute, so that there is always something to do.
 LONG_FILES = (
     "tests/chaos/test_faults.py",
+    "tests/api/test_document_fuzz.py",
     "tests/test_serve.py",
     "tests/chaos/test_two_workers.py",
     "tests/chaos/test_counters.py",
+    "tests/chaos/test_killed_mix.py",
     "tests/web/test_bell.py",
     "tests/web/test_bell_states.py",
     "tests/decide/test_killed_workers.py",
