@@ -333,8 +333,9 @@ async def test_after_a_crash_of_the_broker_the_consumer_goes_on_and_says_so_once
             await asyncio.to_thread(rabbit_server.start)
             # A queue that has no leader yet refuses it.
             await until(lambda: is_confirmed(rabbitmq_url, after))
-            await recorder.until(2)
-    assert recorder.refs() == ["before", "after"]
+            await until(lambda: "after" in recorder.refs())
+    # Where the broker crashed before it had the acknowledgement, it delivers the first again.
+    assert list(dict.fromkeys(recorder.refs())) == ["before", "after"]
     said = [line["event"] for line in lines if line["event"].endswith(("is away", "is back"))]
     # While its queues have no leaders the broker may refuse a consumer once more.
     assert said[::2] == ["source is away"] * (len(said) // 2) and said[1::2] == ["source is back"] * (len(said) // 2)
