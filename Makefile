@@ -20,7 +20,7 @@ test: $(VENV)/dev.stamp
 
 # For the edit loop, about a minute: SQLite, and no other server or process.
 quick: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest --quick -n 2 $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest --quick -n 4 $(SIDE_BY_SIDE)
 
 install: $(VENV)/dev.stamp
 
