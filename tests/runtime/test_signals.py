@@ -299,6 +299,35 @@ async def test_stopping_after_a_long_silence_is_not_a_crash(
     assert not receiver.crashed.is_set()
 
 
+async def test_stopping_while_a_ping_is_written_is_not_a_crash(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """redis-py writes in a task of its own: the connection may be closed before that begins."""
+    signals = RedisSignals(redis_server.url)
+    receiver, is_pinging = signals._receiver, asyncio.Event()
+    original = redis.asyncio.connection.AbstractConnection._send_packed_command
+
+    async def write_late(connection: redis.asyncio.Connection, command: list[bytes]) -> None:
+        if any(b"PING" in piece for piece in command):
+            is_pinging.set()
+            while receiver._pubsub is not None:
+                await asyncio.sleep(0)
+            while connection.is_connected:
+                await asyncio.sleep(0)
+        await original(connection, command)
+
+    async def hear_nothing(*_: object, **__: object) -> None:
+        """As after a silence."""
+
+    monkeypatch.setattr(redis.asyncio.connection.AbstractConnection, "_send_packed_command", write_late)
+    monkeypatch.setattr(redis.asyncio.client.PubSub, "get_message", hear_nothing)
+    await signals.start()
+    async with asyncio.timeout(20):
+        await is_pinging.wait()
+        await signals.stop()
+    assert not receiver.crashed.is_set()
+
+
 async def test_never_started_it_still_stops_and_serves_this_process() -> None:
     signals, ear = RedisSignals("redis://127.0.0.1:1/0"), Ear()
     with signals.listen("a", ear):

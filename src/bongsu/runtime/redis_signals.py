@@ -225,6 +225,11 @@ class _Receiver(Loop):
                 self._log.warning("Redis unreachable, not listening", error=str(error))
                 self._set_away(is_away=True)
             return 0
+        except AttributeError:
+            # redis-py was about to write when `stop` closed the connection: it has no writer any more.
+            if not self.is_stopping:
+                raise
+            return 0
         self._is_broken = False
         return 1
 
