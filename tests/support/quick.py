@@ -18,7 +18,8 @@ LONG_FILES = {
     "tests.decide.test_bulk", "tests.deliver.test_ranks", "tests.deliver.test_cancelled_sends", "tests.deliver.test_outage",
     "tests.deliver.test_dispatcher", "tests.deliver.test_stop", "tests.deliver.channels.test_conformance",
     "tests.live.test_ends", "tests.live.test_access", "tests.live.test_stream",
-    "tests.store.outbox.test_event_plans", "tests.chat.test_killed_push", "tests.chat.test_push", "tests.deliver.test_recorder",
+    "tests.store.outbox.test_event_plans", "tests.chat.test_killed_push", "tests.chat.test_push",
+    "tests.deliver.test_recorder",
 }  # fmt: skip
 # Fixtures that start a server or a process, asked for by name or while a test runs.
 SERVER_FIXTURES = {
