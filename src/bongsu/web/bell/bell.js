@@ -335,7 +335,7 @@ class Bell extends HTMLElement {
     // Another member's by now.
     if (known !== this.#known) return;
     const before = known.unread;
-    // What the stream has told meanwhile may be newer, and a badge follows it.
+    // A change that the stream sent during the call may be newer than this answer; the badge that follows it has the count.
     if (answer && known.changes === changes) known.setUnread(answer.unread);
     // An answer of the inbox that was under way meanwhile may be older.
     known.changes += 1;
